@@ -1,0 +1,42 @@
+"""Real text that is on every machine: the sources of Python's own standard library, as bytes. A token is a byte.
+
+A batch is a function of (seed, step, rank): the global batch of a step is a list of samples drawn from the seed and the
+step alone, and rank r of N takes every sample i with i % N == r. Any world size therefore trains on the same global batch,
+which is what makes losses comparable between one process and many.
+"""
+
+import functools
+import sysconfig
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+VOCAB_SIZE = 256
+
+
+@functools.cache
+def corpus(max_bytes: int = 4_000_000) -> Tensor:
+    """The first `max_bytes` bytes of the standard library's top-level modules, in order of their names: (n,) uint8."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    text = bytearray()
+    for file in files:
+        text += file.read_bytes()
+        if len(text) >= max_bytes:
+            break
+    if len(text) < 100_000:
+        raise RuntimeError(f"found only {len(text)} bytes of Python sources in {sysconfig.get_path('stdlib')}")
+    return torch.frombuffer(text[:max_bytes], dtype=torch.uint8)
+
+
+def batch(
+    seed: int, step: int, rank: int, world_size: int, *, global_batch: int, seq_len: int, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """This rank's samples of one step: tokens and targets, each (global_batch / world_size, seq_len) int64."""
+    if global_batch % world_size:
+        raise ValueError(f"a global batch of {global_batch} samples does not divide over {world_size} ranks")
+    text = corpus()
+    draw = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    starts = torch.randint(len(text) - seq_len, (global_batch,), generator=draw)[rank::world_size]
+    samples = torch.stack([text[s : s + seq_len + 1] for s in starts]).long().to(device)
+    return samples[:, :-1], samples[:, 1:]

@@ -1,0 +1,107 @@
+"""The call itself: settings, and the two ways to get ranks: start them, or be one of torchrun's."""
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from contextlib import contextmanager
+from multiprocessing.forkserver import ensure_running
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from shardlab.launch.job import Job
+from shardlab.launch.rank import Settings, process_group
+
+
+def launch(
+    fn: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    timeout_s: float = 300.0,
+    device: str | None = None,
+    backend: str | None = None,
+    network: str | None = None,
+    threads_per_rank: int = 1,
+    stream: bool = True,
+) -> list[Any]:
+    """Call `fn(*args)` on `world_size` ranks inside one process group; return their results in rank order.
+
+    `fn` may be defined in a notebook cell (it travels by cloudpickle, by value). Results travel back the same way: keep
+    them small and on the CPU. Printed lines appear as they come, marked with their rank, unless `stream=False`.
+    `device` is "cuda" where there is a GPU, else "cpu"; `backend` follows from it; `network`, e.g. "1 Gb/s, 50 us",
+    replaces the real network by a simulated link.
+
+    Raises LaunchError, naming the rank, when a rank raises, exits or is killed, and, with every rank's stack and last
+    collective, when `timeout_s` passes. In every case, Ctrl-C included, all ranks are gone when it returns.
+
+    Under torchrun the ranks exist already: the same call then runs `fn` here and returns every rank's result.
+    """
+    if not callable(fn):
+        raise TypeError(f"launch(fn, world_size, ...): fn must be a function, not {type(fn).__name__}")
+    if not isinstance(world_size, int) or world_size < 1:
+        raise ValueError(f"world_size must be a whole number of ranks, at least 1, not {world_size!r}")
+    settings = _settings(world_size, device, backend, network, threads_per_rank, timeout_s)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return _run_as_existing_rank(fn, args, world_size, settings)
+    job = Job(cloudpickle.dumps((fn, args)), world_size, settings, stream)
+    try:
+        warm_up()
+        job.start()
+        return job.results(timeout_s)
+    finally:
+        job.kill()
+
+
+def warm_up() -> None:
+    """Start the forkserver and return at once; it imports torch in the background (about 3 s, once a process)."""
+    multiprocessing.set_forkserver_preload(["shardlab.launch.rank"])
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # a dead peer makes the others' C++ log loudly; the launcher says it better
+    with _environment(quiet):
+        ensure_running()
+
+
+def local_device() -> torch.device:
+    """The device of this rank: its GPU, or the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if _device_type() == "cuda" else torch.device("cpu")
+
+
+def _device_type() -> str:
+    return os.environ.get("SHARDLAB_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _settings(world_size, device, backend, network, threads, timeout_s) -> Settings:
+    device = device or _device_type()
+    if backend is None and network is not None:
+        backend = "simulated"
+    if backend is None:  # NCCL wants a GPU for each rank; ranks that share one talk over gloo
+        own_gpu = device == "cuda" and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+        backend = "cpu:gloo,cuda:nccl" if own_gpu else "gloo"
+    # A stuck collective is to be reported by the launcher's deadline, which sees all ranks, not by the backend's own.
+    return Settings(backend, device, network, threads, collective_timeout_s=timeout_s + 60)
+
+
+def _run_as_existing_rank(fn, args, world_size: int, settings: Settings) -> list[Any]:
+    actual = int(os.environ["WORLD_SIZE"])
+    if world_size != actual:
+        raise ValueError(
+            f"launch(world_size={world_size}) inside a job of {actual} ranks: "
+            f"pass world_size=int(os.environ['WORLD_SIZE']), or start torchrun with {world_size} ranks"
+        )
+    if not dist.is_initialized():  # left open for the next launch: a group can't be rebuilt on the same store
+        process_group(settings).__enter__()
+    results: list[Any] = [None] * world_size
+    dist.all_gather_object(results, cloudpickle.dumps(fn(*args)))
+    return [cloudpickle.loads(r) for r in results]
+
+
+@contextmanager
+def _environment(values: dict[str, str]):
+    old = {k: os.environ.get(k) for k in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for k, v in old.items():
+            os.environ.pop(k) if v is None else os.environ.__setitem__(k, v)

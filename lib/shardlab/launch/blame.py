@@ -1,0 +1,101 @@
+"""Who is at fault, in words: turns what the launcher knows of each rank into one LaunchError."""
+
+import re
+import signal
+from typing import TYPE_CHECKING
+
+from shardlab import flight
+
+if TYPE_CHECKING:
+    from shardlab.launch.job import RankProcess
+
+# How gloo and NCCL report that a peer went away: a consequence, never the cause.
+_PEER_GONE = re.compile(r"Connection (closed|reset)|Broken pipe|Connection refused|remote process exited|Socket Timeout")
+_MACHINERY = re.compile(r"shardlab/launch/|elastic/multiprocessing|torch/multiprocessing|/multiprocessing/|<string>")
+
+
+class LaunchError(RuntimeError):
+    """A rank failed or the job hung. `rank` is the culprit, or None for a hang that no single rank explains."""
+
+    def __init__(self, message: str, rank: int | None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+def failure(ranks: list["RankProcess"]) -> LaunchError:
+    """Blame, in this order: a rank that vanished, the first exception of its own making, a rank that left early."""
+    culprit = _culprit(ranks)
+    head = f"rank {culprit.number} of {len(ranks)} {_fate(culprit)}"
+    if culprit.failure:
+        body = culprit.failure.traceback.rstrip()
+    elif culprit.result is not None:
+        body = "Every rank must take part in every collective of its group: look for a branch that only some ranks take."
+    else:
+        lines = [line for line in culprit.tail if not _MACHINERY.search(line)][-25:]
+        body = "Its last output:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
+    others = [_state(r) for r in ranks if r is not culprit]
+    return _error([head, body, _disagreement(ranks), "\n".join(others)], culprit.number)
+
+
+def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
+    """Every waiting rank's stack; blame the one that issued fewer collectives than the rest, which wait for it."""
+    waiting = [r for r in ranks if r.result is None]
+    counts = {r.number: len(_log(r)) for r in waiting}
+    laggards = [number for number, n in counts.items() if n == min(counts.values())]
+    culprit = laggards[0] if len(laggards) == 1 else None
+    head = f"no result from {_names(waiting)} within {timeout_s:g} s"
+    if culprit is not None and len(waiting) > 1:
+        head += f": the others wait for rank {culprit}, which issued fewer collectives"
+    stacks = [f"{_state(r)}\n{_stack(r)}" for r in waiting]
+    return _error([head, _disagreement(ranks), *stacks], culprit)
+
+
+def _culprit(ranks: list["RankProcess"]) -> "RankProcess":
+    vanished = [r for r in ranks if r.vanished]
+    raised = sorted((r for r in ranks if r.failure), key=lambda r: r.failure.at_s)
+    own = [r for r in raised if not _PEER_GONE.search(r.failure.error)]
+    left = [r for r in ranks if r.result is not None]
+    return (vanished or own or left or raised)[0]
+
+
+def _fate(r: "RankProcess") -> str:
+    if r.failure:
+        return f"raised {r.failure.error}"
+    if r.result is not None:
+        return "returned while others still waited for it"
+    if r.exit_code is None:
+        return "was running"
+    if r.exit_code < 0:
+        return f"was killed by {signal.Signals(-r.exit_code).name}"
+    return f"exited with code {r.exit_code} before its function returned"
+
+
+def _state(r: "RankProcess") -> str:
+    log = _log(r)
+    last = f"; last collective #{log[-1].seq}: {log[-1].signature} at {log[-1].where or '?'}" if log else ""
+    return f"rank {r.number} {_fate(r)}{last}"
+
+
+def _stack(r: "RankProcess") -> str:
+    """The rank's stack without the launcher's frames."""
+    if r.whereabouts is None:
+        lines = [line for line in r.tail if not _MACHINERY.search(line)]
+        return "\n".join(["  it did not answer: native code holds the interpreter", *(f"  {line}" for line in lines)])
+    frames = r.whereabouts.stack.split('  File "')[1:]
+    return "".join(f'  File "{f}' for f in frames if not _MACHINERY.search(f.split('"')[0])).rstrip()
+
+
+def _log(r: "RankProcess") -> list[flight.Collective]:
+    return r.failure.log if r.failure else r.whereabouts.log if r.whereabouts else []
+
+
+def _disagreement(ranks: list["RankProcess"]) -> str | None:
+    return flight.first_disagreement({r.number: _log(r) for r in ranks})
+
+
+def _names(ranks: list["RankProcess"]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(str(r.number) for r in ranks)}"
+
+
+def _error(parts: list[str | None], rank: int | None) -> LaunchError:
+    return LaunchError("\n\n".join(p for p in parts if p), rank)

@@ -1,0 +1,145 @@
+"""One rank's side of `launch`: the function that every rank process runs.
+
+A rank holds two pipes to its launcher. Over the output pipe goes whatever it prints, C++ included. The lifeline
+carries its result or its traceback to the launcher, and the launcher's question "where are you?" to the rank; when the
+launcher dies, the lifeline closes and the rank ends itself, so that no rank outlives its launcher.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+
+import cloudpickle
+import torch
+import torch._dynamo  # noqa: F401  the flight recorder wants it for its stack traces
+import torch.distributed as dist
+import torch.distributed.fsdp  # noqa: F401  imported here to be warm in the forkserver, before any rank is forked
+import torch.distributed.optim  # noqa: F401
+
+from shardlab import flight
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How every rank of one job is set up."""
+
+    backend: str
+    device: str  # "cpu" or "cuda"
+    network: str | None  # a simulated link in words, or None for the real one
+    threads: int  # of torch's CPU kernels
+    collective_timeout_s: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception that left the rank's function."""
+
+    error: str  # "ValueError: ..."
+    traceback: str
+    at_s: float  # time.monotonic(): one clock for all processes of a machine
+    log: list[flight.Collective]
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """A rank's answer to "where are you?"."""
+
+    stack: str  # of the main thread, innermost last
+    log: list[flight.Collective]
+
+
+def main(payload: bytes, lifelines: list[Connection], outputs: list[Connection], settings: Settings) -> None:
+    """Entry point that the elastic launcher starts in each process; `payload` is cloudpickle of (fn, args)."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    os.setsid()  # the rank and whatever it starts are one process group, which the launcher can kill whole
+    lifeline, output = _keep_own(lifelines, local_rank), _keep_own(outputs, local_rank)
+    _redirect_output(output)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # for a rank too stuck to answer on its lifeline
+    send = _start_listening(lifeline)
+    try:
+        with process_group(settings):
+            fn, args = cloudpickle.loads(payload)
+            result = cloudpickle.dumps(fn(*args))
+            _flush()
+            send(("returned", result))  # before the group goes: a rank left waiting must not be blamed for it
+    except BaseException as error:  # SystemExit and KeyboardInterrupt too: the other ranks are waiting
+        send(("raised", _failure(error)))
+        _flush()
+        threading.Event().wait()  # stay, connections open, lest the others fail in its wake; the launcher ends it
+
+
+def _keep_own(ends: list[Connection], local_rank: int) -> Connection:
+    """Close the other ranks' ends, or a dead rank's pipe would never read as closed."""
+    for i, end in enumerate(ends):
+        if i != local_rank:
+            end.close()
+    return ends[local_rank]
+
+
+def _redirect_output(output: Connection) -> None:
+    for fd in (1, 2):
+        os.dup2(output.fileno(), fd)
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def _start_listening(lifeline: Connection):
+    """Answer the launcher on a thread of its own; returns a thread-safe `send`."""
+    lock, main_thread = threading.Lock(), threading.get_ident()
+
+    def send(message) -> None:
+        with lock:
+            lifeline.send(message)
+
+    def listen() -> None:
+        try:
+            while lifeline.recv() == "where are you?":
+                stack = "".join(traceback.format_stack(sys._current_frames()[main_thread]))
+                send(("whereabouts", Whereabouts(stack, flight.collectives()[-50:])))
+        except (EOFError, OSError):
+            os.killpg(0, signal.SIGKILL)  # the launcher is gone
+
+    threading.Thread(target=listen, daemon=True, name="lifeline").start()
+    return send
+
+
+def _failure(error: BaseException) -> Failure:
+    """The traceback without this file's frame."""
+    inner = error.__traceback__.tb_next if error.__traceback__ else None
+    text = "".join(traceback.format_exception(type(error), error, inner or error.__traceback__))
+    return Failure(f"{type(error).__name__}: {error}", text, time.monotonic(), flight.collectives()[-50:])
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+class process_group:
+    """Context: the default process group and this rank's device, as `settings` ask."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def __enter__(self) -> None:
+        s = self.settings
+        flight.enable()
+        torch.set_num_threads(s.threads)
+        if s.device == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        if s.network is not None:
+            from shardlab.simulate import interconnect
+
+            interconnect.use_link(interconnect.Link.parse(s.network))
+        dist.init_process_group(s.backend, timeout=timedelta(seconds=s.collective_timeout_s))
+
+    def __exit__(self, kind, error, tb) -> None:
+        if kind is None and dist.is_initialized():  # after an error, destroying would wait for ranks that are stuck
+            dist.destroy_process_group()

@@ -1,0 +1,109 @@
+"""How fast a training step is, and whether one is faster than another.
+
+A single time means little on a machine that others use too. Two steps that take turns see the same disturbances, so
+that the ratio of neighbours is steady where the times are not: compare by ratios, and say how sure you are.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import comb
+from statistics import median
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Throughput:
+    step_s: float  # median over steps of the slowest rank's time
+    tokens_per_second: float  # of all ranks together
+    steps: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Time of a over time of b: median of the paired ratios and an interval that holds it with `confidence`."""
+
+    ratio: float
+    low: float
+    high: float
+    confidence: float  # attained, at least what was asked for
+    a_s: float  # median step times
+    b_s: float
+    pairs: int
+
+    def __str__(self) -> str:
+        interval = f"{self.low:.3f} to {self.high:.3f}, {self.confidence:.0%} sure, {self.pairs} pairs"
+        return f"{self.ratio:.3f} ({interval}; {self.a_s * 1e3:.1f} ms against {self.b_s * 1e3:.1f} ms)"
+
+
+def time_step(step: Callable[[], object]) -> float:
+    """Seconds that one step takes on the slowest rank, all ranks starting together; the same number on every rank."""
+    _synchronize()
+    start = time.perf_counter()
+    step()
+    _synchronize_device()
+    elapsed = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+    if dist.is_initialized():
+        dist.all_reduce(elapsed, op=dist.ReduceOp.MAX)
+    return elapsed.item()
+
+
+def throughput(step: Callable[[], object], tokens: int, *, steps: int = 10, warmup: int = 2) -> Throughput:
+    """Time `steps` steps after `warmup` uncounted ones; `tokens` is what all ranks together consume in one."""
+    times = [time_step(step) for _ in range(warmup + steps)][warmup:]
+    return Throughput(median(times), tokens / median(times), steps)
+
+
+def compare(
+    a: Callable[[], object], b: Callable[[], object], *, pairs: int = 15, warmup: int = 3, confidence: float = 0.95
+) -> Comparison:
+    """Run a and b in turn and compare neighbours; every rank calls this together. The order turns in each pair."""
+    for step in (a, b) * warmup:
+        time_step(step)
+    times_a, times_b = [], []
+    for i in range(pairs):
+        if i % 2:
+            tb, ta = time_step(b), time_step(a)
+        else:
+            ta, tb = time_step(a), time_step(b)
+        times_a.append(ta)
+        times_b.append(tb)
+    return comparison(times_a, times_b, confidence)
+
+
+def comparison(times_a: list[float], times_b: list[float], confidence: float = 0.95) -> Comparison:
+    """The paired comparison of two lists of seconds, element i of one taken beside element i of the other."""
+    ratios = [a / b for a, b in zip(times_a, times_b, strict=True)]
+    low, high, attained = median_interval(ratios, confidence)
+    return Comparison(median(ratios), low, high, attained, median(times_a), median(times_b), len(ratios))
+
+
+def median_interval(values: list[float], confidence: float) -> tuple[float, float, float]:
+    """The narrowest pair of order statistics that holds the true median with at least `confidence`.
+
+    It assumes nothing of the distribution: each value lies below the true median with chance 1/2, so the number that do
+    is binomial. With too few values the widest pair is returned, with what confidence it attains.
+    Source: David & Nagaraja, "Order Statistics", section 7.1.
+    """
+    ordered, n = sorted(values), len(values)
+    tail = 0.0  # chance that the median lies below the k-th smallest value
+    best = (ordered[0], ordered[-1], max(0.0, 1 - 2 * 0.5**n))
+    for k in range(n // 2):
+        tail += comb(n, k) * 0.5**n
+        if 1 - 2 * tail < confidence:
+            break
+        best = (ordered[k], ordered[n - 1 - k], 1 - 2 * tail)
+    return best
+
+
+def _synchronize() -> None:
+    _synchronize_device()
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def _synchronize_device() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
