@@ -27,6 +27,10 @@ _KINDS = {
     "reduce_scatter_single": "reduce_scatter",
     "reduce_scatter_tensor_coalesced": "reduce_scatter",
 }
+_UNEVEN = ("scatter", "all_to_all")  # ranks may put in different sizes
+_POINT_TO_POINT = ("send", "recv")
+_DEFAULT_GROUP = "0"  # the one that all ranks belong to
+_NOT_THE_CALLER = ("/torch/", "/typing_extensions.py", "/shardlab/measure/", "<frozen")
 
 
 @dataclass(frozen=True)
@@ -45,24 +49,28 @@ class Collective:
 
     @property
     def signature(self) -> str:
-        """What every rank must agree on, as text: `all_reduce Float[1024]`."""
+        """What this rank called: `all_reduce Float[1024]`."""
         shapes = ", ".join(str(list(s)) for s in self.shape)
         return f"{self.kind} {self.dtype}{shapes}" if self.shape else self.kind
+
+    @property
+    def agreed(self) -> str:
+        """The part of the signature that must be the same on every rank."""
+        return self.kind if self.kind in _UNEVEN else self.signature
 
 
 def enable() -> None:
     """Switch the recorder on for process groups made after this call."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(BUFFER_ENTRIES))
-    os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", str(BUFFER_ENTRIES))  # the name before torch 2.12
 
 
-def collectives() -> list[Collective]:
-    """Every collective that this rank has issued and the ring still holds, oldest first."""
+def collectives(last: int | None = None) -> list[Collective]:
+    """The collectives that this rank has issued and the ring still holds, oldest first; on request the last few only."""
     dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
     if dump is None:
         return []
     trace = pickle.loads(dump())
-    return [_parse(entry) for entry in trace.get("entries", [])]
+    return [_parse(entry) for entry in trace.get("entries", [])[-(last or 0) :]]
 
 
 def _parse(entry: dict) -> Collective:
@@ -95,23 +103,43 @@ def _where(frames: list[dict]) -> str:
     """The caller's own line: frames come innermost first, and torch's own are of no help."""
     for frame in frames:
         file = frame["filename"].replace(os.sep, "/")
-        if "/torch/" not in file and not file.startswith("<frozen"):
+        if not any(part in file for part in _NOT_THE_CALLER):
             return f"{os.path.basename(file)}:{frame['line']} in {frame['name']}"
     return ""
 
 
-def first_disagreement(by_rank: dict[int, list[Collective]]) -> str | None:
-    """The first collective on which the ranks differ, in words, or None.
+def first_disagreement(by_rank: dict[int, list[Collective]]) -> tuple[str, int | None] | None:
+    """The first collective on which the ranks differ, in words, and the one rank that differs from all the others.
 
     Ranks must issue the same collectives in the same order on a group; when they do not, the job hangs or, worse,
-    mixes up tensors. The sequence number says where it began.
+    mixes up tensors. The sequence number says where it began. None if they agree.
     """
     calls: dict[tuple[str, int], dict[int, Collective]] = {}
     for rank, log in by_rank.items():
-        for c in log:
+        for c in _collective_only(log):
             calls.setdefault((c.group, c.seq), {})[rank] = c
     for (_, seq), ranks in sorted(calls.items(), key=lambda item: item[0][1]):
-        if len(Counter(c.signature for c in ranks.values())) > 1:
+        counts = Counter(c.agreed for c in ranks.values())
+        if len(counts) > 1:
             said = "; ".join(f"rank {r}: {c.signature} at {c.where or '?'}" for r, c in sorted(ranks.items()))
-            return f"the ranks disagree from collective #{seq} on: {said}"
+            alone = [r for r, c in ranks.items() if counts[c.agreed] == 1]
+            odd = alone[0] if len(alone) == 1 and len(ranks) > 2 else None
+            return f"the ranks disagree from collective #{seq} on: {said}", odd
     return None
+
+
+def laggard(by_rank: dict[int, list[Collective]]) -> int | None:
+    """The one rank that has issued fewer collectives than all the others of a group, which therefore wait for it."""
+    issued: dict[str, dict[int, int]] = {_DEFAULT_GROUP: dict.fromkeys(by_rank, 0)}
+    for rank, log in by_rank.items():
+        for c in _collective_only(log):
+            issued.setdefault(c.group, {})[rank] = c.seq
+    for by_member in issued.values():
+        behind = [r for r, seq in by_member.items() if seq == min(by_member.values())]
+        if len(behind) == 1 < len(by_member):
+            return behind[0]
+    return None
+
+
+def _collective_only(log: list[Collective]) -> list[Collective]:
+    return [c for c in log if c.kind not in _POINT_TO_POINT]

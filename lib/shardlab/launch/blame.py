@@ -11,46 +11,58 @@ if TYPE_CHECKING:
 
 # How gloo and NCCL report that a peer went away: a consequence, never the cause.
 _PEER_GONE = re.compile(r"Connection (closed|reset)|Broken pipe|Connection refused|remote process exited|Socket Timeout")
-_MACHINERY = re.compile(r"shardlab/launch/|elastic/multiprocessing|torch/multiprocessing|/multiprocessing/|<string>")
+_MACHINERY = re.compile(
+    r"shardlab/launch/|elastic/multiprocessing|torch/multiprocessing|/multiprocessing/|/threading\.py|<string>|^Extension modules"
+)
 
 
 class LaunchError(RuntimeError):
     """A rank failed or the job hung. `rank` is the culprit, or None for a hang that no single rank explains."""
 
-    def __init__(self, message: str, rank: int | None) -> None:
+    def __init__(self, message: str, rank: int | None, timed_out: bool = False) -> None:
         super().__init__(message)
         self.rank = rank
+        self.timed_out = timed_out
 
 
 def failure(ranks: list["RankProcess"]) -> LaunchError:
-    """Blame, in this order: a rank that vanished, the first exception of its own making, a rank that left early."""
+    """Blame, in this order: the one rank that called something else than the others, one that vanished, the first
+    exception of its own making, a rank that left early."""
     culprit = _culprit(ranks)
     head = f"rank {culprit.number} of {len(ranks)} {_fate(culprit)}"
     if culprit.failure:
         body = culprit.failure.traceback.rstrip()
     elif culprit.result is not None:
         body = "Every rank must take part in every collective of its group: look for a branch that only some ranks take."
+    elif culprit.exit_code is None:
+        body = _stack(culprit)
     else:
         lines = [line for line in culprit.tail if not _MACHINERY.search(line)][-25:]
         body = "Its last output:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
     others = [_state(r) for r in ranks if r is not culprit]
-    return _error([head, body, _disagreement(ranks), "\n".join(others)], culprit.number)
+    return _error([head, body, _disagreement(ranks)[0], "\n".join(others)], culprit.number)
 
 
 def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
-    """Every waiting rank's stack; blame the one that issued fewer collectives than the rest, which wait for it."""
-    waiting = [r for r in ranks if r.result is None]
-    counts = {r.number: len(_log(r)) for r in waiting}
-    laggards = [number for number, n in counts.items() if n == min(counts.values())]
-    culprit = laggards[0] if len(laggards) == 1 else None
+    """Every waiting rank's stack; blame the one that called something else, or fewer collectives, than the others."""
+    waiting = [r for r in ranks if r.result is None] or ranks  # if all came in during the grace: too late
     head = f"no result from {_names(waiting)} within {timeout_s:g} s"
-    if culprit is not None and len(waiting) > 1:
-        head += f": the others wait for rank {culprit}, which issued fewer collectives"
+    disagreement, culprit = _disagreement(ranks)
+    if culprit is not None:
+        head += f": rank {culprit} called another collective than the others"
+    elif len(waiting) > 1:
+        culprit = flight.laggard({r.number: _log(r) for r in waiting})
+        head += f": the others wait for rank {culprit}, which issued fewer collectives" if culprit is not None else ""
+    else:
+        culprit = waiting[0].number
     stacks = [f"{_state(r)}\n{_stack(r)}" for r in waiting]
-    return _error([head, _disagreement(ranks), *stacks], culprit)
+    return _error([head, disagreement, *stacks], culprit, timed_out=True)
 
 
 def _culprit(ranks: list["RankProcess"]) -> "RankProcess":
+    _, odd = _disagreement(ranks)
+    if odd is not None:
+        return ranks[odd]
     vanished = [r for r in ranks if r.vanished]
     raised = sorted((r for r in ranks if r.failure), key=lambda r: r.failure.at_s)
     own = [r for r in raised if not _PEER_GONE.search(r.failure.error)]
@@ -89,13 +101,13 @@ def _log(r: "RankProcess") -> list[flight.Collective]:
     return r.failure.log if r.failure else r.whereabouts.log if r.whereabouts else []
 
 
-def _disagreement(ranks: list["RankProcess"]) -> str | None:
-    return flight.first_disagreement({r.number: _log(r) for r in ranks})
+def _disagreement(ranks: list["RankProcess"]) -> tuple[str | None, int | None]:
+    return flight.first_disagreement({r.number: _log(r) for r in ranks}) or (None, None)
 
 
 def _names(ranks: list["RankProcess"]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(str(r.number) for r in ranks)}"
 
 
-def _error(parts: list[str | None], rank: int | None) -> LaunchError:
-    return LaunchError("\n\n".join(p for p in parts if p), rank)
+def _error(parts: list[str | None], rank: int | None, timed_out: bool = False) -> LaunchError:
+    return LaunchError("\n\n".join(p for p in parts if p), rank, timed_out)

@@ -46,11 +46,9 @@ def record_traffic():
 
     Raises RuntimeError if the flight recorder's ring overflowed meanwhile: a shortened account would mislead.
     """
-    before = len(flight.collectives())
     traffic = Traffic(started_s=time.time())
     yield traffic
     traffic.ended_s = time.time()
-    log = flight.collectives()
-    if len(log) >= flight.BUFFER_ENTRIES:
-        raise RuntimeError(f"the flight recorder holds {flight.BUFFER_ENTRIES} collectives and is full: record fewer steps")
-    traffic.collectives.extend(log[before:])
+    traffic.collectives += [c for c in flight.collectives() if c.issued_s >= traffic.started_s]
+    if len(traffic.collectives) >= flight.BUFFER_ENTRIES:
+        raise RuntimeError(f"the flight recorder keeps {flight.BUFFER_ENTRIES} collectives: record fewer steps at once")

@@ -1,0 +1,52 @@
+# Every target sets up .venv first, once; `make` alone lists them. Another Python: make setup PYTHON=python3.12
+
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lab course bench lint release grade feedback clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
+
+setup: .venv/.installed ## create .venv and install everything into it
+
+demo: setup ## run one lab on 4 CPU ranks, grade a small class, print the grade table
+	$(BIN)/shardlab demo
+
+test: setup ## run the whole test suite
+	$(BIN)/python -m pytest
+
+lab: setup ## open JupyterLab on the first lesson
+	$(BIN)/jupyter lab $(firstword $(wildcard course/00_*.ipynb) course)
+
+course: setup ## run every lesson and every solution on this machine's tier
+	$(BIN)/shardlab run
+
+bench: setup ## measure: ours beside torch's
+	$(BIN)/shardlab bench all
+
+lint: setup ## check style and formatting
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+release: setup ## make the students' notebooks of LAB (LAB=..., or all)
+	$(BIN)/shardlab release $(LAB)
+
+grade: setup ## grade what was submitted for LAB
+	$(BIN)/shardlab grade $(LAB)
+
+feedback: setup ## write the feedback for LAB
+	$(BIN)/shardlab feedback $(LAB)
+
+clean: ## remove .venv, builds and caches; submissions and grades stay
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
+
+# torch first and alone, so that a pip configured to find a CPU wheel takes it: 2.13.0+cpu satisfies the pin torch==2.13.0.
+.venv/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'shardlab needs Python 3.11 or newer, and "$(PYTHON)" is not. Name one: make setup PYTHON=python3.12' >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -c constraints.txt torch
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@

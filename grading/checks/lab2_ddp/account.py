@@ -1,0 +1,110 @@
+"""What one step sends, when, and what it holds: three judgements of the same account, taken on the ranks."""
+
+from functools import cache
+
+from grading.checks.lab2_ddp import drills
+from grading.session import Session
+from grading.verdict import Verdict
+from shardlab.parallel.ddp import MIB, assign_buckets
+
+SPARE_COLLECTIVES = 3  # beyond one a bucket: the token count, and buckets that close a parameter earlier or later
+COUNT_BYTES = 64  # a collective this small carries a count, not gradients
+HIDDEN_SHARE = 0.5  # of the gradients' bytes must be on their way before backward makes its last gradient
+PEAK_SLACK = 0.4  # of the gradients' bytes, above torch DDP's peak: a second copy would be 1.0
+
+
+def judge_traffic(s: Session, check: str, points: float) -> Verdict:
+    """Number, kind and bytes of what is sent, and in which micro-batch."""
+    sent = [c for c in _account(s, check)[0]["collectives"] if c["bytes"] > COUNT_BYTES]
+    early = [c for c in sent if c["micro_batch"] < drills.ACCOUNT_SHAPE["count"] - 1]
+    cap_mb, total = drills.cap_mb(s.seed), sum(c["bytes"] for c in sent)
+    n_buckets = _bucket_count(cap_mb)
+    allowed = n_buckets + SPARE_COLLECTIVES
+    figures = {
+        "collectives with gradients": (f"{len(sent)}", f"{allowed}, for buckets of {cap_mb:g} MiB"),
+        "gradient bytes sent": (f"{total:,}", f"{_gradient_bytes():,}"),
+        "before the last micro-batch": (f"{sum(c['bytes'] for c in early):,} bytes", "0 bytes"),
+    }
+    if not sent:
+        cause = "no gradient was ever sent."
+    elif early:
+        cause = "gradients are sent in every micro-batch: under no_sync nothing but counts may go out."
+    elif len(sent) > allowed:
+        cause = f"{len(sent)} messages where {n_buckets} buckets would do: each one pays the link's latency."
+    elif total > _gradient_bytes():
+        cause = (
+            f"{total / _gradient_bytes():.2f} times the gradients' bytes were sent: something goes out more than once."
+        )
+    elif total < _gradient_bytes() and {c["dtype"] for c in sent} == {"Float"}:
+        cause = "fewer bytes were sent than there are gradients: some parameters are never reduced."
+    else:
+        cause = "each gradient goes out once, in buckets, in the last micro-batch."
+        return Verdict(check, points, points, cause, "", figures)
+    return Verdict(check, 0, points, cause, "", figures)
+
+
+def judge_overlap(s: Session, check: str, points: float) -> Verdict:
+    """How much was on its way while backward still computed."""
+    share = min(_hidden_share(r["collectives"]) for r in _account(s, check))
+    figures = {"sent before the last gradient was made": (f"{share:.0%}", f"at least {HIDDEN_SHARE:.0%}")}
+    if share >= HIDDEN_SHARE:
+        return Verdict(check, points, points, "the network works while backward computes.", "", figures)
+    cause = (
+        "most bytes are sent after backward is over, and so all of them are waited for: send a bucket when it is full."
+    )
+    return Verdict(check, 0, points, cause, "", figures)
+
+
+def judge_memory(s: Session, check: str, points: float) -> Verdict:
+    """Peak against torch DDP's with views, on the same step; and what is left when the step is over."""
+    replies, reference = _account(s, check), _reference_account(s)
+    slack = PEAK_SLACK * _gradient_bytes()
+    worst = max(replies, key=lambda r: _total(r["peak"]))
+    peak, kept = _total(worst["peak"]), max(_total(r["resident"]) for r in replies)
+    peak_bar, kept_bar = (_total(reference[k]) + slack for k in ("peak", "resident"))
+    figures = {
+        "peak": (_mib(peak), _mib(peak_bar)),
+        "held after the step": (_mib(kept), _mib(kept_bar)),
+    }
+    if peak <= peak_bar and kept <= kept_bar:
+        return Verdict(check, points, points, "gradients live in their buckets and nowhere else.", "", figures)
+    more = {name: n - reference["peak"].get(name, 0) for name, n in worst["peak"].items()}
+    excess = max(peak - peak_bar, kept - kept_bar) + slack
+    cause = (
+        f"{_mib(excess)} more than torch's DDP with gradient_as_bucket_view, most of it in {max(more, key=more.get)}: "
+        f"{excess / _gradient_bytes():.1f} times the gradients' size, so a copy of them is kept."
+    )
+    return Verdict(check, 0, points, cause, "", figures)
+
+
+def _account(s: Session, check: str) -> list[dict]:
+    return s.order(check, "account", seed=s.seed, cap_mb=drills.cap_mb(s.seed))
+
+
+def _reference_account(s: Session) -> dict:
+    return s.order_reference("account", seed=s.seed, cap_mb=drills.cap_mb(s.seed))[0]
+
+
+def _hidden_share(collectives: list[dict]) -> float:
+    return sum(c["bytes"] for c in collectives if c["before_last_gradient"]) / _gradient_bytes()
+
+
+@cache
+def _parameters() -> list:
+    return list(drills.build(0, 0, drills.ACCOUNT_SHAPE["n_layers"]).parameters())
+
+
+def _gradient_bytes() -> int:
+    return sum(p.numel() * p.element_size() for p in _parameters())
+
+
+def _bucket_count(cap_mb: float) -> int:
+    return len(assign_buckets(_parameters(), int(cap_mb * MIB), int(cap_mb * MIB)))
+
+
+def _total(categories: dict[str, int]) -> int:
+    return sum(int(v) for v in categories.values())
+
+
+def _mib(n_bytes: float) -> str:
+    return f"{n_bytes / MIB:.2f} MiB"

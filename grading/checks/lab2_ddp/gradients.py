@@ -1,0 +1,133 @@
+"""Are the gradients right? Compared with the truth, which the referee computes in one process; if they are wrong, the
+mistake is named where one fits: gradients are linear in what each rank and micro-batch contributes, so every usual
+mistake is another linear combination of the same parts."""
+
+from dataclasses import dataclass
+
+import torch
+
+from grading.checks.lab2_ddp import drills
+from grading.session import Session
+from grading.verdict import Verdict
+
+TOLERANCE = 1e-3  # relative; float32 sums in another order differ by about 1e-6, every mistake by more than 1e-2
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    tied = bool(s.seed % 2)
+    replies = s.order(check, "gradients", seed=s.seed, cap_mb=drills.cap_mb(s.seed), tied=tied)
+    truth = truth_of(drills.gradients, s.seed, tied=tied)
+    mine = [vector(r) for r in replies]
+    error = max(distance(v, truth.right) for v in mine)
+    figures = {"relative error of the gradients": (f"{error:.1e}", f"{TOLERANCE:g}")}
+    if error <= TOLERANCE:
+        return Verdict(check, points, points, "every rank has the mean gradient over all valid tokens.", "", figures)
+    return Verdict(check, 0, points, _diagnosis(mine, truth), "", figures)
+
+
+@dataclass
+class Truth:
+    """Projected gradients of the loss sum of each rank's micro-batches, and their numbers of tokens."""
+
+    sums: list[list[torch.Tensor]]  # [rank][micro-batch]
+    tokens: list[list[int]]
+
+    @property
+    def total(self) -> int:
+        return sum(map(sum, self.tokens))
+
+    @property
+    def right(self) -> torch.Tensor:
+        return sum(g for rank in self.sums for g in rank) / self.total
+
+    @property
+    def mean_of_rank_means(self) -> torch.Tensor:
+        means = [sum(gs) / max(1, sum(ns)) for gs, ns in zip(self.sums, self.tokens, strict=True)]
+        return torch.stack(means).mean(0)
+
+    @property
+    def mean_of_all_means(self) -> torch.Tensor:
+        pairs = [zip(gs, ns, strict=True) for gs, ns in zip(self.sums, self.tokens, strict=True)]
+        return torch.stack([g / max(1, n) for pair in pairs for g, n in pair]).mean(0)
+
+    @property
+    def last_micro_batch(self) -> torch.Tensor:
+        return sum(gs[-1] for gs in self.sums)
+
+    def local(self, rank: int) -> torch.Tensor:
+        return sum(self.sums[rank])
+
+
+def truth_of(drill, seed: int, *, tied: bool = False) -> Truth:
+    """Every rank's micro-batches of a drill's last step, one after the other in this process, from rank 0's weights."""
+    is_lap = drill is drills.laps
+    shape, project = (drills.LAP_SHAPE, drills.project_few) if is_lap else (drills.GRADIENT_SHAPE, drills.project)
+    model_seed = 0 if is_lap else seed
+    model = drills.build(model_seed, 0, shape["n_layers"], tied, frozen=not is_lap)
+    truth = Truth([], [])
+    for rank in range(drills.WORLD_SIZE):
+        truth.sums.append([])
+        truth.tokens.append([])
+        for batch in drills.micro_batches(seed, 1, rank, drills.WORLD_SIZE, shape):
+            model.zero_grad()
+            loss_sum, n_tokens = drills.token_loss(model, *batch)
+            loss_sum.backward()
+            truth.sums[-1].append(vector(project(model, seed)))
+            truth.tokens[-1].append(int(n_tokens))
+    return truth
+
+
+def _diagnosis(mine: list[torch.Tensor], truth: Truth) -> str:
+    first = mine[0]
+    if any(v.shape != truth.right.shape for v in mine):
+        return "some parameters have no gradient, or one that should not exist (a frozen parameter keeps grad=None)."
+    if not all(torch.isfinite(v).all() for v in mine):
+        return (
+            "a gradient is not finite: a rank may have no valid token in a micro-batch, so never divide by its count."
+        )
+    if all(_parallel(v, truth.local(r)) for r, v in enumerate(mine)):
+        return "every rank still has its own gradient: nothing was exchanged."
+    if max(distance(v, first) for v in mine) > TOLERANCE:
+        return (
+            "the ranks ended with different gradients: some were not reduced, or ranks started from different weights."
+        )
+    if _parallel(first, truth.right):
+        return _wrong_factor(_factor(first, truth.right), truth.total)
+    if _parallel(first, truth.mean_of_rank_means) or _parallel(first, truth.mean_of_all_means):
+        return (
+            "ranks or micro-batches with few valid tokens weigh as much as full ones: a mean of means is not the mean."
+        )
+    if _parallel(first, truth.last_micro_batch):
+        return "only the last micro-batch counts: what no_sync accumulated is lost."
+    return "the gradients differ from the mean over all valid tokens of all ranks and micro-batches."
+
+
+def _wrong_factor(factor: float, n_tokens: int) -> str:
+    n = drills.WORLD_SIZE
+    known = {
+        n_tokens: ", the number of valid tokens: summed but never divided by it",
+        n_tokens / n: ": averaged over ranks, but not divided by the tokens",
+        n: ", the number of ranks",
+        1 / n: ", one over the number of ranks: divided twice",
+    }
+    name = next((words for f, words in known.items() if abs(factor / f - 1) < 0.01), "")
+    return f"the gradients point the right way but are {factor:.4g} times too large{name}."
+
+
+def vector(projections: dict) -> torch.Tensor:
+    """One rank's reply in one float64 vector, parameters in the order of their names."""
+    return torch.tensor([x for name in sorted(projections) for x in projections[name]], dtype=torch.float64)
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Relative to b; infinite where they can't be compared."""
+    return float((a - b).norm() / b.norm()) if a.shape == b.shape and torch.isfinite(a).all() else float("inf")
+
+
+def _factor(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float(a @ b / (b @ b))
+
+
+def _parallel(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """a is a multiple of b, up to rounding."""
+    return _factor(a, b) != 0 and distance(a / _factor(a, b), b) <= TOLERANCE

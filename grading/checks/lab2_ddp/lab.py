@@ -1,0 +1,16 @@
+"""The checks of lab 2, in the order of the notebook."""
+
+from grading.checks.lab2_ddp import account, drills, gradients, plan, throughput
+from grading.session import Check
+
+DRILLS = drills.__name__
+WORLD_SIZE = drills.WORLD_SIZE
+
+CHECKS = {
+    "lab2.gradients": Check(4, gradients.judge),
+    "lab2.traffic": Check(2, account.judge_traffic),
+    "lab2.overlap": Check(2, account.judge_overlap),
+    "lab2.memory": Check(2, account.judge_memory),
+    "lab2.throughput": Check(2, throughput.judge),
+    "lab2.plan": Check(3, plan.judge),
+}

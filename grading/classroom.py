@@ -1,0 +1,90 @@
+"""The instructor's cycle, on nbgrader's own API: release, grade, feedback, and the table of grades."""
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.apps import NbGraderAPI
+from traitlets.config import Config, PyFileConfigLoader
+
+from grading.checks import lab_module
+from grading.executor import close_referees
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Grade:
+    """One submission's points by check, with what the autograder said of each."""
+
+    student: str
+    points: dict[str, float]
+    max_points: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.points.values())
+
+
+class Classroom:
+    """A course directory that nbgrader works on; by default this repository."""
+
+    def __init__(self, root: Path = ROOT) -> None:
+        config: Config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / "grading")).load_config()
+        config.CourseDirectory.root = str(root)
+        config.CourseDirectory.db_url = f"sqlite:///{root}/grading/gradebook.db"
+        self.root, self.db_url = root, config.CourseDirectory.db_url
+        (root / "grading").mkdir(parents=True, exist_ok=True)
+        _find_alembic()
+        self.api = NbGraderAPI(config=config)
+        self.api.log.setLevel(logging.ERROR)
+
+    def labs(self) -> list[str]:
+        return sorted(p.name for p in (self.root / "solutions").iterdir() if (p / f"{p.name}.ipynb").is_file())
+
+    def students(self, lab: str) -> list[str]:
+        return sorted(p.parent.name for p in (self.root / "grading" / "submitted").glob(f"*/{lab}"))
+
+    def release(self, lab: str) -> None:
+        """solutions/<lab> -> labs/<lab>, without the answers."""
+        _succeed(self.api.generate_assignment(lab, force=True, create=True), f"release {lab}")
+
+    def autograde(self, lab: str, student: str) -> Grade:
+        lab_module(lab)  # a lab without checks is the instructor's mistake, not the student's
+        _succeed(self.api.autograde(lab, student, force=True, create=True), f"grade {student}'s {lab}")
+        return self.grade(lab, student)
+
+    def feedback(self, lab: str, student: str | None = None) -> None:
+        _succeed(self.api.generate_feedback(lab, student, force=True), f"write feedback for {lab}")
+
+    def grade(self, lab: str, student: str) -> Grade:
+        """What the gradebook holds."""
+        with Gradebook(self.db_url) as gradebook:
+            try:
+                submission = gradebook.find_submission(lab, student)
+            except MissingEntry:
+                raise LookupError(f"{student} has no graded submission of {lab}: run `shardlab grade {lab}`") from None
+            points, most = {}, {}
+            for notebook in submission.notebooks:
+                for g in notebook.grades:
+                    points[g.cell.name], most[g.cell.name] = float(g.score), float(g.max_score)
+            return Grade(student, points, most)
+
+    def close(self) -> None:
+        close_referees()
+
+
+def _find_alembic() -> None:
+    """nbgrader runs `alembic` by name, which is beside our Python even where no environment was activated."""
+    here = os.path.dirname(sys.executable)
+    if here not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = here + os.pathsep + os.environ["PATH"]
+
+
+def _succeed(outcome: dict, what: str) -> None:
+    if not outcome["success"]:
+        reason = (outcome.get("log") or "") + (outcome.get("error") or "") or "nbgrader gave no reason"
+        raise RuntimeError(f"could not {what}:\n{reason.strip()[-3000:]}")

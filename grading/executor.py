@@ -1,0 +1,133 @@
+"""Inside `nbgrader autograde`: papermill runs the notebook, the referee judges, the graded cells get the verdicts.
+
+It takes the place of nbgrader's own Execute preprocessor. The notebook's outputs decide nothing: whatever a graded cell
+printed is replaced by the referee's verdict and its points, which nbgrader then reads as ever. So manual grading, late
+penalties, regrading and feedback go on working.
+"""
+
+import os
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import nbformat
+import papermill
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
+from nbgrader.preprocessors import NbGraderPreprocessor
+from nbgrader.utils import is_grade
+from papermill.exceptions import PapermillExecutionError
+from traitlets import Dict, Integer, Unicode
+
+from grading.check import ANSWERS
+from grading.referee import Referee
+from grading.verdict import Verdict
+
+_ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
+_referees: dict[str, Referee] = {}  # one a lab: its reference crew serves every submission of the class
+
+
+class RefereeExecutor(NbGraderPreprocessor):
+    """Execute with papermill, judge with the referee."""
+
+    tier = Unicode("cpu", help="papermill parameter `tier` of every notebook").tag(config=True)
+    seed = Integer(0, help="papermill parameter `seed` of every notebook").tag(config=True)
+    timeout = Integer(60, help="seconds that one cell may run").tag(config=True)
+    parameters = Dict(help="further papermill parameters").tag(config=True)
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        lab = resources["nbgrader"]["assignment"]
+        folder = resources["metadata"]["path"]
+        referee(lab).prepare()
+        with tempfile.TemporaryDirectory(prefix="shardlab-answers-") as answers_folder:
+            executed = self._run(nb, folder, answers_folder)
+            answers = {file.name: file.read_bytes() for file in Path(answers_folder).iterdir() if file.is_file()}
+        _copy_outputs(executed, nb)
+        for verdict in referee(lab).judge(answers, _problems(nb)):
+            self.log.info(verdict.text())
+            _write(verdict, nb)
+        return nb, resources
+
+    def _run(self, nb: NotebookNode, folder: str, answers_folder: str) -> NotebookNode:
+        """The notebook as papermill ran it: to the end, whatever cells raise."""
+        copy = nbformat.from_dict(nb)
+        for cell in copy.cells:
+            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
+        with tempfile.TemporaryDirectory(prefix="shardlab-run-") as work, _environment(ANSWERS, answers_folder):
+            source, target = os.path.join(work, "in.ipynb"), os.path.join(work, "out.ipynb")
+            nbformat.write(copy, source)
+            with suppress(PapermillExecutionError):  # the cell's own output says it
+                papermill.execute_notebook(
+                    source,
+                    target,
+                    parameters={"tier": self.tier, "seed": self.seed, **self.parameters},
+                    kernel_name="python3",
+                    cwd=folder,
+                    progress_bar=False,
+                    execution_timeout=self.timeout,
+                    interrupt_on_timeout=True,
+                    error_on_timeout=_too_long(self.timeout),
+                )
+            return nbformat.read(target, as_version=4)
+
+
+def _too_long(timeout_s: int) -> dict:
+    words = f"this cell ran longer than {timeout_s} s and was interrupted"
+    return {"ename": "CellTimeoutError", "evalue": words, "traceback": [words]}
+
+
+def referee(lab: str) -> Referee:
+    """The lab's referee, made once a process; `close_referees` ends them."""
+    if lab not in _referees:
+        _referees[lab] = Referee(lab)
+    return _referees[lab]
+
+
+def close_referees() -> None:
+    while _referees:
+        _referees.popitem()[1].close()
+
+
+def _copy_outputs(executed: NotebookNode, nb: NotebookNode) -> None:
+    """Take over outputs cell by cell; what papermill added for itself stays behind."""
+    own = [c for c in executed.cells if not _ADDED_BY_PAPERMILL & set(c.metadata.get("tags", []))]
+    for cell, ran in zip(nb.cells, own, strict=True):
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+
+
+def _problems(nb: NotebookNode) -> dict[str, str]:
+    """Why a graded cell handed nothing in: its own error, or else the first one above it."""
+    problems, first = {}, None
+    for cell in nb.cells:
+        errors = [o for o in cell.get("outputs", []) if o.output_type == "error"]
+        if errors and first is None:
+            first = f"{errors[0].ename}: {errors[0].evalue}".strip(": ")
+        if is_grade(cell):
+            own = f"{errors[0].ename}: {errors[0].evalue}" if errors else "it did not call check(...)"
+            cause = f"the first error in the notebook was {first}" if first and errors else own
+            problems[_check_name(cell)] = f"nothing was handed in: {cause}"
+    return problems
+
+
+def _check_name(cell: NotebookNode) -> str:
+    """Cells are called "lab2-gradients", since nbgrader's ids take no dots; checks "lab2.gradients"."""
+    return cell.metadata.nbgrader.grade_id.replace("-", ".", 1)
+
+
+def _write(verdict: Verdict, nb: NotebookNode) -> None:
+    """Replace the graded cell's outputs. A number as the cell's result is nbgrader's way of giving partial credit."""
+    for cell in nb.cells:
+        if is_grade(cell) and _check_name(cell) == verdict.check:
+            shown = new_output("display_data", {"text/html": verdict.html(), "text/plain": verdict.text()})
+            points = new_output("execute_result", {"text/plain": f"{verdict.points:g}"}, execution_count=1)
+            cell.outputs = [shown, points]
+
+
+@contextmanager
+def _environment(name: str, value: str):
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]

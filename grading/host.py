@@ -1,0 +1,65 @@
+"""The process that starts ranks for a submission: everything on this side of the wall may be hostile.
+
+Reads orders, one JSON object a line, on standard input; writes one JSON line an order: {"results": [...]}, one entry a
+rank, or {"error": ..., "timed_out": ...}. It holds no secret, opens no answer and decides nothing. Start it with
+`python -m grading.host DRILLS_MODULE`.
+
+An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,
+"timeout_s": T, "arguments": {...}}.
+"""
+
+import base64
+import importlib
+import json
+import os
+import sys
+
+import cloudpickle
+
+from shardlab.launch import LaunchError, launch, warm_up
+
+
+def main(drills_module: str) -> None:
+    warm_up()
+    orders, replies = _private_pipes()
+    for line in orders:
+        replies.write(json.dumps(_obey(json.loads(line), drills_module)) + "\n")
+        replies.flush()
+
+
+def _private_pipes():
+    """Move the pipes to the referee away from 0 and 1, where student code would print or read."""
+    orders = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    return orders, replies
+
+
+def _obey(order: dict, drills_module: str) -> dict:
+    try:
+        results = launch(
+            _drill,
+            order["world_size"],
+            drills_module,
+            order["drill"],
+            order["answer"],
+            order["arguments"],
+            timeout_s=order["timeout_s"],
+            stream=False,
+        )
+        return {"results": results}
+    except LaunchError as error:
+        return {"error": str(error), "timed_out": error.timed_out}
+
+
+def _drill(drills_module: str, drill: str, answer: str | None, arguments: dict):
+    """On each rank: the drill with the submission's answer, or with the reference where there is none."""
+    drills = importlib.import_module(drills_module)
+    implementation = cloudpickle.loads(base64.b64decode(answer)) if answer is not None else drills.REFERENCE[drill]
+    return getattr(drills, drill)(implementation, **arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,34 @@
+"""nbgrader on this tree: `nbgrader ... --config=grading/nbgrader_config.py`, or just run nbgrader inside grading/.
+
+source = solutions/, release = labs/; submissions, autograded notebooks, feedback and the gradebook live in grading/ and
+are not tracked.
+"""
+
+from pathlib import Path
+
+c = get_config()  # noqa: F821  (nbgrader's loader defines it)
+
+course = Path(__file__).resolve().parent.parent
+
+c.CourseDirectory.course_id = "shardlab"
+c.CourseDirectory.root = str(course)
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "labs"
+c.CourseDirectory.submitted_directory = "grading/submitted"
+c.CourseDirectory.autograded_directory = "grading/autograded"
+c.CourseDirectory.feedback_directory = "grading/feedback"
+c.CourseDirectory.db_url = f"sqlite:///{course}/grading/gradebook.db"
+# solutions/<lab>/<lab>.ipynb has its name in `directory_structure`'s last part; nothing but notebooks is released.
+c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "*.py"]
+
+c.Autograde.autograde_preprocessors = [
+    "grading.executor.RefereeExecutor",  # in the place of nbgrader's Execute
+    "nbgrader.preprocessors.IgnorePattern",
+    "nbconvert.preprocessors.ClearMetadataPreprocessor",
+    "nbgrader.preprocessors.LimitOutput",
+    "nbgrader.preprocessors.SaveAutoGrades",
+    "nbgrader.preprocessors.AssignLatePenalties",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
+c.ExecutePreprocessor.timeout = 60

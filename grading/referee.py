@@ -1,0 +1,82 @@
+"""Judge a submission's answers: one verdict for every check of the lab, whatever the submission does."""
+
+import traceback
+from types import ModuleType
+
+from grading.checks import lab_module
+from grading.crew import Crew, CrewError, ReferenceCrewError
+from grading.session import Check, Session
+from grading.verdict import Verdict
+
+NOT_HANDED_IN = "the notebook did not hand in an answer for this check."
+
+
+class Referee:
+    """Judges one lab. Close it when done, or use it in a `with`.
+
+    It keeps the reference's crew; a submission gets a crew of its own, ended with it. With `same_player`, as in a
+    student's own notebook, every submission is the same person's and there is one crew for all, at once ready again.
+    """
+
+    def __init__(self, lab: str, same_player: bool = False) -> None:
+        self.lab: ModuleType = lab_module(lab)
+        self.same_player = same_player
+        self._reference = Crew(self.lab.DRILLS, ReferenceCrewError)
+        self._crew: Crew | None = None
+
+    def prepare(self) -> None:
+        """Start the next submission's crew, in seconds that its notebook needs anyway."""
+        if self._crew is None:
+            self._crew = Crew(self.lab.DRILLS)
+
+    def judge(
+        self, answers: dict[str, bytes], problems: dict[str, str] | None = None, only: str | None = None
+    ) -> list[Verdict]:
+        """`answers`: check name -> pickled answer. `problems`: why a check has none, where that is known."""
+        self.prepare()
+        session = Session(answers, self._crew, self._reference, self.lab.WORLD_SIZE)
+        problems = problems or {}
+        hung: dict[bytes, CrewError] = {}  # answers that hung once are not run again: each time costs the full deadline
+        try:
+            names = [name for name in self.lab.CHECKS if only in (None, name)]
+            return [self._judge_one(session, name, problems.get(name, NOT_HANDED_IN), hung) for name in names]
+        finally:
+            if not self.same_player:
+                self._crew.close()
+                self._crew = None
+
+    def _judge_one(self, session: Session, name: str, problem: str, hung: dict[bytes, CrewError]) -> Verdict:
+        check: Check = self.lab.CHECKS[name]
+        answer = session.answers.get(name)
+        if answer is None:
+            return Verdict(name, 0, check.points, problem)
+        if answer in hung:
+            return _failed(name, check.points, hung[answer], "not run again, since your code hung: ")
+        try:
+            return check.judge(session, name, check.points)
+        except ReferenceCrewError as error:
+            cause = "the reference run failed on this machine, which is no fault of the submission: grade again."
+            return Verdict(name, 0, check.points, cause, str(error), inconclusive=True)
+        except CrewError as error:
+            if error.timed_out:
+                hung[answer] = error
+            return _failed(name, check.points, error, "your code failed while it was run: ")
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            cause = "the judge could not read what your ranks replied: an instructor has to look."
+            return Verdict(name, 0, check.points, cause, traceback.format_exc(), inconclusive=True)
+
+    def close(self) -> None:
+        for crew in filter(None, (self._reference, self._crew)):
+            crew.close()
+        self._crew = None
+
+    def __enter__(self) -> "Referee":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def _failed(name: str, points: float, error: CrewError, words: str) -> Verdict:
+    head, _, detail = str(error).partition("\n")
+    return Verdict(name, 0, points, words + head, detail.strip())

@@ -1,0 +1,47 @@
+"""What the referee found out about one check, in the words that the student will read."""
+
+from dataclasses import dataclass, field
+from html import escape
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Points for one check and why. `figures` are name -> (measured, allowed), as text with units."""
+
+    check: str
+    points: float
+    max_points: float
+    cause: str  # one sentence; for full points, what was seen to hold
+    detail: str = ""  # a traceback or a hang report
+    figures: dict[str, tuple[str, str]] = field(default_factory=dict)
+    inconclusive: bool = False  # the machine was too noisy to tell: to be judged again, never a fail
+
+    @property
+    def passed(self) -> bool:
+        return self.points >= self.max_points
+
+    @property
+    def word(self) -> str:
+        if self.inconclusive:
+            return "INCONCLUSIVE"
+        return "PASSED" if self.passed else "PARTIAL" if self.points > 0 else "FAILED"
+
+    def text(self) -> str:
+        lines = [f"{self.word} {self.check}: {self.points:g} of {self.max_points:g} points", f"  {self.cause}"]
+        lines += [f"  {name}: {got} (allowed: {allowed})" for name, (got, allowed) in self.figures.items()]
+        return "\n".join(lines + ([self.detail] if self.detail else []))
+
+    def html(self) -> str:
+        """The same for a notebook's output or the feedback page; readable in light and dark themes."""
+        colour = {"PASSED": "#1a7f37", "PARTIAL": "#9a6700", "FAILED": "#cf222e", "INCONCLUSIVE": "#57606a"}[self.word]
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{escape(got)}</td><td>{escape(allowed)}</td></tr>"
+            for name, (got, allowed) in self.figures.items()
+        )
+        table = f"<table><tr><th></th><th>yours</th><th>allowed</th></tr>{rows}</table>" if rows else ""
+        detail = f"<details><summary>Details</summary><pre>{escape(self.detail)}</pre></details>" if self.detail else ""
+        return (
+            f'<div style="border-left: 4px solid {colour}; padding-left: 0.8em">'
+            f'<b style="color: {colour}">{self.word}</b> {escape(self.check)}: '
+            f"{self.points:g} of {self.max_points:g} points<br>{escape(self.cause)}{table}{detail}</div>"
+        )

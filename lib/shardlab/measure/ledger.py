@@ -1,0 +1,123 @@
+"""The account of a MemoryTracker: storages that appear, change size and die, and what each was for.
+
+What a storage was for may come out long after its birth: that a tensor was a gradient shows when a parameter holds it.
+The log is therefore replayed at the end, and says what was live at any moment with everything known by then.
+"""
+
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+# In order of precedence: a gradient that is a view of a communication bucket makes that bucket "gradients".
+CATEGORIES = (
+    "parameters",  # the model's, as this rank holds them between steps (its shards, under FSDP), and its buffers
+    "gradients",  # held by a parameter's .grad when backward is through
+    "optimizer_states",  # tensors in optimizer.state, and parameters that only the optimizer has (fp32 masters)
+    "unsharded",  # whole parameters gathered for a while, and their whole gradients before they are reduced
+    "buckets",  # whatever else a collective reads or writes
+    "activations",  # made in forward, or recomputed, and still there when backward starts to use them
+    "temporaries",  # the rest of what was allocated inside the block
+    "other",  # the rest of what was there before it
+)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of tensors on one device of one rank at the moment of the peak, by category (see CATEGORIES)."""
+
+    parameters: int = 0
+    gradients: int = 0
+    optimizer_states: int = 0
+    unsharded: int = 0
+    buckets: int = 0
+    activations: int = 0
+    temporaries: int = 0
+    other: int = 0
+    where: str = ""  # the peak lies in: forward, backward, optimizer, other
+    cuda_allocated_bytes: int | None = None  # the caching allocator's own peak, kernels' workspaces included
+    cuda_reserved_bytes: int | None = None  # what it took from the driver for that: fragmentation included
+    cuda_outside_bytes: int | None = None  # in use beside that: CUDA context, NCCL, and any other process on this GPU
+
+    @property
+    def peak_bytes(self) -> int:
+        return sum(self.by_category().values())
+
+    def by_category(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in CATEGORIES}
+
+    def __str__(self) -> str:
+        parts = [f"{name} {n / 2**20:.2f}" for name, n in self.by_category().items() if n]
+        return f"{self.peak_bytes / 2**20:.2f} MiB at the peak, in {self.where}: {', '.join(parts)}"
+
+
+class Storage:
+    """What is known of one storage; its bytes may be gone."""
+
+    __slots__ = ("category", "nbytes")
+
+    def __init__(self, nbytes: int, category: str) -> None:
+        self.nbytes = nbytes  # now
+        self.category = category
+
+    def label(self, category: str) -> None:
+        """It was for this, unless it is known for something that comes first in CATEGORIES."""
+        self.category = min(self.category, category, key=CATEGORIES.index)
+
+
+class Ledger:
+    """Entries in the order of time, which begins when the ledger does, each with the phase in which it was written."""
+
+    def __init__(self) -> None:
+        self.phase = "other"  # or forward, backward, optimizer
+        self._started = time.perf_counter()
+        self._opening: list[tuple[Storage, int]] = []  # there from the beginning, with bytes then
+        self._log: list[tuple[float, str, Storage, int]] = []  # seconds, phase, storage, change in bytes
+        self._live: dict[int, tuple[Storage, weakref.ref]] = {}  # by id of torch's object
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._started
+
+    def known(self, storage: torch.UntypedStorage) -> Storage | None:
+        """What is known of it, with its size brought up to date; None if it was never entered."""
+        known, _ = self._live.get(id(storage), (None, None))
+        if known:
+            self._resize(known, storage.nbytes())
+        return known
+
+    def enter(self, storage: torch.UntypedStorage, *, new: bool) -> Storage:
+        """Begin to follow it: allocated just now, or found, and then there from the beginning."""
+        nbytes = storage.nbytes()
+        known = Storage(0, "temporaries") if new else Storage(nbytes, "other")
+        if not new:
+            self._opening.append((known, nbytes))
+        key = id(storage)  # torch's object lives as long as the bytes do
+        self._live[key] = known, weakref.ref(storage, lambda _: self._die(key))
+        self._resize(known, nbytes)
+        return known
+
+    def close(self) -> None:
+        """What changes from here on is not entered."""
+        self._live.clear()
+
+    def replay(self) -> Iterator[tuple[float, str, dict[str, int]]]:
+        """(seconds, phase, live bytes by category) at the start and after every change."""
+        now = dict.fromkeys(CATEGORIES, 0)
+        for storage, nbytes in self._opening:
+            now[storage.category] += nbytes
+        yield 0.0, "other", dict(now)
+        for seconds, phase, storage, change in list(self._log):
+            now[storage.category] += change
+            yield seconds, phase, dict(now)
+
+    def _die(self, key: int) -> None:
+        if key in self._live:
+            known, _ = self._live.pop(key)
+            self._resize(known, 0)
+
+    def _resize(self, known: Storage, nbytes: int) -> None:
+        if nbytes != known.nbytes:
+            self._log.append((self.seconds(), self.phase, known, nbytes - known.nbytes))
+            known.nbytes = nbytes
