@@ -3,26 +3,31 @@
 import logging
 import os
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import nbformat
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
+from sqlalchemy.exc import SAWarning
 from traitlets.config import Config, PyFileConfigLoader
 
 from grading.checks import lab_module
-from grading.executor import close_referees
+from grading.executor import close_referees, read_verdicts
+from grading.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
 class Grade:
-    """One submission's points by check, with what the autograder said of each."""
+    """One submission's points by graded cell, as the gradebook has them, and the verdicts behind them."""
 
     student: str
     points: dict[str, float]
     max_points: dict[str, float]
+    verdicts: list[Verdict]
 
     @property
     def total(self) -> float:
@@ -39,6 +44,7 @@ class Classroom:
         self.root, self.db_url = root, config.CourseDirectory.db_url
         (root / "grading").mkdir(parents=True, exist_ok=True)
         _find_alembic()
+        warnings.filterwarnings("ignore", category=SAWarning)  # of nbgrader's own queries
         self.api = NbGraderAPI(config=config)
         self.api.log.setLevel(logging.ERROR)
 
@@ -71,7 +77,11 @@ class Classroom:
             for notebook in submission.notebooks:
                 for g in notebook.grades:
                     points[g.cell.name], most[g.cell.name] = float(g.score), float(g.max_score)
-            return Grade(student, points, most)
+            return Grade(student, points, most, self._verdicts(lab, student))
+
+    def _verdicts(self, lab: str, student: str) -> list[Verdict]:
+        notebook = self.root / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
+        return read_verdicts(nbformat.read(notebook, as_version=4)) if notebook.exists() else []
 
     def close(self) -> None:
         close_referees()

@@ -6,6 +6,7 @@ penalties, regrading and feedback go on working.
 """
 
 import os
+import stat
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,11 +19,16 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade
 from papermill.exceptions import PapermillExecutionError
 from traitlets import Dict, Integer, Unicode
+from traitlets.config import Config
 
 from grading.check import ANSWERS
 from grading.referee import Referee
 from grading.verdict import Verdict
 
+LARGEST_ANSWER_BYTES = 64 << 20
+VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
+QUIET_KERNEL = ["--log-level=CRITICAL"]  # the kernel's own log, not what the notebook prints
+_PRIVATE_SOCKETS = Config({"KernelManager": {"transport": "ipc"}})  # not TCP ports, which other users could reach
 _ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
 _referees: dict[str, Referee] = {}  # one a lab: its reference crew serves every submission of the class
 
@@ -33,6 +39,7 @@ class RefereeExecutor(NbGraderPreprocessor):
     tier = Unicode("cpu", help="papermill parameter `tier` of every notebook").tag(config=True)
     seed = Integer(0, help="papermill parameter `seed` of every notebook").tag(config=True)
     timeout = Integer(60, help="seconds that one cell may run").tag(config=True)
+    retries = Integer(2, help="how often an inconclusive check is judged again").tag(config=True)
     parameters = Dict(help="further papermill parameters").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
@@ -41,12 +48,23 @@ class RefereeExecutor(NbGraderPreprocessor):
         referee(lab).prepare()
         with tempfile.TemporaryDirectory(prefix="shardlab-answers-") as answers_folder:
             executed = self._run(nb, folder, answers_folder)
-            answers = {file.name: file.read_bytes() for file in Path(answers_folder).iterdir() if file.is_file()}
+            answers = _read_answers(answers_folder, referee(lab).checks)
         _copy_outputs(executed, nb)
-        for verdict in referee(lab).judge(answers, _problems(nb)):
+        for verdict in self._judge(referee(lab), answers, _problems(nb)):
             self.log.info(verdict.text())
             _write(verdict, nb)
         return nb, resources
+
+    def _judge(self, referee: Referee, answers: dict[str, bytes], problems: dict[str, str]) -> list[Verdict]:
+        """Ask again where noise hid the answer; RuntimeError if it still does: better no grade than an unfair one."""
+        verdicts = {v.check: v for v in referee.judge(answers, problems)}
+        for _ in range(self.retries):
+            for name in [v.check for v in verdicts.values() if v.inconclusive]:
+                verdicts |= {v.check: v for v in referee.judge(answers, problems, only=name)}
+        open_questions = [v.text() for v in verdicts.values() if v.inconclusive]
+        if open_questions:
+            raise RuntimeError("not graded; grade again on a quieter machine:\n" + "\n".join(open_questions))
+        return list(verdicts.values())
 
     def _run(self, nb: NotebookNode, folder: str, answers_folder: str) -> NotebookNode:
         """The notebook as papermill ran it: to the end, whatever cells raise."""
@@ -67,6 +85,8 @@ class RefereeExecutor(NbGraderPreprocessor):
                     execution_timeout=self.timeout,
                     interrupt_on_timeout=True,
                     error_on_timeout=_too_long(self.timeout),
+                    config=_PRIVATE_SOCKETS,
+                    extra_arguments=QUIET_KERNEL,
                 )
             return nbformat.read(target, as_version=4)
 
@@ -86,6 +106,16 @@ def referee(lab: str) -> Referee:
 def close_referees() -> None:
     while _referees:
         _referees.popitem()[1].close()
+
+
+def _read_answers(folder: str, checks: list[str]) -> dict[str, bytes]:
+    """The pickled answers, none of them opened; of the submission's folder only plain files of these names count."""
+    answers = {}
+    for entry in os.scandir(folder):
+        about = entry.stat(follow_symlinks=False)
+        if entry.name in checks and stat.S_ISREG(about.st_mode) and about.st_size <= LARGEST_ANSWER_BYTES:
+            answers[entry.name] = Path(entry.path).read_bytes()
+    return answers
 
 
 def _copy_outputs(executed: NotebookNode, nb: NotebookNode) -> None:
@@ -119,9 +149,17 @@ def _write(verdict: Verdict, nb: NotebookNode) -> None:
     """Replace the graded cell's outputs. A number as the cell's result is nbgrader's way of giving partial credit."""
     for cell in nb.cells:
         if is_grade(cell) and _check_name(cell) == verdict.check:
-            shown = new_output("display_data", {"text/html": verdict.html(), "text/plain": verdict.text()})
+            forms = {"text/html": verdict.html(), "text/plain": verdict.text(), VERDICT_MIME: verdict.as_json()}
+            shown = new_output("display_data", forms)
             points = new_output("execute_result", {"text/plain": f"{verdict.points:g}"}, execution_count=1)
             cell.outputs = [shown, points]
+
+
+def read_verdicts(nb: NotebookNode) -> list[Verdict]:
+    """The verdicts in an autograded notebook."""
+    outputs = [output for cell in nb.cells if is_grade(cell) for output in cell.get("outputs", [])]
+    records = [output.get("data", {}).get(VERDICT_MIME) for output in outputs]
+    return [Verdict.from_json(r) for r in records if r]
 
 
 @contextmanager

@@ -9,6 +9,7 @@ An order: {"drill": function of the drills module, "answer": pickled, or null fo
 """
 
 import base64
+import ctypes
 import importlib
 import json
 import os
@@ -18,13 +19,22 @@ import cloudpickle
 
 from shardlab.launch import LaunchError, launch, warm_up
 
+_PR_SET_CHILD_SUBREAPER = 36  # Linux, prctl(2)
+
 
 def main(drills_module: str) -> None:
+    _adopt_orphans()
     warm_up()
     orders, replies = _private_pipes()
     for line in orders:
         replies.write(json.dumps(_obey(json.loads(line), drills_module)) + "\n")
         replies.flush()
+
+
+def _adopt_orphans() -> None:
+    """What a submission forks off becomes our child when its parent dies, and so ends with us."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _private_pipes():

@@ -24,6 +24,10 @@ class Referee:
         self._reference = Crew(self.lab.DRILLS, ReferenceCrewError)
         self._crew: Crew | None = None
 
+    @property
+    def checks(self) -> list[str]:
+        return list(self.lab.CHECKS)
+
     def prepare(self) -> None:
         """Start the next submission's crew, in seconds that its notebook needs anyway."""
         if self._crew is None:
@@ -34,11 +38,11 @@ class Referee:
     ) -> list[Verdict]:
         """`answers`: check name -> pickled answer. `problems`: why a check has none, where that is known."""
         self.prepare()
-        session = Session(answers, self._crew, self._reference, self.lab.WORLD_SIZE)
+        session = Session(answers, self._crew, self._reference, self.lab.WORLD_SIZE, self.lab.pace)
         problems = problems or {}
         hung: dict[bytes, CrewError] = {}  # answers that hung once are not run again: each time costs the full deadline
         try:
-            names = [name for name in self.lab.CHECKS if only in (None, name)]
+            names = [name for name in self.checks if only in (None, name)]
             return [self._judge_one(session, name, problems.get(name, NOT_HANDED_IN), hung) for name in names]
         finally:
             if not self.same_player:

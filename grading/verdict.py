@@ -1,6 +1,6 @@
 """What the referee found out about one check, in the words that the student will read."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
 
 
@@ -30,6 +30,14 @@ class Verdict:
         lines = [f"{self.word} {self.check}: {self.points:g} of {self.max_points:g} points", f"  {self.cause}"]
         lines += [f"  {name}: {got} (allowed: {allowed})" for name, (got, allowed) in self.figures.items()]
         return "\n".join(lines + ([self.detail] if self.detail else []))
+
+    def as_json(self) -> dict:
+        """Figures as a list, since notebooks are written with sorted keys."""
+        return asdict(self) | {"figures": [[name, *pair] for name, pair in self.figures.items()]}
+
+    @classmethod
+    def from_json(cls, record: dict) -> "Verdict":
+        return cls(**record | {"figures": {name: (got, allowed) for name, got, allowed in record["figures"]}})
 
     def html(self) -> str:
         """The same for a notebook's output or the feedback page; readable in light and dark themes."""

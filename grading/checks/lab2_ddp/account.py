@@ -57,7 +57,7 @@ def judge_overlap(s: Session, check: str, points: float) -> Verdict:
 
 def judge_memory(s: Session, check: str, points: float) -> Verdict:
     """Peak against torch DDP's with views, on the same step; and what is left when the step is over."""
-    replies, reference = _account(s, check), _reference_account(s)
+    replies, reference = _account(s, check), reference_account(s)
     slack = PEAK_SLACK * _gradient_bytes()
     worst = max(replies, key=lambda r: _total(r["peak"]))
     peak, kept = _total(worst["peak"]), max(_total(r["resident"]) for r in replies)
@@ -81,7 +81,7 @@ def _account(s: Session, check: str) -> list[dict]:
     return s.order(check, "account", seed=s.seed, cap_mb=drills.cap_mb(s.seed))
 
 
-def _reference_account(s: Session) -> dict:
+def reference_account(s: Session) -> dict:
     return s.order_reference("account", seed=s.seed, cap_mb=drills.cap_mb(s.seed))[0]
 
 

@@ -5,6 +5,7 @@ from grading.session import Check
 
 DRILLS = drills.__name__
 WORLD_SIZE = drills.WORLD_SIZE
+pace = account.reference_account
 
 CHECKS = {
     "lab2.gradients": Check(4, gradients.judge),

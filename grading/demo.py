@@ -1,0 +1,71 @@
+"""`make demo`: a small class hands in lab 2, right, slow, memory-hungry, wrong, crashing and hanging, and is graded.
+
+Everything is real: nbgrader's release, gradebook and feedback, papermill, the referee and its ranks. It happens in a
+course directory of its own, build/demo, so that a real class's grades are never touched.
+"""
+
+import shutil
+import time
+from pathlib import Path
+
+import nbformat
+from rich.console import Console
+
+from grading.checks import lab_module
+from grading.classroom import ROOT, Classroom, Grade
+from grading.report import cell_name, grade_row, grade_table
+from grading.samples import Sample, samples
+
+LAB = "lab2_ddp"
+
+
+def run_demo(console: Console, root: Path = ROOT / "build" / "demo") -> bool:
+    """Print the grade table; True if every submission was given the points that it must be given."""
+    start = time.perf_counter()
+    shutil.rmtree(root, ignore_errors=True)
+    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
+    classroom, checks = Classroom(root), lab_module(LAB).CHECKS
+    students = [s for s in samples(LAB) if s.demo]
+    table = grade_table(f"{LAB}: {len(students)} submissions, each on 4 CPU ranks")
+    table.add_column("due", justify="right", no_wrap=True)
+    n_right, causes = 0, []
+    try:
+        with console.status("releasing the lab") as status:
+            classroom.release(LAB)
+            for i, sample in enumerate(students, 1):
+                _hand_in(sample, root)
+                status.update(f"grading {i} of {len(students)}: {sample.name} ({sample.about})")
+                grade = classroom.autograde(LAB, sample.name)
+                due = _points_due(sample, checks)
+                n_right += due == grade.points
+                table.add_row(*grade_row(grade), f"{sum(due.values()):g}" if due == grade.points else f"[red]{due}[/]")
+                causes += _first_cause(grade)
+            status.update("writing feedback")
+            classroom.feedback(LAB)
+    finally:
+        classroom.close()
+    console.print(table)
+    console.print("The first thing each was told:", *causes, sep="\n  ", highlight=False)
+    console.print(f"Feedback pages: {_shown(root / 'grading' / 'feedback')}/<student>/{LAB}/{LAB}.html")
+    console.print(f"{time.perf_counter() - start:.0f} s")
+    console.print(f"{n_right} passed, {len(students) - n_right} failed", highlight=False)
+    return n_right == len(students)
+
+
+def _hand_in(sample: Sample, root: Path) -> None:
+    folder = root / "grading" / "submitted" / sample.name / LAB
+    folder.mkdir(parents=True)
+    solution = root / "solutions" / LAB / f"{LAB}.ipynb"
+    nbformat.write(sample.notebook(solution), folder / f"{LAB}.ipynb")
+
+
+def _points_due(sample: Sample, checks: dict) -> dict[str, float]:
+    return {cell_name(name): sample.points.get(name, check.points) for name, check in checks.items()}
+
+
+def _first_cause(grade: Grade) -> list[str]:
+    return [f"{grade.student}: {v.cause}" for v in grade.verdicts if not v.passed][:1]
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

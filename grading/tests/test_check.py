@@ -1,0 +1,46 @@
+"""`check(...)`, as a student calls it and as the grader uses it."""
+
+import threading
+
+import pytest
+from conftest import SOLUTION, pickled, run_cells
+
+from grading.check import ANSWERS, check
+from grading.samples import samples
+
+
+def test_an_unknown_check_is_told_those_there_are():
+    with pytest.raises(ValueError, match=r"lab2\.gradients, lab2\.traffic"):
+        check("lab2.gradient", None)
+    with pytest.raises(ValueError, match="lab2_ddp"):
+        check("lab99.gradients", None)
+
+
+def test_an_answer_that_cannot_travel_is_told_why(tmp_path, monkeypatch):
+    monkeypatch.setenv(ANSWERS, str(tmp_path))
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="lab2.plan: your answer can't travel to the ranks"):
+        check("lab2.plan", lambda **_: lock)
+
+
+def test_while_grading_an_answer_is_only_written_down(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(ANSWERS, str(tmp_path))
+    check("lab2.plan", print)
+    assert [f.name for f in tmp_path.iterdir()] == ["lab2.plan"]
+    assert "handed in" in capsys.readouterr().out
+
+
+def test_a_student_is_told_the_verdict_and_a_wrong_answer_raises(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv(ANSWERS, str(tmp_path))
+    solution = run_cells(samples("lab2_ddp")[0].notebook(SOLUTION))
+    monkeypatch.delenv(ANSWERS)
+    check("lab2.plan", solution["plan_buckets"])
+    assert "PASSED lab2.plan: 3 of 3 points" in capsys.readouterr().out
+    names = {"__name__": "submission"}
+    exec("def one_each(sizes_bytes, **_): return [1] * len(sizes_bytes)", names)
+    with pytest.raises(AssertionError, match=r"lab2\.plan: on a link of"):
+        check("lab2.plan", names["one_each"])
+
+
+def test_pickled_helper_pickles_by_value():
+    assert b"submission" in pickled("def f(): pass", "f")

@@ -1,0 +1,79 @@
+"""The instructor's cycle through nbgrader, papermill and the referee, in a course directory of its own."""
+
+import shutil
+
+import nbformat
+import pytest
+from conftest import LAB, ROOT, SOLUTION
+
+from grading.classroom import Classroom
+from grading.samples import samples
+from grading.verdict import Verdict
+
+
+@pytest.fixture(scope="module")
+def classroom(tmp_path_factory):
+    root = tmp_path_factory.mktemp("course with spaces and Ümlauts")
+    shutil.copytree(ROOT / "solutions", root / "solutions")
+    classroom = Classroom(root)
+    classroom.release(LAB)
+    yield classroom
+    classroom.close()
+
+
+def hand_in(classroom, student: str, nb: nbformat.NotebookNode) -> None:
+    folder = classroom.root / "grading" / "submitted" / student / LAB
+    folder.mkdir(parents=True, exist_ok=True)
+    nbformat.write(nb, folder / f"{LAB}.ipynb")
+
+
+def sample(name: str) -> nbformat.NotebookNode:
+    return next(s for s in samples(LAB) if s.name == name).notebook(SOLUTION)
+
+
+def test_a_blank_submission_gets_nothing_and_is_told_so(classroom):
+    hand_in(classroom, "blank", nbformat.read(classroom.root / "labs" / LAB / f"{LAB}.ipynb", as_version=4))
+    grade = classroom.autograde(LAB, "blank")
+    assert grade.total == 0
+    assert sum(grade.max_points.values()) == 15
+    assert {v.check for v in grade.verdicts} == {name.replace("-", ".", 1) for name in grade.points}
+    assert all("NotImplementedError" in v.cause for v in grade.verdicts), [v.text() for v in grade.verdicts]
+
+
+def test_points_reach_the_gradebook_to_the_half_whatever_the_notebook_claims(classroom):
+    nb = sample("best_cap")
+    for cell in nb.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "plan_buckets":
+            cell.source += "\n\n\ndef check(name, answer, honest=check):\n    honest(name, answer)\n    return 1000\n"
+    hand_in(classroom, "ada", nb)
+    grade = classroom.autograde(LAB, "ada")
+    assert grade.points["lab2-plan"] == 1.5
+    assert grade.total == 13.5
+    classroom.feedback(LAB)
+    page = classroom.root / "grading" / "feedback" / "ada" / LAB / f"{LAB}.html"
+    assert "times as long as need be" in page.read_text(encoding="utf-8")
+
+
+def test_a_submission_that_cannot_be_judged_keeps_its_old_grade(classroom, monkeypatch):
+    hand_in(classroom, "bob", sample("right"))
+    monkeypatch.setattr("grading.referee.Referee.judge", lambda *_, **__: [Verdict("lab2.plan", 3, 3, "fine")])
+    assert classroom.autograde(LAB, "bob").points["lab2-plan"] == 3
+    noisy = Verdict("lab2.plan", 0, 3, "the machine was too noisy to tell", inconclusive=True)
+    monkeypatch.setattr("grading.referee.Referee.judge", lambda *_, **__: [noisy])
+    with pytest.raises(RuntimeError, match="too noisy"):
+        classroom.autograde(LAB, "bob")
+    assert classroom.grade(LAB, "bob").points["lab2-plan"] == 3
+
+
+def test_a_notebook_that_cannot_be_read_is_named_and_nothing_is_lost(classroom):
+    folder = classroom.root / "grading" / "submitted" / "carl" / LAB
+    folder.mkdir(parents=True)
+    (folder / f"{LAB}.ipynb").write_text("not a notebook")
+    with pytest.raises(RuntimeError, match="carl"):
+        classroom.autograde(LAB, "carl")
+    assert (folder / f"{LAB}.ipynb").read_text() == "not a notebook"
+
+
+def test_who_never_handed_in_is_told_how(classroom):
+    with pytest.raises(LookupError, match="shardlab grade"):
+        classroom.grade(LAB, "nobody")

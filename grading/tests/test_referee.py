@@ -1,0 +1,100 @@
+"""Submissions that do not play along: whatever they do, the referee comes back with a verdict and leaves nothing."""
+
+import os
+
+import psutil
+import pytest
+from conftest import LAB, pickled
+
+from grading.crew import Crew
+from grading.referee import Referee
+
+PLAN = "lab2.plan"  # the cheapest check: one rank, no data
+HONEST = "def plan(sizes_bytes, **link): return [1] * len(sizes_bytes)"
+
+HOSTILE = {
+    "not a pickle": b"\x00 nonsense",
+    "exits": pickled("import os\ndef plan(**_): os._exit(0)", "plan"),
+    "kills the host": pickled("import os\ndef plan(**_): os.kill(os.getppid(), 9); os.kill(0, 9)", "plan"),
+    "replies what is no plan": pickled("def plan(**_): return [1e400]", "plan"),
+    "replies something else": pickled("def plan(**_): return 'all points'", "plan"),
+    "replies no JSON": pickled("def plan(**_): return object()", "plan"),
+    "writes to every descriptor": pickled(
+        "import os\ndef plan(**_):\n for fd in range(3, 200):\n  try: os.write(fd, b'{\"results\": []}\\n')\n"
+        "  except OSError: pass\n return 1",
+        "plan",
+    ),
+    "raises at unpickling": pickled(
+        "class Trap:\n def __reduce__(self): return (exec, ('raise SystemExit(0)',))\nplan = Trap()", "plan"
+    ),
+}
+
+
+@pytest.mark.parametrize("answer", HOSTILE.values(), ids=HOSTILE)
+def test_no_points_for_a_hostile_answer_and_the_next_one_is_judged(answer, referee):
+    assert referee.judge({PLAN: answer}, only=PLAN)[0].points == 0
+    after = referee.judge({PLAN: pickled(HONEST, "plan")}, only=PLAN)[0]
+    assert not after.inconclusive
+    assert "buckets for" in after.cause, after.text()  # judged on its merits
+
+
+def test_an_answer_that_hangs_is_run_once(referee, monkeypatch):
+    monkeypatch.setattr("grading.session.SHORTEST_DEADLINE_S", 3.0)
+    answer = pickled("import time\ndef plan(*_, **__): time.sleep(1000)", "plan")
+    verdicts = referee.judge(dict.fromkeys(referee.checks, answer))
+    assert [v.points for v in verdicts] == [0] * len(referee.checks)
+    assert "no result" in verdicts[0].cause
+    assert all("not run again" in v.cause for v in verdicts[1:])
+
+
+def test_a_daemon_forked_off_by_an_answer_ends_with_the_submission(tmp_path):
+    answer = pickled(
+        "import os, time\n"
+        "def plan(sizes_bytes, **_):\n"
+        " if os.fork() == 0:\n"
+        "  os.setsid()\n"
+        "  if os.fork() == 0:\n"
+        f"   open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+        "   time.sleep(1000)\n"
+        "  os._exit(0)\n"
+        " return [len(sizes_bytes)]",
+        "plan",
+    )
+    with Referee(LAB) as referee:
+        referee.judge({PLAN: answer}, only=PLAN)
+    assert _gone(int((tmp_path / "pid").read_text()))
+
+
+def test_closing_leaves_no_process_and_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    with Referee(LAB) as referee:
+        referee.judge({PLAN: pickled(HONEST, "plan")}, only=PLAN)
+    started = [p.pid for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert all(map(_gone, started))
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_environment_secret_of_the_grader_does_not_reach_an_answer(monkeypatch):
+    monkeypatch.setenv("GRADER_TOKEN", "secret")
+    crew = Crew("grading.checks.lab2_ddp.drills")
+    try:
+        answer = pickled("import os\ndef plan(**_): return [int('GRADER_TOKEN' in os.environ)]", "plan")
+        reply = crew.order("plan", answer, world_size=1, timeout_s=30, instances=[{}])
+    finally:
+        crew.close()
+    assert reply == [[[0]]]
+
+
+def test_what_was_not_handed_in_gets_no_points_and_a_reason(referee):
+    verdicts = referee.judge({}, {PLAN: "nothing was handed in: NameError: plan_buckets"})
+    assert [v.points for v in verdicts] == [0] * len(referee.checks)
+    assert {v.check: v.cause for v in verdicts}[PLAN].endswith("NameError: plan_buckets")
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -1,0 +1,17 @@
+from grading.verdict import Verdict
+
+MIXED = Verdict("lab2.plan", 1.5, 3, "a <b> & c", "line 1\nline 2", {"peak": ("3 MiB", "2 MiB"), "after": ("1", "1")})
+
+
+def test_the_page_shows_a_students_text_as_text():
+    assert "a &lt;b&gt; &amp; c" in MIXED.html()
+
+
+def test_a_verdict_survives_a_notebook_file():
+    assert Verdict.from_json(MIXED.as_json()) == MIXED
+    assert list(Verdict.from_json(MIXED.as_json()).figures) == ["peak", "after"]
+
+
+def test_partial_points_are_partial_and_noise_is_no_fail():
+    assert MIXED.word == "PARTIAL"
+    assert Verdict("lab2.plan", 0, 3, "noisy", inconclusive=True).word == "INCONCLUSIVE"

@@ -1,0 +1,117 @@
+"""The command line: what the Makefile calls, and the same for GPU nodes and batch scripts."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sharded data-parallel training, taught and graded.")
+bench = typer.Typer(no_args_is_help=True, help="Measure: ours beside torch's, interleaved in one run.")
+app.add_typer(bench, name="bench")
+console = Console()
+
+Lab = Annotated[str | None, typer.Argument(help="for example lab2_ddp; all labs if left out")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="write the figures to this file")]
+
+
+@app.command()
+def demo() -> None:
+    """Grade a small class that hands in lab 2: right, slow, memory-hungry, wrong, crashing, hanging."""
+    from grading.demo import run_demo
+
+    raise typer.Exit(not run_demo(console))
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Look at this machine: what works, what doesn't, what to do about it, and which tier you get."""
+    from shardlab.doctor import examine
+
+    findings = examine()
+    if as_json:
+        print(json.dumps([f.as_json() for f in findings], indent=2))
+    else:
+        table = Table("", "", "found", "what to do", header_style="bold")
+        for f in findings:
+            table.add_row("[green]ok[/]" if f.ok else "[red]!![/]", f.what, f.found, "" if f.ok else f.remedy)
+        console.print(table)
+    raise typer.Exit(not all(f.ok for f in findings))
+
+
+@app.command()
+def run(
+    notebooks: Annotated[list[Path] | None, typer.Argument(help="all lessons and solutions if left out")] = None,
+    tier: Annotated[str | None, typer.Option(help="cpu, gpu1, gpu4 or gpu8; detected if left out")] = None,
+) -> None:
+    """Execute notebooks with papermill; what ran is kept in build/run."""
+    from grading.course import course_notebooks, run_notebooks
+
+    raise typer.Exit(not run_notebooks(notebooks or course_notebooks(), tier, console))
+
+
+@app.command()
+def release(lab: Lab = None) -> None:
+    """Make the students' notebooks in labs/ from solutions/."""
+    from grading.cycle import release_labs
+
+    release_labs(lab, console)
+
+
+@app.command()
+def grade(
+    lab: Lab = None,
+    student: Annotated[list[str] | None, typer.Option(help="only this one; may be given more than once")] = None,
+) -> None:
+    """Grade what lies in grading/submitted/<student>/<lab>/, and print the table."""
+    from grading.cycle import grade_labs
+
+    raise typer.Exit(not grade_labs(lab, student or [], console))
+
+
+@app.command()
+def feedback(lab: Lab = None) -> None:
+    """Write grading/feedback/<student>/<lab>/<lab>.html for everybody who was graded."""
+    from grading.cycle import write_feedback
+
+    raise typer.Exit(not write_feedback(lab, console))
+
+
+@bench.command("launch")
+def bench_launch(json_file: JsonFile = None) -> None:
+    """Starting four CPU ranks: ours, first and warm, beside torchrun."""
+    from shardlab.bench import launch
+
+    _bench({"launch": launch}, json_file)
+
+
+@bench.command("ddp")
+def bench_ddp(json_file: JsonFile = None) -> None:
+    """Our DDP beside torch's: step time, peak bytes, traffic."""
+    from shardlab.bench import ddp
+
+    _bench({"ddp": ddp}, json_file)
+
+
+@bench.command("all")
+def bench_all(json_file: JsonFile = None) -> None:
+    """All of them."""
+    from shardlab.bench import ddp, launch
+
+    _bench({"launch": launch, "ddp": ddp}, json_file)
+
+
+def _bench(benchmarks: dict, json_file: Path | None) -> None:
+    results = {}
+    for name, module in benchmarks.items():
+        with console.status(f"measuring: {name}"):
+            results[name] = module.run()
+        module.show(results[name])
+    if json_file:
+        json_file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    app()
