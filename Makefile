@@ -47,6 +47,7 @@ clean: ## remove .venv, builds and caches; submissions and grades stay
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo 'shardlab needs Python 3.11 or newer, and "$(PYTHON)" is not. Name one: make setup PYTHON=python3.12' >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -c constraints.txt torch
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@echo 'setting up .venv, once: PyTorch, then the rest (some minutes)'
+	@$(BIN)/python -m pip install -q -c constraints.txt torch
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -10,10 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
 from grading.checks import lab_module
 from grading.referee import Referee
+from shardlab.launch.travel import dumps
 
 ANSWERS = "SHARDLAB_ANSWERS"  # environment: the folder where answers are written down; set by the grading executor
 
@@ -46,7 +45,7 @@ def _referee(lab: str) -> Referee:
 
 def _pickle(name: str, answer: Any) -> bytes:
     try:
-        return cloudpickle.dumps(answer)
+        return dumps(answer)
     except Exception as error:
         raise TypeError(
             f"{name}: your answer can't travel to the ranks ({error}); keep open files, locks, process groups "

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 import warnings
 from dataclasses import dataclass
@@ -96,5 +97,12 @@ def _find_alembic() -> None:
 
 def _succeed(outcome: dict, what: str) -> None:
     if not outcome["success"]:
-        reason = (outcome.get("log") or "") + (outcome.get("error") or "") or "nbgrader gave no reason"
-        raise RuntimeError(f"could not {what}:\n{reason.strip()[-3000:]}")
+        raise RuntimeError(f"could not {what}: {_reason((outcome.get('log') or '') + (outcome.get('error') or ''))}")
+
+
+def _reason(log: str) -> str:
+    """What went wrong, out of nbgrader's log: the last exception that is not nbgrader's own summary, to its end."""
+    parts = re.split(r"^ *(?:[\w.]+\.)?(\w+(?:Error|Exception)): ", log, flags=re.M)
+    named = [f"{n}: {text}" for n, text in zip(parts[1::2], parts[2::2], strict=True) if n != "NbGraderException"]
+    last = re.split(r"\n *(?:Traceback|\[ERROR\]|The above exception|During handling)", named[-1])[0] if named else log
+    return last.strip()[-2000:] or "nbgrader gave no reason"

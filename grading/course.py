@@ -48,6 +48,7 @@ def _run(notebook: Path, target: Path, tier: str | None) -> str:
             target,
             parameters={"tier": tier},
             kernel_name="python3",
+            language="python",
             cwd=notebook.parent,
             progress_bar=False,
             execution_timeout=CELL_TIMEOUT_S,
@@ -55,4 +56,6 @@ def _run(notebook: Path, target: Path, tier: str | None) -> str:
         )
     except PapermillExecutionError as error:
         return f"cell {error.cell_index}: {error.ename}: {error.evalue}".splitlines()[0]
+    except (OSError, ValueError) as error:
+        return f"can't be run: {error}".splitlines()[0]
     return ""

@@ -1,8 +1,8 @@
 """Real text that is on every machine: the sources of Python's own standard library, as bytes. A token is a byte.
 
 A batch is a function of (seed, step, rank): the global batch of a step is a list of samples drawn from the seed and the
-step alone, and rank r of N takes every sample i with i % N == r. Any world size therefore trains on the same global batch,
-which is what makes losses comparable between one process and many.
+step alone, and rank r of N takes every sample i with i % N == r. Any world size therefore trains on the same global
+batch, which is what makes losses comparable between one process and many.
 """
 
 import functools
@@ -30,12 +30,23 @@ def corpus(max_bytes: int = 4_000_000) -> Tensor:
 
 
 def batch(
-    seed: int, step: int, rank: int, world_size: int, *, global_batch: int, seq_len: int, device: torch.device | str = "cpu"
+    seed: int,
+    step: int,
+    rank: int,
+    world_size: int,
+    *,
+    global_batch: int,
+    seq_len: int,
+    device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
     """This rank's samples of one step: tokens and targets, each (global_batch / world_size, seq_len) int64."""
-    if global_batch % world_size:
-        raise ValueError(f"a global batch of {global_batch} samples does not divide over {world_size} ranks")
     text = corpus()
+    if not 0 <= rank < world_size:
+        raise ValueError(f"there is no rank {rank} among {world_size} ranks")
+    if global_batch < 1 or global_batch % world_size:
+        raise ValueError(f"a global batch of {global_batch} samples does not divide over {world_size} ranks")
+    if not 1 <= seq_len < len(text):
+        raise ValueError(f"seq_len={seq_len} must lie between 1 and {len(text) - 1}, the bytes of the corpus but one")
     draw = torch.Generator().manual_seed(seed * 1_000_003 + step)
     starts = torch.randint(len(text) - seq_len, (global_batch,), generator=draw)[rank::world_size]
     samples = torch.stack([text[s : s + seq_len + 1] for s in starts]).long().to(device)

@@ -16,6 +16,7 @@ from shardlab.tier import detect
 
 GIB = 1 << 30
 _NEEDED_BYTES = 4 * GIB
+_LOCAL_PORTS = "the usual reason is a firewall, or a container, in which a process may not connect to 127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ def _ranks() -> Finding:
         return Finding(
             "4 CPU ranks", str(error).splitlines()[0], False, "see the whole error: shardlab doctor --verbose"
         )
-    return Finding("4 CPU ranks", "started, added up their numbers, and ended", numbers == [6] * 4, "report this")
+    return Finding(
+        "4 CPU ranks", "started, added up their numbers, and ended", numbers == [6] * 4, "please report this"
+    )
 
 
 def _number() -> int:

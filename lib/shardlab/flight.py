@@ -30,7 +30,7 @@ _KINDS = {
 _UNEVEN = ("scatter", "all_to_all")  # ranks may put in different sizes
 _POINT_TO_POINT = ("send", "recv")
 _DEFAULT_GROUP = "0"  # the one that all ranks belong to
-_NOT_THE_CALLER = ("/torch/", "/typing_extensions.py", "/shardlab/measure/", "<frozen")
+_NOT_THE_CALLER = ("/torch/", "/typing_extensions.py", "/shardlab/measure/", "/shardlab/simulate/", "<frozen")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def enable() -> None:
 
 
 def collectives(last: int | None = None) -> list[Collective]:
-    """The collectives that this rank has issued and the ring still holds, oldest first; on request the last few only."""
+    """The collectives that this rank has issued and the ring still holds, oldest first; or the last few of them."""
     dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
     if dump is None:
         return []

@@ -3,7 +3,8 @@
 It knows nothing of ranks or devices: every strategy in `shardlab.parallel` is applied to it from outside.
 Modules stand in the order in which forward uses them, so that reversed(parameters) is the order of their gradients.
 
-Shape suffixes: B batch, T positions, D model width, H query heads, K key/value heads, E head width, F hidden, V vocabulary.
+Shape suffixes: B batch, T positions, D model width, H query heads, K key/value heads, E head width, F hidden width,
+V vocabulary.
 
 Source: Llama 3 (Grattafiori et al. 2024, table 3) for the shapes; Su et al. 2021 (rotary), Shazeer 2020 (SwiGLU),
 Ainslie et al. 2023 (grouped queries), Zhang & Sennrich 2019 (RMSNorm).
@@ -170,7 +171,7 @@ class Transformer(nn.Module):
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
         """tokens, targets: (B, T) int64. Returns logits (B, T, V), or with targets the loss, a float32 scalar."""
         c, T = self.config, tokens_BT.shape[1]
-        if T > c.max_seq_len:
+        if c.max_seq_len < T:
             raise ValueError(f"{T} positions, but this model was configured for max_seq_len={c.max_seq_len}")
         cos, sin = rotary_angles(T, c.head_dim, c.rope_theta, tokens_BT.device)
         x_BTD = self.embedding(tokens_BT)

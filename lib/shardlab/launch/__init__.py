@@ -3,10 +3,11 @@
     launcher ──forkserver (torch already imported)──> rank 0 .. N-1, one process each
        │  <── lifeline ──  result, traceback, whereabouts
        │  <── output  ──   every printed line, shown as "[rank 2] ..."
-       └─ TCPStore: where the ranks meet
+       └─ a temporary file: where the ranks meet
 
-Read `api` (the call), `rank` (what runs in each process), `job` (the launcher watches pipes, processes and the clock),
-`blame` (who is at fault, in words). Whatever goes wrong, no process is left behind.
+Read `api` (the call), `travel` (how a function gets there), `rank` (what runs in each process), `rank_process` (the
+launcher's end of it), `job` (the launcher watches pipes, processes and the clock), `blame` (who is at fault, in words).
+Whatever goes wrong, no process is left behind.
 """
 
 from shardlab.launch.api import launch, local_device, warm_up

@@ -1,7 +1,9 @@
 """The call itself: settings, and the two ways to get ranks: start them, or be one of torchrun's."""
 
+import atexit
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from contextlib import contextmanager
 from multiprocessing.forkserver import ensure_running
@@ -13,6 +15,7 @@ import torch.distributed as dist
 
 from shardlab.launch.job import Job
 from shardlab.launch.rank import Settings, process_group
+from shardlab.launch.travel import dumps
 
 
 def launch(
@@ -42,10 +45,12 @@ def launch(
         raise TypeError(f"launch(fn, world_size, ...): fn must be a function, not {type(fn).__name__}")
     if not isinstance(world_size, int) or world_size < 1:
         raise ValueError(f"world_size must be a whole number of ranks, at least 1, not {world_size!r}")
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s must be more than 0 seconds, not {timeout_s!r}")
     settings = _settings(world_size, device, backend, network, threads_per_rank, timeout_s)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _run_as_existing_rank(fn, args, world_size, settings)
-    job = Job(cloudpickle.dumps((fn, args)), world_size, settings, stream)
+    job = Job(dumps((fn, args)), world_size, settings, stream)
     try:
         warm_up()
         job.start()
@@ -57,7 +62,7 @@ def launch(
 def warm_up() -> None:
     """Start the forkserver and return at once; it imports torch in the background (about 3 s, once a process)."""
     multiprocessing.set_forkserver_preload(["shardlab.launch.rank"])
-    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # a dead peer makes the others' C++ log loudly; the launcher says it better
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # a dead peer makes the others' C++ log; the launcher says it better
     with _environment(quiet):
         ensure_running()
 
@@ -73,6 +78,10 @@ def _device_type() -> str:
 
 def _settings(world_size, device, backend, network, threads, timeout_s) -> Settings:
     device = device or _device_type()
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f'device must be "cpu" or "cuda", not {device!r}')
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError('device="cuda", but torch finds no GPU here')
     if backend is None and network is not None:
         backend = "simulated"
     if backend is None:  # NCCL wants a GPU for each rank; ranks that share one talk over gloo
@@ -89,11 +98,19 @@ def _run_as_existing_rank(fn, args, world_size: int, settings: Settings) -> list
             f"launch(world_size={world_size}) inside a job of {actual} ranks: "
             f"pass world_size=int(os.environ['WORLD_SIZE']), or start torchrun with {world_size} ranks"
         )
+    os.environ["SHARDLAB_DEVICE"] = settings.device
     if not dist.is_initialized():  # left open for the next launch: a group can't be rebuilt on the same store
         process_group(settings).__enter__()
+        atexit.register(_close_group)
     results: list[Any] = [None] * world_size
-    dist.all_gather_object(results, cloudpickle.dumps(fn(*args)))
+    dist.all_gather_object(results, dumps(fn(*args)))
     return [cloudpickle.loads(r) for r in results]
+
+
+def _close_group() -> None:
+    """Before the interpreter ends, or its threads may abort the process; after an exception it might wait for ever."""
+    if dist.is_initialized() and not hasattr(sys, "last_value"):
+        dist.destroy_process_group()
 
 
 @contextmanager

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from shardlab import flight
 
 if TYPE_CHECKING:
-    from shardlab.launch.job import RankProcess
+    from shardlab.launch.rank_process import RankProcess
 
 # How gloo and NCCL report that a peer went away: a consequence, never the cause.
-_PEER_GONE = re.compile(r"Connection (closed|reset)|Broken pipe|Connection refused|remote process exited|Socket Timeout")
+_PEER_GONE = re.compile(r"Connection (closed|reset|refused)|Broken pipe|remote process exited|Socket Timeout")
 _MACHINERY = re.compile(
-    r"shardlab/launch/|elastic/multiprocessing|torch/multiprocessing|/multiprocessing/|/threading\.py|<string>|^Extension modules"
+    r"shardlab/launch/|elastic/multiprocessing|/multiprocessing/|/threading\.py|<string>|^Extension mod"
 )
 
 
@@ -28,19 +28,21 @@ class LaunchError(RuntimeError):
 def failure(ranks: list["RankProcess"]) -> LaunchError:
     """Blame, in this order: the one rank that called something else than the others, one that vanished, the first
     exception of its own making, a rank that left early."""
-    culprit = _culprit(ranks)
-    head = f"rank {culprit.number} of {len(ranks)} {_fate(culprit)}"
+    disagreement, odd = _disagreement(ranks)
+    culprit = ranks[odd] if odd is not None else _culprit(ranks)
+    did = "called another collective than the others and " if odd is not None else ""
+    head = f"rank {culprit.number} of {len(ranks)} {did}{_fate(culprit)}"
     if culprit.failure:
         body = culprit.failure.traceback.rstrip()
     elif culprit.result is not None:
-        body = "Every rank must take part in every collective of its group: look for a branch that only some ranks take."
+        body = "Every rank must take part in every collective of its group: look for a branch that only some take."
     elif culprit.exit_code is None:
         body = _stack(culprit)
     else:
         lines = [line for line in culprit.tail if not _MACHINERY.search(line)][-25:]
         body = "Its last output:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
     others = [_state(r) for r in ranks if r is not culprit]
-    return _error([head, body, _disagreement(ranks)[0], "\n".join(others)], culprit.number)
+    return _error([head, body, disagreement, "\n".join(others)], culprit.number)
 
 
 def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
@@ -60,13 +62,12 @@ def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
 
 
 def _culprit(ranks: list["RankProcess"]) -> "RankProcess":
-    _, odd = _disagreement(ranks)
-    if odd is not None:
-        return ranks[odd]
     vanished = [r for r in ranks if r.vanished]
     raised = sorted((r for r in ranks if r.failure), key=lambda r: r.failure.at_s)
     own = [r for r in raised if not _PEER_GONE.search(r.failure.error)]
     left = [r for r in ranks if r.result is not None]
+    behind = flight.laggard({r.number: _log(r) for r in ranks})
+    left.sort(key=lambda r: r.number != behind)
     return (vanished or own or left or raised)[0]
 
 
@@ -90,6 +91,8 @@ def _state(r: "RankProcess") -> str:
 
 def _stack(r: "RankProcess") -> str:
     """The rank's stack without the launcher's frames."""
+    if r.failure:  # after the deadline, when it was asked
+        return r.failure.traceback.rstrip()
     if r.whereabouts is None:
         lines = [line for line in r.tail if not _MACHINERY.search(line)]
         return "\n".join(["  it did not answer: native code holds the interpreter", *(f"  {line}" for line in lines)])

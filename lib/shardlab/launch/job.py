@@ -1,116 +1,56 @@
 """The launcher's side: start N ranks, watch their pipes, their processes and the clock, and end them all."""
 
+import functools
+import logging
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import time
 import types
-from collections import deque
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from typing import Any
 
 import cloudpickle
-import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, start_processes
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, SignalException, start_processes
 
 from shardlab.launch import blame, rank
+from shardlab.launch.rank_process import RankProcess
 
+logging.getLogger(PContext.__module__).setLevel(logging.ERROR)  # on a thread it warns that it takes no signal handlers
+_starting = threading.Lock()  # two threads that hide the main module at once would lose it
 _GRACE_S = 1.0  # how long ranks get to say where they are, once something went wrong
-_LONGEST_LINE = 1 << 16
-
-
-class RankProcess:
-    """The launcher's view of one rank."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.lifeline, self.remote_lifeline = multiprocessing.Pipe(duplex=True)
-        self.output, self.remote_output = multiprocessing.Pipe(duplex=False)
-        self.process: multiprocessing.process.BaseProcess | None = None
-        self.result: bytes | None = None
-        self.failure: rank.Failure | None = None
-        self.whereabouts: rank.Whereabouts | None = None
-        self.tail: deque[str] = deque(maxlen=60)  # its last lines, for the error message
-        self._partial = b""
-
-    def started(self, process: multiprocessing.process.BaseProcess) -> None:
-        self.process = process
-        self.remote_lifeline.close()
-        self.remote_output.close()
-
-    def receive(self) -> None:
-        """Take one message from the lifeline."""
-        try:
-            kind, content = self.lifeline.recv()
-        except (EOFError, OSError):
-            self.lifeline.close()
-            return
-        setattr(self, {"returned": "result", "raised": "failure"}.get(kind, kind), content)
-
-    def read_output(self, show: bool) -> None:
-        data = os.read(self.output.fileno(), _LONGEST_LINE)
-        if not data:
-            self.output.close()
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        if self._partial and (not data or len(self._partial) > _LONGEST_LINE):
-            lines, self._partial = [*lines, self._partial], b""
-        for line in lines:
-            self.tail.append(line.decode(errors="replace"))
-            if show:
-                print(f"[rank {self.number}] {self.tail[-1]}", flush=True)
-
-    @property
-    def exit_code(self) -> int | None:
-        return self.process.exitcode
-
-    @property
-    def vanished(self) -> bool:
-        """Gone without a result or a traceback."""
-        return self.exit_code is not None and self.result is None and self.failure is None
-
-    @property
-    def answered(self) -> bool:
-        return bool(self.whereabouts or self.failure or self.result is not None or self.exit_code is not None)
-
-    def kill(self) -> None:
-        """End the rank and whatever it started; safe to call at any moment."""
-        if self.process:
-            with suppress(OSError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.kill()
-            self.process.join()
-        for end in (self.lifeline, self.remote_lifeline, self.output, self.remote_output):
-            end.close()
 
 
 class Job:
-    """One launch: N ranks, the store where they meet, and the loop that watches them."""
+    """One launch: N ranks, the files they need, and the loop that watches them."""
 
     def __init__(self, payload: bytes, world_size: int, settings: rank.Settings, stream: bool) -> None:
-        self.payload, self.settings, self.stream = payload, settings, stream
-        self.ranks = [RankProcess(r) for r in range(world_size)]
+        self.payload, self.settings = payload, settings
+        self.ranks = [RankProcess(r, show=stream) for r in range(world_size)]
         self.context: PContext | None = None
+        self.port = _free_port()
         self.files = tempfile.TemporaryDirectory(prefix="shardlab-")
-        # Port 0: the system picks a free one, so that two launches at once cannot collide.
-        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def start(self) -> None:
         lifelines, outputs = [r.remote_lifeline for r in self.ranks], [r.remote_output for r in self.ranks]
         args = (self.payload, lifelines, outputs, self.settings)
-        with _signal_handlers_kept(), _main_module_hidden():
-            self.context = start_processes(
-                name="rank",
-                entrypoint=rank.main,
-                args={r.number: args for r in self.ranks},
-                envs={r.number: self._environment(r.number) for r in self.ranks},
-                logs_specs=DefaultLogsSpecs(log_dir=self.files.name),
-                start_method="forkserver",
-            )
+        with _starting, _main_module_hidden():
+            _wait_until_warm()
+            with _signal_handlers_kept():
+                self.context = start_processes(
+                    name="rank",
+                    entrypoint=rank.main,
+                    args={r.number: args for r in self.ranks},
+                    envs={r.number: self._environment(r.number) for r in self.ranks},
+                    logs_specs=DefaultLogsSpecs(log_dir=self.files.name),
+                    start_method="forkserver",
+                )
         for r, process in zip(self.ranks, self.context._pc.processes, strict=True):
             r.started(process)
 
@@ -122,10 +62,10 @@ class Job:
             "LOCAL_RANK": str(number),
             "WORLD_SIZE": world_size,
             "LOCAL_WORLD_SIZE": world_size,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(self.store.port),
+            "MASTER_ADDR": "127.0.0.1",  # some libraries ask for it; the ranks meet in a file
+            "MASTER_PORT": str(self.port),
+            rank.MEETING_PLACE: f"file://{self.files.name}/store",
             "TORCHELASTIC_RUN_ID": "shardlab",
-            "TORCHELASTIC_USE_AGENT_STORE": "True",  # the launcher serves the store, ranks are its clients
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
             "OMP_NUM_THREADS": str(self.settings.threads),
@@ -144,23 +84,17 @@ class Job:
             if time.monotonic() >= deadline:
                 self._ask_whereabouts()
                 raise blame.hang(self.ranks, timeout_s)
-        while self.context.wait(0) is None:  # all returned: let them exit in peace
-            self._listen(0.005)
-            if time.monotonic() >= deadline:
-                raise blame.hang(self.ranks, timeout_s)
-        self._listen(0)
+        for r in self.ranks:
+            r.last_words()  # and wait for nothing else: a thread that never ends must not keep the launcher
         return [cloudpickle.loads(r.result) for r in self.ranks]
 
     def _listen(self, timeout_s: float) -> None:
         """Take whatever the ranks said or did; wait at most `timeout_s` for it."""
         sources: dict[Any, Callable[[], None]] = {}
         for r in self.ranks:
-            if not r.lifeline.closed:
-                sources[r.lifeline] = r.receive
-            if not r.output.closed:
-                sources[r.output] = lambda r=r: r.read_output(self.stream)
+            sources |= {end: r.drain for end in (r.lifeline, r.output) if not end.closed}
             if r.exit_code is None:
-                sources[r.process.sentinel] = lambda: None
+                sources[r.process.sentinel] = r.ended
         for source in wait(list(sources), max(0.0, timeout_s)):
             sources[source]()
 
@@ -173,6 +107,7 @@ class Job:
         self._listen_until(lambda: all(r.answered for r in self.ranks))
         mute = [r for r in self.ranks if not r.answered]
         for r in mute:
+            r.show = False  # the report will show it
             with suppress(OSError):
                 os.kill(r.process.pid, signal.SIGUSR1)
         if mute:
@@ -184,13 +119,30 @@ class Job:
             self._listen(min(0.05, end - time.monotonic()))
 
     def kill(self) -> None:
-        """End every rank; free the store's port, the pipes and the files."""
-        for r in self.ranks:
-            r.kill()
-        if self.context:
-            self.context.close(signal.SIGKILL)
-        del self.store
-        self.files.cleanup()
+        """End every rank; free the pipes and the files. A second Ctrl-C waits until that is done."""
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for r in self.ranks:
+                r.kill()
+            if self.context:
+                self.context.close(signal.SIGKILL)
+            self.files.cleanup()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@functools.cache
+def _wait_until_warm() -> None:
+    """The forkserver forks only when it has imported torch: wait for that here, where Ctrl-C is still Python's."""
+    first = multiprocessing.get_context("forkserver").Process(target=int)
+    first.start()
+    first.join()
 
 
 @contextmanager
@@ -200,11 +152,16 @@ def _signal_handlers_kept():
         yield
         return
     old = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)}
+    caught = None
     try:
         yield
+    except SignalException as taken:
+        caught = taken.sigval
     finally:
         for s, handler in old.items():
             signal.signal(s, handler)
+    if caught is not None:
+        signal.raise_signal(caught)  # to whom it belongs
 
 
 @contextmanager

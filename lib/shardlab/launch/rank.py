@@ -5,6 +5,7 @@ carries its result or its traceback to the launcher, and the launcher's question
 launcher dies, the lifeline closes and the rank ends itself, so that no rank outlives its launcher.
 """
 
+import ctypes
 import faulthandler
 import os
 import signal
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -24,6 +26,12 @@ import torch.distributed.fsdp  # noqa: F401  imported here to be warm in the for
 import torch.distributed.optim  # noqa: F401
 
 from shardlab import flight
+from shardlab.launch.travel import dumps
+
+# Where the launcher's ranks meet, a URL; without it, at torchrun's store. A file needs no port, and no name server:
+# torch's TCPStore asks for the name of every peer, which takes seconds a launch where that server does not answer.
+MEETING_PLACE = "SHARDLAB_MEETING_PLACE"
+_kept_alive: list = []  # what C++ calls back
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,11 @@ def main(payload: bytes, lifelines: list[Connection], outputs: list[Connection],
     _redirect_output(output)
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # for a rank too stuck to answer on its lifeline
     send = _start_listening(lifeline)
+    _before_cpp_terminates(lambda: send(("whereabouts", _whereabouts())))
     try:
         with process_group(settings):
             fn, args = cloudpickle.loads(payload)
-            result = cloudpickle.dumps(fn(*args))
+            result = dumps(fn(*args))
             _flush()
             send(("returned", result))  # before the group goes: a rank left waiting must not be blamed for it
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: the other ranks are waiting
@@ -92,7 +101,7 @@ def _redirect_output(output: Connection) -> None:
 
 def _start_listening(lifeline: Connection):
     """Answer the launcher on a thread of its own; returns a thread-safe `send`."""
-    lock, main_thread = threading.Lock(), threading.get_ident()
+    lock = threading.Lock()
 
     def send(message) -> None:
         with lock:
@@ -101,8 +110,7 @@ def _start_listening(lifeline: Connection):
     def listen() -> None:
         try:
             while lifeline.recv() == "where are you?":
-                stack = "".join(traceback.format_stack(sys._current_frames()[main_thread]))
-                send(("whereabouts", Whereabouts(stack, flight.collectives()[-50:])))
+                send(("whereabouts", _whereabouts()))
         except (EOFError, OSError):
             os.killpg(0, signal.SIGKILL)  # the launcher is gone
 
@@ -110,11 +118,33 @@ def _start_listening(lifeline: Connection):
     return send
 
 
+def _before_cpp_terminates(report: Callable[[], None]) -> None:
+    """gloo's thread ends the process when sizes differ: tell the launcher first what this rank was calling."""
+    try:
+        set_terminate = ctypes.CDLL(torch._C.__file__)._ZSt13set_terminatePFvvE  # std::set_terminate
+    except (OSError, AttributeError):  # another C++ library: the launcher then knows the exit code alone
+        return
+    handler = ctypes.CFUNCTYPE(None)
+    set_terminate.restype, set_terminate.argtypes = handler, [handler]
+
+    def terminate() -> None:
+        report()
+        default()  # prints the C++ exception and aborts
+
+    _kept_alive.append(handler(terminate))
+    default = set_terminate(_kept_alive[-1])
+
+
+def _whereabouts() -> Whereabouts:
+    frame = sys._current_frames()[threading.main_thread().ident]
+    return Whereabouts("".join(traceback.format_stack(frame)), flight.collectives(last=50))
+
+
 def _failure(error: BaseException) -> Failure:
     """The traceback without this file's frame."""
     inner = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, inner or error.__traceback__))
-    return Failure(f"{type(error).__name__}: {error}", text, time.monotonic(), flight.collectives()[-50:])
+    return Failure(f"{type(error).__name__}: {error}", text, time.monotonic(), flight.collectives(last=50))
 
 
 def _flush() -> None:
@@ -138,7 +168,15 @@ class process_group:
             from shardlab.simulate import interconnect
 
             interconnect.use_link(interconnect.Link.parse(s.network))
-        dist.init_process_group(s.backend, timeout=timedelta(seconds=s.collective_timeout_s))
+        os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that is done early leaves while others still connect
+        dist.init_process_group(
+            s.backend,
+            init_method=os.environ.get(MEETING_PLACE),
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=timedelta(seconds=s.collective_timeout_s),
+        )
+        del os.environ["TORCH_DIST_INIT_BARRIER"]
 
     def __exit__(self, kind, error, tb) -> None:
         if kind is None and dist.is_initialized():  # after an error, destroying would wait for ranks that are stuck

@@ -30,14 +30,16 @@ class Traffic:
 def wire_bytes(c: flight.Collective, world_size: int) -> float:
     """Bytes a rank sends for one collective as a ring of N: the textbook's bandwidth-optimal algorithms.
 
-    all_reduce 2 (N-1)/N of the tensor; all_gather and reduce_scatter (N-1)/N of the whole (unsharded) tensor;
-    broadcast the tensor once. Source: Thakur, Rabenseifner & Gropp 2005, sections 4.1, 4.2, 4.5.
+    all_reduce 2 (N-1)/N of the tensor; all_gather, reduce_scatter and all_to_all (N-1)/N of the whole (unsharded)
+    tensor; broadcast, and whatever else there is, what the rank puts in, once.
+    Source: Thakur, Rabenseifner & Gropp 2005, sections 4.1, 4.2, 4.5.
     """
-    share = (world_size - 1) / world_size
-    whole = max(c.input_bytes, c.output_bytes)
-    return {"all_reduce": 2 * share * whole, "all_gather": share * whole, "reduce_scatter": share * whole}.get(
-        c.kind, whole if world_size > 1 else 0.0
-    )
+    share, whole = (world_size - 1) / world_size, max(c.input_bytes, c.output_bytes)
+    if c.kind == "all_reduce":
+        return 2 * share * whole
+    if c.kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        return share * whole
+    return c.input_bytes if world_size > 1 else 0.0
 
 
 @contextmanager

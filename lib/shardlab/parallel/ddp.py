@@ -1,16 +1,17 @@
 """Distributed data parallel: every rank holds the whole model, works on its own samples, and averages gradients.
 
-Vocabulary. A *bucket* is a flat buffer that holds the gradients of several parameters; a parameter's *view* is its slice
-of the bucket in the parameter's shape. A bucket is *ready* when this backward has written all of its views.
+Vocabulary. A *bucket* is a flat buffer that holds the gradients of several parameters; a parameter's *view* is its
+slice of the bucket in the parameter's shape. A bucket is *ready* when this backward has written all of its views.
 
-First the naive version, one blocking all_reduce for each parameter; then the one that is used in practice, which differs
-in three ideas: few large messages (buckets), sent while backward still computes (overlap), from memory that the
-gradients live in anyway (views).
+First the naive version, one blocking all_reduce for each parameter; then the one that is used in practice, which
+differs in three ideas: few large messages (buckets), sent while backward still computes (overlap), from memory that
+the gradients live in anyway (views).
 
-Source: Li et al. 2020, "PyTorch Distributed" (VLDB), sections 3.2.1 to 3.2.3; torch.nn.parallel.DistributedDataParallel.
+Source: Li et al. 2020, "PyTorch Distributed" (VLDB), sections 3.2.1 to 3.2.3; torch's DistributedDataParallel.
 """
 
 from contextlib import contextmanager
+from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
@@ -75,13 +76,13 @@ class DDP(nn.Module):
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}  # a tied weight counts once
         if not self.names:
             raise RuntimeError("DDP has nothing to do: no parameter of the module requires a gradient")
-        _check_same_on_every_rank(self.names, process_group)
+        _check_same_on_every_rank(module, process_group)
         _broadcast(module, process_group)
         caps = (FIRST_BUCKET_BYTES, DEFAULT_CAP_MB * MIB) if bucket_cap_mb is None else (int(bucket_cap_mb * MIB),) * 2
         self.buckets = [_Bucket(params) for params in assign_buckets(list(self.names), *caps)]
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
-        self._sync = True  # whether the next backward communicates
-        self._backward_running = False
+        self._sync = True  # whether the next forward asks its backward to communicate
+        self._armed = False  # whether the next backward communicates: torch decides in forward, and so do we
         for p in self.names:
             p.register_post_accumulate_grad_hook(self._gradient_ready)
 
@@ -102,13 +103,14 @@ class DDP(nn.Module):
             self._sync = before
 
     def _prepare_backward(self) -> None:
+        self._armed, self._backward_running = True, False
         self._next = 0  # buckets go out in order of index on every rank, whatever order they become ready in
         for bucket in self.buckets:
             bucket.reset()
 
     def _gradient_ready(self, p: nn.Parameter) -> None:
-        """Hook: autograd has just accumulated `p.grad`. Move it to its bucket; send every bucket that is next and full."""
-        if not self._sync:
+        """Hook: autograd has just accumulated `p.grad`. Move it to its bucket; send what is next and full."""
+        if not self._armed:
             return
         if not self._backward_running:
             self._backward_running = True
@@ -125,15 +127,18 @@ class DDP(nn.Module):
 
     def _backward_done(self) -> None:
         """Runs when backward is through: what is on its way must arrive before anybody reads a gradient."""
-        self._backward_running = False
+        self._armed = False
         unused = [p for bucket in self.buckets for p in bucket.missing]
         if unused and not self.find_unused_parameters:
             raise RuntimeError(self._unused_message(unused))
-        while self._next < len(self.buckets):  # the unused parameters' slices are zero
+        for p in unused:
+            self._bucket_of[p].take(p, dist.get_world_size(self.group), keep_view=False)
+        while self._next < len(self.buckets):
             self._send_next()
+        used = self._used_anywhere()
         for bucket in self.buckets:
             bucket.work.wait()
-        self._hand_back(self._used_anywhere(unused))
+        self._hand_back(used)
 
     def _hand_back(self, used: dict[nn.Parameter, bool]) -> None:
         for bucket in self.buckets:
@@ -145,12 +150,11 @@ class DDP(nn.Module):
                 else:
                     p.grad.copy_(view)
 
-    def _used_anywhere(self, unused: list[nn.Parameter]) -> dict[nn.Parameter, bool]:
+    def _used_anywhere(self) -> dict[nn.Parameter, bool]:
         if not self.find_unused_parameters:
             return dict.fromkeys(self.names, True)
-        missing = set(unused)
         device = self.buckets[0].flat.device
-        used = torch.tensor([p not in missing for p in self.names], dtype=torch.int32, device=device)
+        used = torch.tensor([p.grad is not None for p in self.names], dtype=torch.int32, device=device)
         dist.all_reduce(used, group=self.group)
         return dict(zip(self.names, used.bool().tolist(), strict=True))
 
@@ -178,9 +182,14 @@ class _Bucket:
 
     @torch.no_grad()
     def take(self, p: nn.Parameter, world_size: int, keep_view: bool) -> None:
-        """Write p's gradient, divided by the number of ranks, into its view: after the sum it is the mean."""
+        """Write p's gradient, divided by the number of ranks, into its view: after the sum it is the mean.
+
+        A parameter that this backward did not use brings what micro-batches under `no_sync` left in its grad, or zero.
+        """
         view = self.views[p]
-        if p.grad.data_ptr() == view.data_ptr():  # accumulated in place, into the view itself
+        if p.grad is None:
+            view.zero_()
+        elif p.grad.data_ptr() == view.data_ptr():  # accumulated in place, into the view itself
             view.div_(world_size)
         else:
             torch.mul(p.grad, 1 / world_size, out=view)
@@ -208,14 +217,16 @@ def assign_buckets(params: list[nn.Parameter], first_cap_bytes: int, cap_bytes: 
     return closed + list(opened.values())
 
 
-def _check_same_on_every_rank(names: dict[nn.Parameter, str], group: dist.ProcessGroup | None) -> None:
-    mine = [(name, tuple(p.shape), str(p.dtype)) for p, name in names.items()]
+def _check_same_on_every_rank(module: nn.Module, group: dist.ProcessGroup | None) -> None:
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    mine = [f"{name} {list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in tensors]
     everyone: list = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, mine, group=group)
+    me = dist.get_rank(group)
     for rank, theirs in enumerate(everyone):
-        if theirs != mine:
-            odd = next((a, b) for a, b in zip([*mine, None], [*theirs, None], strict=False) if a != b)
-            raise RuntimeError(f"the model differs between ranks: rank {dist.get_rank(group)} has {odd[0]}, rank {rank} {odd[1]}")
+        for a, b in zip_longest(mine, theirs, fillvalue="nothing more"):
+            if a != b:
+                raise RuntimeError(f"the model differs between ranks: rank {me} has {a}, rank {rank} has {b}")
 
 
 def _broadcast(module: nn.Module, group: dist.ProcessGroup | None) -> None:

@@ -1,0 +1,53 @@
+"""The command line says what it can do, and what is wrong in the user's words."""
+
+import json
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+from typer.testing import CliRunner
+
+from grading import course
+from shardlab.cli import app
+
+shell = CliRunner()
+
+
+def test_every_command_explains_itself():
+    listed = shell.invoke(app, ["--help"]).output
+    for name in ("demo", "doctor", "run", "release", "grade", "feedback", "bench"):
+        assert name in listed
+        assert shell.invoke(app, [name, "--help"]).exit_code == 0
+
+
+def test_doctor_reports_each_finding_with_a_remedy():
+    result = shell.invoke(app, ["doctor", "--json"])
+    findings = {f["what"]: f for f in json.loads(result.output)}
+    assert {"Python", "torch", "cores", "memory", "tier", "4 CPU ranks"} <= set(findings)
+    assert findings["4 CPU ranks"]["ok"], findings
+    assert result.exit_code == (not all(f["ok"] for f in findings.values()))
+
+
+def test_an_unknown_lab_is_told_those_there_are():
+    result = shell.invoke(app, ["grade", "lab99"])
+    assert result.exit_code != 0
+    assert "lab2_ddp" in str(result.exception) + result.output
+
+
+def test_one_bad_notebook_does_not_keep_the_others_from_running(tmp_path, monkeypatch):
+    monkeypatch.setattr(course, "ROOT", tmp_path)
+    (tmp_path / "bad.ipynb").write_text("not a notebook")
+    nbformat.write(new_notebook(cells=[new_code_cell("1")]), tmp_path / "good.ipynb")
+    names = [str(tmp_path / f"{name}.ipynb") for name in ("bad", "missing", "good")]
+    assert "1 passed, 2 failed" in shell.invoke(app, ["run", *names]).output
+
+
+@pytest.mark.parametrize("source, outcome", [("print(tier)", "1 passed, 0 failed"), ("1 / 0", "ZeroDivisionError")])
+def test_run_executes_a_notebook_and_names_the_error(source, outcome, tmp_path, monkeypatch):
+    monkeypatch.setattr(course, "ROOT", tmp_path)
+    parameters = new_code_cell("tier = None", metadata={"tags": ["parameters"]})
+    nbformat.write(new_notebook(cells=[parameters, new_code_cell(source)]), tmp_path / "lesson.ipynb")
+    result = shell.invoke(app, ["run", str(tmp_path / "lesson.ipynb"), "--tier", "cpu"])
+    assert outcome in result.output
+    assert result.exit_code == ("1 / 0" in source)
+    assert (tmp_path / "build" / "run" / "lesson.ipynb").exists()
