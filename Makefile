@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lab course bench lint release grade feedback clean
+.PHONY: help setup demo test slow lab course bench lint release grade feedback clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -13,8 +13,11 @@ setup: .venv/.installed ## create .venv and install everything into it
 demo: setup ## run one lab on 4 CPU ranks, grade a small class, print the grade table
 	$(BIN)/shardlab demo
 
-test: setup ## run the whole test suite
-	$(BIN)/python -m pytest
+test: setup ## run the tests, but for those that take minutes
+	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadfile
+
+slow: setup ## run the tests that take minutes
+	$(BIN)/python -m pytest -m slow
 
 lab: setup ## open JupyterLab on the first lesson
 	$(BIN)/jupyter lab $(firstword $(wildcard course/00_*.ipynb) course)

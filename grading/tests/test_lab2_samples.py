@@ -13,7 +13,12 @@ CHECKS = lab_module(LAB).CHECKS
 TIMED = "lab2.throughput"  # takes longest: judged for those that must fail it, and for two that must not
 
 
-@pytest.mark.parametrize("sample", samples(LAB), ids=lambda s: s.name)
+def _cases():
+    """`make demo` shows those of the demo's class, so that here they can wait for the long run."""
+    return [pytest.param(s, id=s.name, marks=[pytest.mark.slow] * s.demo) for s in samples(LAB)]
+
+
+@pytest.mark.parametrize("sample", _cases())
 def test_sample_gets_its_points_and_its_cause(sample, referee, answers, monkeypatch):
     monkeypatch.setattr("grading.session.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
     handed_in, due = answers(sample), {name: sample.points.get(name, check.points) for name, check in CHECKS.items()}

@@ -39,7 +39,8 @@ def test_no_points_for_a_hostile_answer_and_the_next_one_is_judged(answer, refer
 
 
 def test_an_answer_that_hangs_is_run_once(referee, monkeypatch):
-    monkeypatch.setattr("grading.session.SHORTEST_DEADLINE_S", 3.0)
+    monkeypatch.setattr("grading.session.SHORTEST_DEADLINE_S", 4.0)
+    monkeypatch.setattr("grading.session.DEADLINE_RATIO", 4.0)
     answer = pickled("import time\ndef plan(*_, **__): time.sleep(1000)", "plan")
     verdicts = referee.judge(dict.fromkeys(referee.checks, answer))
     assert [v.points for v in verdicts] == [0] * len(referee.checks)

@@ -1,6 +1,7 @@
 """The command line: what the Makefile calls, and the same for GPU nodes and batch scripts."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -82,35 +83,32 @@ def feedback(lab: Lab = None) -> None:
 @bench.command("launch")
 def bench_launch(json_file: JsonFile = None) -> None:
     """Starting four CPU ranks: ours, first and warm, beside torchrun."""
-    from shardlab.bench import launch
-
-    _bench({"launch": launch}, json_file)
+    _write(_measure("launch"), json_file)
 
 
 @bench.command("ddp")
 def bench_ddp(json_file: JsonFile = None) -> None:
     """Our DDP beside torch's: step time, peak bytes, traffic."""
-    from shardlab.bench import ddp
-
-    _bench({"ddp": ddp}, json_file)
+    _write(_measure("ddp"), json_file)
 
 
 @bench.command("all")
 def bench_all(json_file: JsonFile = None) -> None:
-    """All of them."""
-    from shardlab.bench import ddp, launch
-
-    _bench({"launch": launch, "ddp": ddp}, json_file)
+    """All of them, in one file."""
+    _write({name: _measure(name) for name in ("launch", "ddp")}, json_file)
 
 
-def _bench(benchmarks: dict, json_file: Path | None) -> None:
-    results = {}
-    for name, module in benchmarks.items():
-        with console.status(f"measuring: {name}"):
-            results[name] = module.run()
-        module.show(results[name])
+def _measure(name: str) -> dict:
+    module = import_module(f"shardlab.bench.{name}")
+    with console.status(f"measuring: {name}"):
+        result = module.run()
+    module.show(result)
+    return result
+
+
+def _write(result: dict, json_file: Path | None) -> None:
     if json_file:
-        json_file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ def test_naive_ddp_sends_the_same_in_a_message_for_each_parameter(result):
     assert naive["max_abs_difference"] < 1e-6
 
 
+@pytest.mark.slow
 def test_launch_says_what_it_promises(capsys):
     found = launch.run(rounds=1, warm_launches=3)
     assert json.loads(json.dumps(found)) == found

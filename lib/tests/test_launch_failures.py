@@ -21,7 +21,7 @@ from shardlab import LaunchError, launch
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 
-WORLD_SIZE, REPEATS = 3, 20
+WORLD_SIZE = 3
 
 
 # The failure matrix. Each function fails on one rank; the others wait for it in a collective.
@@ -77,6 +77,7 @@ def hang_s():
     return max(1.2, 10 * (time.monotonic() - started))
 
 
+@pytest.mark.parametrize("repeats", [4, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("failures", "hangs", "says"),
     [
@@ -89,10 +90,10 @@ def hang_s():
     ],
     ids=["exception", "exit", "kill", "return", "mismatch", "loop"],
 )
-def test_failure_is_blamed_and_nothing_stays(failures, hangs, says, hang_s, no_leaks):
-    """Twenty times in a row, each on a rank drawn by chance."""
+def test_failure_is_blamed_and_nothing_stays(failures, hangs, says, repeats, hang_s, no_leaks):
+    """Many times in a row, each on a rank drawn by chance."""
     draw = random.Random(0)
-    for i in range(REPEATS):
+    for i in range(repeats):
         culprit = draw.randrange(WORLD_SIZE)
         with pytest.raises(LaunchError) as caught:
             failure = failures[i % len(failures)]
@@ -110,7 +111,7 @@ def test_a_launch_works_after_each_failure():
 
 
 def test_success_leaves_nothing_either(no_leaks):
-    for _ in range(REPEATS):
+    for _ in range(20):
         assert launch(lambda: dist.get_rank(), 2) == [0, 1]
 
 

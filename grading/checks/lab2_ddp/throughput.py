@@ -15,28 +15,55 @@ CONFIDENCE = 0.99
 WARM_UP_LAPS, ROUNDS = 2, (10, 10, 20)  # laps; one round after the other, until the interval excludes the bar
 LAPS_TIMEOUT_S = 110.0
 PROOF_TOLERANCE = 0.05
+NO_PROOF = "the timed steps did not compute the right gradients, so their time says nothing: see lab2.gradients."
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    seeds: list[int] = []
-    replies: list[list[dict]] = []  # [lap][rank]
-    times: tuple[list[float], list[float]] = [], []
     with ExitStack() as stack:
-        mine = _stand_ready(s, s.crew, s.answers[check], stack)
-        reference = _stand_ready(s, s.reference, None, stack)
-        for n_laps in (WARM_UP_LAPS, *ROUNDS):
-            for _ in range(n_laps):
-                seeds.append(secrets.randbelow(1 << 20))
-                seconds, reply = mine.lap({"seed": seeds[-1]})
-                times[0].append(seconds)
-                times[1].append(reference.lap({"seed": seeds[-1]})[0])
-                replies.append(reply)
-            if len(seeds) == WARM_UP_LAPS:
-                continue
-            result = comparison(times[0][WARM_UP_LAPS:], times[1][WARM_UP_LAPS:], CONFIDENCE)
+        laps = _Laps(
+            _stand_ready(s, s.crew, s.answers[check], stack),
+            _stand_ready(s, s.reference, None, stack),
+        )
+        laps.run(WARM_UP_LAPS)
+        if laps.proof_error(lap=WARM_UP_LAPS - 1) > PROOF_TOLERANCE:
+            return Verdict(check, 0, points, NO_PROOF)
+        for n_laps in ROUNDS:
+            laps.run(n_laps)
+            result = laps.result()
             if not result.low <= SLOWEST <= result.high:
                 break
-    return _verdict(check, points, result, _proof_error(seeds, replies))
+    if (
+        laps.proof_error(lap=secrets.randbelow(len(laps.seeds))) > PROOF_TOLERANCE
+    ):  # nobody knew that it would be this one
+        return Verdict(check, 0, points, NO_PROOF)
+    return _verdict(check, points, result)
+
+
+class _Laps:
+    """What was asked in each lap, how long either crew took, and what the submission's ranks replied."""
+
+    def __init__(self, mine: Stopwatch, reference: Stopwatch) -> None:
+        self.mine, self.reference = mine, reference
+        self.seeds: list[int] = []
+        self.replies: list[list[dict]] = []  # [lap][rank]
+        self.mine_s: list[float] = []
+        self.reference_s: list[float] = []
+
+    def run(self, n_laps: int) -> None:
+        for _ in range(n_laps):
+            self.seeds.append(secrets.randbelow(1 << 20))
+            seconds, replies = self.mine.lap({"seed": self.seeds[-1]})
+            self.replies.append(replies)
+            self.mine_s.append(seconds)
+            self.reference_s.append(self.reference.lap({"seed": self.seeds[-1]})[0])
+
+    def result(self) -> Comparison:
+        return comparison(self.mine_s[WARM_UP_LAPS:], self.reference_s[WARM_UP_LAPS:], CONFIDENCE)
+
+    def proof_error(self, lap: int) -> float:
+        """The replies of a lap against the truth: was the work done at all?"""
+        truth = truth_of(drills.laps, self.seeds[lap])
+        return max(distance(vector(r), truth.right) for r in self.replies[lap])
 
 
 def _stand_ready(s: Session, crew: Crew, answer: bytes | None, stack: ExitStack) -> Stopwatch:
@@ -49,19 +76,9 @@ def _stand_ready(s: Session, crew: Crew, answer: bytes | None, stack: ExitStack)
     return watch
 
 
-def _proof_error(seeds: list[int], replies: list[list[dict]]) -> float:
-    """The replies of one lap, drawn afterwards, against the truth: was the work done at all?"""
-    lap = secrets.randbelow(len(seeds))
-    truth = truth_of(drills.laps, seeds[lap])
-    return max(distance(vector(r), truth.right) for r in replies[lap])
-
-
-def _verdict(check: str, points: float, result: Comparison, proof_error: float) -> Verdict:
+def _verdict(check: str, points: float, result: Comparison) -> Verdict:
     interval = f"{result.ratio:.2f} ({result.low:.2f} to {result.high:.2f}, {result.pairs} pairs)"
     figures = {"step time over torch DDP's": (interval, f"{SLOWEST:g}")}
-    if proof_error > PROOF_TOLERANCE:
-        cause = "the timed steps did not compute the right gradients, so their time says nothing: see lab2.gradients."
-        return Verdict(check, 0, points, cause, "", figures)
     if result.high <= SLOWEST:
         return Verdict(check, points, points, "as fast as torch's DDP, within what is asked.", "", figures)
     if result.low > SLOWEST:

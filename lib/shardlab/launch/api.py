@@ -61,7 +61,7 @@ def launch(
 
 def warm_up() -> None:
     """Start the forkserver and return at once; it imports torch in the background (about 3 s, once a process)."""
-    multiprocessing.set_forkserver_preload(["shardlab.launch.rank"])
+    multiprocessing.set_forkserver_preload(["shardlab.launch.preload"])
     quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # a dead peer makes the others' C++ log; the launcher says it better
     with _environment(quiet):
         ensure_running()

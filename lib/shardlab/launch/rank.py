@@ -20,10 +20,7 @@ from multiprocessing.connection import Connection
 
 import cloudpickle
 import torch
-import torch._dynamo  # noqa: F401  the flight recorder wants it for its stack traces
 import torch.distributed as dist
-import torch.distributed.fsdp  # noqa: F401  imported here to be warm in the forkserver, before any rank is forked
-import torch.distributed.optim  # noqa: F401
 
 from shardlab import flight
 from shardlab.launch.travel import dumps
