@@ -163,7 +163,8 @@ def test_ctrl_c_ends_every_rank(start_python, all_gone):
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert launcher.returncode == -signal.SIGINT
     assert all_gone(pids)
-    assert not list(launcher.temporary.iterdir())
+    left = [p.name for p in launcher.temporary.iterdir() if not p.name.startswith("torchinductor_")]
+    assert not left  # torch keeps a cache for the next process, and makes its folder at import
 
 
 def test_ctrl_c_while_ranks_are_being_started(start_python, all_gone):
