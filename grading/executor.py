@@ -8,7 +8,7 @@ penalties, regrading and feedback go on working.
 import os
 import stat
 import tempfile
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import nbformat
@@ -71,7 +71,11 @@ class RefereeExecutor(NbGraderPreprocessor):
         copy = nbformat.from_dict(nb)
         for cell in copy.cells:
             cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
-        with tempfile.TemporaryDirectory(prefix="shardlab-run-") as work, _environment(ANSWERS, answers_folder):
+        with ExitStack() as stack:
+            work = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardlab-run-", ignore_cleanup_errors=True))
+            temporary = os.path.join(work, "temporary")  # the kernel's, so that nothing of it stays
+            os.mkdir(temporary)
+            stack.enter_context(_environment({ANSWERS: answers_folder, "TMPDIR": temporary}))
             source, target = os.path.join(work, "in.ipynb"), os.path.join(work, "out.ipynb")
             nbformat.write(copy, source)
             with suppress(PapermillExecutionError):  # the cell's own output says it
@@ -163,9 +167,12 @@ def read_verdicts(nb: NotebookNode) -> list[Verdict]:
 
 
 @contextmanager
-def _environment(name: str, value: str):
-    os.environ[name] = value
+def _environment(values: dict[str, str]):
+    """For the kernel, which inherits it."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        del os.environ[name]
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
