@@ -1,7 +1,7 @@
 """Submissions to try the grader on: right ones in different styles, and every wrong one that a class will hand in.
 
-A sample is a Python file of cells, each headed `# %% <grade_id>`, that take the place of the solution's cells of that
-name; what it leaves out stays as in the solution. `class.toml` says what each one must be given, and why.
+`class.toml` says who hands in what, and what it must be given, and why. A submission is the solution with a few slips
+(`edits`), or with cells of its own from a Python file of its name, each headed `# %% <grade_id>`.
 """
 
 import re
@@ -24,13 +24,19 @@ class Sample:
     cause: str
     demo: bool
     cells: dict[str, str]
+    edits: list[tuple[str, str]]
 
     def notebook(self, solution: Path) -> nbformat.NotebookNode:
-        """The solution's notebook with this sample's cells in it."""
+        """The solution's notebook with this sample's cells and edits. ValueError if an edit fits nowhere, or twice."""
         nb = nbformat.read(solution, as_version=4)
         for cell in nb.cells:
             grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
             cell.source = self.cells.get(grade_id, cell.source)
+        for old, new in self.edits:
+            places = [cell for cell in nb.cells if old in cell.source]
+            if len(places) != 1 or places[0].source.count(old) != 1:
+                raise ValueError(f"sample {self.name}: an edit must fit in one place: {old!r}")
+            places[0].source = places[0].source.replace(old, new)
         return nb
 
 
@@ -38,14 +44,22 @@ def samples(lab: str) -> list[Sample]:
     """The lab's samples, in the order of its class.toml."""
     entries = tomllib.loads((_FOLDER / lab / "class.toml").read_text(encoding="utf-8"))
     return [
-        Sample(name, e["about"], e.get("points", {}), e.get("cause", ""), e.get("demo", False), _cells(lab, name))
+        Sample(
+            name,
+            about=e["about"],
+            points=e.get("points", {}),
+            cause=e.get("cause", ""),
+            demo=e.get("demo", False),
+            cells=_cells(lab, name),
+            edits=e.get("edits", []),
+        )
         for name, e in entries.items()
     ]
 
 
 def _cells(lab: str, name: str) -> dict[str, str]:
     file = _FOLDER / lab / f"{name}.py"
-    if not file.exists():  # the solution itself
+    if not file.exists():  # the solution, but for edits
         return {}
     _, *parts = re.split(r"^# %% (\S+)\n", file.read_text(encoding="utf-8"), flags=re.M)
     return {grade_id: source.strip() for grade_id, source in zip(parts[::2], parts[1::2], strict=True)}
