@@ -1,6 +1,7 @@
 """One submission before the referee: its answers, the crew that runs them, and the seed of everything drawn for it."""
 
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable
@@ -37,7 +38,7 @@ class Session:
         """For one drill. Longer on a busy machine, which is nobody's fault: the reference has just shown how busy."""
         start = time.monotonic()
         self.pace(self)
-        return max(SHORTEST_DEADLINE_S, DEADLINE_RATIO * (time.monotonic() - start))
+        return max(SHORTEST_DEADLINE_S, math.ceil(DEADLINE_RATIO * (time.monotonic() - start)))
 
     def _ask(self, crew: Crew, answer: bytes | None, drill: str, timeout_s: float, arguments: dict) -> list:
         key = (answer, drill, json.dumps(arguments))
