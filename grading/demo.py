@@ -11,9 +11,9 @@ from pathlib import Path
 import nbformat
 from rich.console import Console
 
-from grading.checks import lab_module
+from grading.checks import cell_name, lab_module
 from grading.classroom import ROOT, Classroom, Grade
-from grading.report import cell_name, grade_row, grade_table
+from grading.report import grade_row, grade_table
 from grading.samples import Sample, samples
 
 LAB = "lab2_ddp"

@@ -8,7 +8,7 @@ penalties, regrading and feedback go on working.
 import os
 import stat
 import tempfile
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import nbformat
@@ -22,8 +22,10 @@ from traitlets import Dict, Integer, Unicode
 from traitlets.config import Config
 
 from grading.check import ANSWERS
+from grading.checks import check_name
 from grading.referee import Referee
 from grading.verdict import Verdict
+from shardlab.environ import environ
 
 LARGEST_ANSWER_BYTES = 64 << 20
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
@@ -75,7 +77,7 @@ class RefereeExecutor(NbGraderPreprocessor):
             work = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardlab-run-", ignore_cleanup_errors=True))
             temporary = os.path.join(work, "temporary")  # the kernel's, so that nothing of it stays
             os.mkdir(temporary)
-            stack.enter_context(_environment({ANSWERS: answers_folder, "TMPDIR": temporary}))
+            stack.enter_context(environ({ANSWERS: answers_folder, "TMPDIR": temporary}))
             source, target = os.path.join(work, "in.ipynb"), os.path.join(work, "out.ipynb")
             nbformat.write(copy, source)
             with suppress(PapermillExecutionError):  # the cell's own output says it
@@ -140,19 +142,14 @@ def _problems(nb: NotebookNode) -> dict[str, str]:
         if is_grade(cell):
             own = f"{errors[0].ename}: {errors[0].evalue}" if errors else "it did not call check(...)"
             cause = f"the first error in the notebook was {first}" if first and errors else own
-            problems[_check_name(cell)] = f"nothing was handed in: {cause}"
+            problems[check_name(cell.metadata.nbgrader.grade_id)] = f"nothing was handed in: {cause}"
     return problems
-
-
-def _check_name(cell: NotebookNode) -> str:
-    """Cells are called "lab2-gradients", since nbgrader's ids take no dots; checks "lab2.gradients"."""
-    return cell.metadata.nbgrader.grade_id.replace("-", ".", 1)
 
 
 def _write(verdict: Verdict, nb: NotebookNode) -> None:
     """Replace the graded cell's outputs. A number as the cell's result is nbgrader's way of giving partial credit."""
     for cell in nb.cells:
-        if is_grade(cell) and _check_name(cell) == verdict.check:
+        if is_grade(cell) and check_name(cell.metadata.nbgrader.grade_id) == verdict.check:
             forms = {"text/html": verdict.html(), "text/plain": verdict.text(), VERDICT_MIME: verdict.as_json()}
             shown = new_output("display_data", forms)
             points = new_output("execute_result", {"text/plain": f"{verdict.points:g}"}, execution_count=1)
@@ -164,15 +161,3 @@ def read_verdicts(nb: NotebookNode) -> list[Verdict]:
     outputs = [output for cell in nb.cells if is_grade(cell) for output in cell.get("outputs", [])]
     records = [output.get("data", {}).get(VERDICT_MIME) for output in outputs]
     return [Verdict.from_json(r) for r in records if r]
-
-
-@contextmanager
-def _environment(values: dict[str, str]):
-    """For the kernel, which inherits it."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)

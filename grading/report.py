@@ -31,10 +31,5 @@ def _measured(verdicts: list[Verdict], what: str) -> list[str]:
     return [got.split(" ")[0] for got, _ in figures.values()]
 
 
-def cell_name(check: str) -> str:
-    """nbgrader's ids take no dots: the check "lab2.gradients" is graded by the cell "lab2-gradients"."""
-    return check.replace(".", "-", 1)
-
-
 def _short(cell: str) -> str:
     return cell.split("-", 1)[1]

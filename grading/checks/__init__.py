@@ -18,3 +18,13 @@ def lab_module(check_or_lab: str) -> ModuleType:
         if name.startswith(prefix):
             return importlib.import_module(f"{__name__}.{name}.lab")
     raise ValueError(f"no lab has the check {check_or_lab!r}; there are {', '.join(labs)}")
+
+
+def cell_name(check: str) -> str:
+    """nbgrader's ids take no dots: the check "lab2.gradients" is graded by the cell "lab2-gradients"."""
+    return check.replace(".", "-", 1)
+
+
+def check_name(cell: str) -> str:
+    """The check that a graded cell belongs to."""
+    return cell.replace("-", ".", 1)

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from conftest import SOLUTION, pickled, run_cells
+from submissions import SOLUTION, pickled, run_cells
 
 from grading.check import ANSWERS, check
 from grading.samples import samples

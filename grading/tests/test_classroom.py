@@ -4,7 +4,7 @@ import shutil
 
 import nbformat
 import pytest
-from conftest import LAB, ROOT, SOLUTION
+from submissions import LAB, ROOT, SOLUTION
 
 from grading.classroom import Classroom
 from grading.samples import samples

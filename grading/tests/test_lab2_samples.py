@@ -4,7 +4,7 @@ to the half, and the check that finds a mistake names it."""
 import re
 
 import pytest
-from conftest import LAB
+from submissions import LAB
 
 from grading.checks import lab_module
 from grading.samples import samples

@@ -4,7 +4,7 @@ import os
 
 import psutil
 import pytest
-from conftest import LAB, pickled
+from submissions import LAB, pickled
 
 from grading.crew import Crew
 from grading.referee import Referee

@@ -5,7 +5,7 @@ import shutil
 
 import nbformat
 import pytest
-from conftest import ROOT
+from submissions import ROOT
 
 from grading.classroom import Classroom
 

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from multiprocessing.forkserver import ensure_running
 from typing import Any
 
@@ -13,6 +12,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+from shardlab.environ import environ
 from shardlab.launch.job import Job
 from shardlab.launch.rank import Settings, process_group
 from shardlab.launch.travel import dumps
@@ -60,10 +60,10 @@ def launch(
 
 
 def warm_up() -> None:
-    """Start the forkserver and return at once; it imports torch in the background (about 3 s, once a process)."""
+    """Start the forkserver and return at once; it imports torch in the background (about 2 s, once a process)."""
     multiprocessing.set_forkserver_preload(["shardlab.launch.preload"])
     quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # a dead peer makes the others' C++ log; the launcher says it better
-    with _environment(quiet):
+    with environ(quiet):
         ensure_running()
 
 
@@ -111,14 +111,3 @@ def _close_group() -> None:
     """Before the interpreter ends, or its threads may abort the process; after an exception it might wait for ever."""
     if dist.is_initialized() and not hasattr(sys, "last_value"):
         dist.destroy_process_group()
-
-
-@contextmanager
-def _environment(values: dict[str, str]):
-    old = {k: os.environ.get(k) for k in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for k, v in old.items():
-            os.environ.pop(k) if v is None else os.environ.__setitem__(k, v)
