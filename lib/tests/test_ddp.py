@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
+from training import CLOSE, train, train_alone, uneven
 
 from shardlab import LaunchError, data, launch
 from shardlab.measure.memory import MemoryTracker
@@ -18,6 +19,7 @@ from shardlab.model import Transformer, preset
 from shardlab.parallel.ddp import DDP, NaiveDDP
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
+cloudpickle.register_pickle_by_value(sys.modules[train.__module__])
 
 
 def small_model(**changes) -> nn.Module:
@@ -67,6 +69,30 @@ def close(a, b) -> bool:
 
 def assert_no_difference(world_size: int, *args, **options) -> None:
     assert launch(partial(compare, *args, **options), world_size) == [[]] * world_size
+
+
+# Equal to one process (see training.py's note on tolerance)
+
+
+@pytest.mark.parametrize("wrap", [NaiveDDP, DDP])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_training_equals_one_process(world_size, wrap):
+    """20 steps of AdamW on the same global batches: the losses and the weights."""
+
+    def ranks():
+        model = wrap(uneven(seed=dist.get_rank()))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        return torch.tensor(train(model, optimizer)), model.module.state_dict()
+
+    def alone():
+        model = uneven()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        return torch.tensor(train_alone(model, optimizer, world_size)), model.state_dict()
+
+    same = {"rtol": 0, "atol": 0} if world_size <= 2 else CLOSE
+    [expected] = launch(alone, 1)
+    for found in launch(ranks, world_size):
+        torch.testing.assert_close(found, expected, **same)
 
 
 # Equal to torch, to the bit
