@@ -7,6 +7,7 @@ hang report of `launch` and the traffic figures of `measure`.
 Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
 """
 
+import math
 import os
 import pickle
 from collections import Counter
@@ -26,10 +27,12 @@ _KINDS = {
     "reduce_scatter_tensor": "reduce_scatter",
     "reduce_scatter_single": "reduce_scatter",
     "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "reduce_scatter_single_coalesced": "reduce_scatter",
 }
 _UNEVEN = ("scatter", "all_to_all")  # ranks may put in different sizes
-_POINT_TO_POINT = ("send", "recv")
+POINT_TO_POINT = ("send", "recv")
 _DEFAULT_GROUP = "0"  # the one that all ranks belong to
+_TORCHS_API = ("/distributed/distributed_c10d.py", "/distributed/_functional_collectives.py")
 _NOT_THE_CALLER = ("/torch/", "/typing_extensions.py", "/shardlab/measure/", "/shardlab/simulate/", "<frozen")
 
 
@@ -70,36 +73,78 @@ def collectives(last: int | None = None) -> list[Collective]:
     if dump is None:
         return []
     trace = pickle.loads(dump())
-    return [_parse(entry) for entry in trace.get("entries", [])[-(last or 0) :]]
+    return [_parse(entry) for entry in _as_asked_for(trace.get("entries", []))[-(last or 0) :]]
+
+
+def _as_asked_for(entries: list[dict]) -> list[dict]:
+    """The entries, every reduce_scatter under its own name and sizes.
+
+    gloo carries a reduce_scatter out as an all_reduce, and the recorder says what was carried out: of a tensor one
+    all_reduce of the whole, of a list of shares one for each share. That is a fact about gloo, not about the program,
+    which asked for a reduce_scatter and on NCCL gets one. What it asked for, the innermost frame in torch's Python API
+    tells; a call that goes past that API (`torch.ops`, C++) stays an all_reduce.
+    """
+    found: list[dict] = []
+    lists: dict[str, dict] = {}  # by group: the last list of shares
+    for entry in entries:
+        asked, group = _asked_for(entry), entry["process_group"][0]
+        if _kind(entry) != "all_reduce" or not asked.lstrip("_").startswith("reduce_scatter"):
+            found.append(entry)
+            continue
+        n = _group_size(group)
+        if asked == "reduce_scatter" and group in lists and len(lists[group]["input_sizes"]) < n:
+            lists[group]["input_sizes"] += entry["input_sizes"]
+            lists[group]["input_dtypes"] += entry["input_dtypes"]
+            continue
+        found.append(entry | {"profiling_name": "reduce_scatter"})
+        if asked == "reduce_scatter":
+            lists[group] = found[-1]
+        else:
+            found[-1]["output_sizes"] = [[math.prod(shape) // n] for shape in entry["output_sizes"]]
+    return found
+
+
+def _asked_for(entry: dict) -> str:
+    names = (f["name"] for f in entry.get("frames", []) if f["filename"].replace(os.sep, "/").endswith(_TORCHS_API))
+    return next(names, "")
+
+
+def _group_size(name: str) -> int:
+    try:
+        return c10d._resolve_process_group(name).size()
+    except RuntimeError:  # destroyed meanwhile
+        return 1
+
+
+def _kind(entry: dict) -> str:
+    """all_reduce of "gloo:all_reduce", send of "nccl:send 0->1"."""
+    name = entry["profiling_name"].split(":", 1)[-1].split(" ")[0]
+    return _KINDS.get(name, name)
 
 
 def _parse(entry: dict) -> Collective:
-    kind = entry["profiling_name"].split(":", 1)[-1]
     inputs, outputs = entry["input_sizes"], entry["output_sizes"]
     return Collective(
         seq=entry["collective_seq_id"],
         group=entry["process_group"][0],
-        kind=_KINDS.get(kind, kind),
+        kind=_kind(entry),
         input_bytes=_bytes(inputs, entry["input_dtypes"]),
         output_bytes=_bytes(outputs, entry["output_dtypes"]),
         dtype=(entry["input_dtypes"] or [""])[0],
         shape=tuple(tuple(s) for s in inputs),
         issued_s=entry["time_created_ns"] / 1e9,
-        where=_where(entry.get("frames", [])),
+        where=where(entry.get("frames", [])),
     )
 
 
 def _bytes(shapes: list[list[int]], dtypes: list[str]) -> int:
     total = 0
     for shape, dtype in zip(shapes, dtypes, strict=False):
-        elements = 1
-        for n in shape:
-            elements *= n
-        total += elements * _BYTES.get(dtype, 1)
+        total += math.prod(shape) * _BYTES.get(dtype, 1)
     return total
 
 
-def _where(frames: list[dict]) -> str:
+def where(frames: list[dict]) -> str:
     """The caller's own line: frames come innermost first, and torch's own are of no help."""
     for frame in frames:
         file = frame["filename"].replace(os.sep, "/")
@@ -142,4 +187,4 @@ def laggard(by_rank: dict[int, list[Collective]]) -> int | None:
 
 
 def _collective_only(log: list[Collective]) -> list[Collective]:
-    return [c for c in log if c.kind not in _POINT_TO_POINT]
+    return [c for c in log if c.kind not in POINT_TO_POINT]

@@ -1,16 +1,19 @@
-"""What a rank sends: which collectives, how many, how many bytes, and when."""
+"""What a rank sends: which collectives and messages, how many, how many bytes, and when."""
 
+import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+import torch.distributed as dist
 
 from shardlab import flight
 
 
 @dataclass
 class Traffic:
-    """The collectives that this rank issued inside a `record_traffic` block, in order."""
+    """The collectives, sends and recvs that this rank issued inside a `record_traffic` block, in order."""
 
     started_s: float  # seconds since the epoch, as the collectives' issue times
     ended_s: float = 0.0
@@ -31,7 +34,8 @@ def wire_bytes(c: flight.Collective, world_size: int) -> float:
     """Bytes a rank sends for one collective as a ring of N: the textbook's bandwidth-optimal algorithms.
 
     all_reduce 2 (N-1)/N of the tensor; all_gather, reduce_scatter and all_to_all (N-1)/N of the whole (unsharded)
-    tensor; broadcast, and whatever else there is, what the rank puts in, once.
+    tensor; broadcast, and whatever else there is, what the rank puts in, once. A send puts in its message, a recv
+    nothing.
     Source: Thakur, Rabenseifner & Gropp 2005, sections 4.1, 4.2, 4.5.
     """
     share, whole = (world_size - 1) / world_size, max(c.input_bytes, c.output_bytes)
@@ -46,11 +50,77 @@ def wire_bytes(c: flight.Collective, world_size: int) -> float:
 def record_traffic():
     """Everything this rank issues inside the block; complete when the block ends.
 
+    Over a simulated link a send is there from its delivery on: wait for it inside the block.
+
     Raises RuntimeError if the flight recorder's ring overflowed meanwhile: a shortened account would mislead.
     """
     traffic = Traffic(started_s=time.time())
-    yield traffic
+    with _messages() as messages:
+        yield traffic
     traffic.ended_s = time.time()
-    traffic.collectives += [c for c in flight.collectives() if c.issued_s >= traffic.started_s]
-    if len(traffic.collectives) >= flight.BUFFER_ENTRIES:
+    issued = [c for c in flight.collectives() if c.issued_s >= traffic.started_s]
+    if sum(map(_entries, issued)) >= flight.BUFFER_ENTRIES:
         raise RuntimeError(f"the flight recorder keeps {flight.BUFFER_ENTRIES} collectives: record fewer steps at once")
+    issued = [c for c in issued if c.kind not in flight.POINT_TO_POINT]  # NCCL's, which `messages` has too
+    traffic.collectives += sorted(issued + messages, key=lambda c: c.issued_s)
+
+
+def _entries(c: flight.Collective) -> int:
+    """Of the recorder's: gloo's reduce_scatter of a list takes one for each share."""
+    return len(c.shape) if c.kind == "reduce_scatter" else 1
+
+
+@contextmanager
+def _messages():
+    """Sends and recvs issued inside the block. The flight recorder knows NCCL's, but none of gloo's.
+
+    All of torch's calls, batch_isend_irecv's too, come down to these three methods of the process group. Their
+    stand-ins must bear the same names: by the name pybind tells an override that calls up from one to be called.
+    """
+    found: list[flight.Collective] = []
+    group_class, originals = dist.ProcessGroup, {}
+
+    def send(group, tensors, *args, **options):
+        found.extend(_message(group, "send", t) for t in tensors)
+        return originals["send"](group, tensors, *args, **options)
+
+    def recv(group, tensors, *args, **options):
+        found.extend(_message(group, "recv", t) for t in tensors)
+        return originals["recv"](group, tensors, *args, **options)
+
+    def recv_anysource(group, tensors, *args, **options):
+        found.extend(_message(group, "recv", t) for t in tensors)
+        return originals["recv_anysource"](group, tensors, *args, **options)
+
+    for method in (send, recv, recv_anysource):
+        originals[method.__name__] = vars(group_class)[method.__name__]
+        setattr(group_class, method.__name__, method)
+    try:
+        yield found
+    finally:
+        for name, original in originals.items():
+            setattr(group_class, name, original)
+
+
+def _message(group: dist.ProcessGroup, kind: str, tensor) -> flight.Collective:
+    sent = kind == "send"
+    return flight.Collective(
+        seq=0,  # messages have no order that ranks share
+        group=group.group_name,
+        kind=kind,
+        input_bytes=tensor.nbytes if sent else 0,
+        output_bytes=0 if sent else tensor.nbytes,
+        dtype=tensor.type().split(".")[-1].removesuffix("Tensor"),
+        shape=(tuple(tensor.shape),),
+        issued_s=time.time(),
+        where=flight.where(_stack()),
+    )
+
+
+def _stack() -> list[dict]:
+    """This thread's frames, innermost first, as the flight recorder writes them."""
+    frames, frame = [], sys._getframe(1)
+    while frame is not None:
+        frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})
+        frame = frame.f_back
+    return frames

@@ -1,0 +1,205 @@
+"""Collectives out of point-to-point messages: what an all_reduce is, and what it costs.
+
+Vocabulary. The N ranks of a group stand in a *ring*: each sends to the next and receives from the one before. A tensor
+is cut into N *chunks*, and rank r *owns* chunk r. In a *step* each rank sends one message and receives one, at the same
+time.
+
+First the naive all_reduce, which sends whole tensors; then reduce_scatter and all_gather, which send chunks; then the
+all_reduce that consists of the two, and a broadcast along a tree. At the end, what each costs.
+
+They give the result of torch's functions of the same name: to the bit for integers, for MIN and MAX, and for one or two
+ranks; else up to the rounding of N-1 sums in another order.
+
+Source: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms"; Thakur, Rabenseifner & Gropp 2005.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
+_ADD_UP = {
+    SUM: torch.add,
+    AVG: torch.add,
+    dist.ReduceOp.PRODUCT: torch.mul,
+    dist.ReduceOp.MIN: torch.minimum,
+    dist.ReduceOp.MAX: torch.maximum,
+}
+
+
+# The naive version
+
+
+def naive_all_reduce(tensor: Tensor, op=SUM, group: dist.ProcessGroup | None = None) -> None:
+    """Every rank's whole tensor goes once round the ring, and every rank adds up what passes.
+
+    Every rank begins the sum with its own tensor: the ranks add in different orders and end with different last bits.
+
+    Sends: (N-1) times the tensor's bytes a rank.
+    """
+    rank, n = _place(group)
+    passing = total = _flat(tensor)
+    for _ in range(n - 1):
+        passing = _step(passing, torch.empty_like(passing), rank, n, group)
+        total = _ADD_UP[op](total, passing)
+    _flat(tensor).copy_(total / n if op == AVG else total)
+
+
+# What is used in practice
+
+# [Note: the order of a sum]
+# Floating-point addition is not associative: (a + b) + c and a + (b + c) may differ in the last bit. In the ring, chunk
+# c starts out at rank c+1, and each rank on the way adds its own values to what arrives; rank c adds last. So
+#
+#     chunk c = (((x[c+1] + x[c+2]) + ...) + x[c-1]) + x[c]          indices modulo N
+#
+# Each chunk is added up in an order of its own, and not in that of a loop over ranks 0, 1, 2, ...: hence a result may
+# differ from one process's, or from another algorithm's, by N-1 roundings. But every chunk is added up only once, and
+# all_gather copies the bits of its owner. So all ranks end with the same bits, whatever the order. Training depends on
+# that: nothing ever compares the replicas' weights again, and they must not drift apart.
+
+
+def reduce_scatter_tensor(output: Tensor, input: Tensor, op=SUM, group: dist.ProcessGroup | None = None) -> None:
+    """Rank r's `output` becomes chunk r of the sum of all ranks' `input`; (S,) from (N * S,).
+
+    Sends: (N-1)/N of `input` a rank, in N-1 steps.
+    Keeps: two chunks, while it runs.
+
+    Raises ValueError if `output` is not one N-th of `input`, of the same dtype.
+    """
+    rank, n = _place(group)
+    _check_sizes(rank, n, whole=input, shard=output)
+    _flat(output).copy_(_ring_reduce_scatter(_flat(input).tensor_split(n), op, group))
+
+
+def all_gather_into_tensor(output: Tensor, input: Tensor, group: dist.ProcessGroup | None = None) -> None:
+    """Every rank's `output` becomes all ranks' `input`, one after the other; (N * S,) from (S,).
+
+    Sends: (N-1)/N of `output` a rank, in N-1 steps.
+
+    Raises ValueError if `input` is not one N-th of `output`, of the same dtype.
+    """
+    rank, n = _place(group)
+    _check_sizes(rank, n, whole=output, shard=input)
+    chunks = _flat(output).tensor_split(n)
+    chunks[rank].copy_(_flat(input))
+    _ring_all_gather(chunks, group)
+
+
+def all_reduce(tensor: Tensor, op=SUM, group: dist.ProcessGroup | None = None) -> None:
+    """`tensor` becomes the sum of all ranks': a reduce_scatter, then an all_gather. Any size: chunks may be uneven.
+
+    Sends: 2 (N-1)/N of the tensor a rank, in 2 (N-1) steps: hardly more for a thousand ranks than for ten.
+    Keeps: two chunks, while it runs.
+    """
+    rank, n = _place(group)
+    chunks = _flat(tensor).tensor_split(n)
+    chunks[rank].copy_(_ring_reduce_scatter(chunks, op, group))
+    _ring_all_gather(chunks, group)
+
+
+def broadcast(
+    tensor: Tensor, src: int | None = None, group: dist.ProcessGroup | None = None, *, group_src: int | None = None
+) -> None:
+    """`tensor` becomes that of rank `src` (`group_src`: its number in the group), along a binomial tree.
+
+    In each step every rank that has the tensor sends it to one that has not: 1, 2, 4, ... ranks have it.
+
+    Sends: the tensor, log2(N) times from the source (rounded up), less often or never from the others.
+    """
+    rank, n = _place(group)
+    source = dist.get_group_rank(group or dist.group.WORLD, src) if group_src is None else group_src
+    place = (rank - source) % n  # in the tree, whose root is the source
+    have = 1
+    while have < n:
+        if place < have and place + have < n:
+            dist.send(_flat(tensor), group=group, group_dst=(rank + have) % n)
+        elif have <= place < 2 * have:
+            dist.recv(_flat(tensor), group=group, group_src=(rank - have) % n)
+        have *= 2
+
+
+# The ring
+
+
+def _ring_reduce_scatter(chunks: tuple[Tensor, ...], op, group) -> Tensor:
+    """This rank's chunk of the sum; `chunks` are its own summands. See [Note: the order of a sum]."""
+    rank, n = _place(group)
+    partial = chunks[rank - 1]  # negative indices count back round the ring
+    for step in range(1, n):
+        mine = chunks[rank - 1 - step]
+        partial = _ADD_UP[op](_step(partial, torch.empty_like(mine), rank, n, group), mine)
+    return partial / n if op == AVG else partial
+
+
+def _ring_all_gather(chunks: tuple[Tensor, ...], group) -> None:
+    """Fill in all chunks; each rank brings the one it owns, and passes on what it got last."""
+    rank, n = _place(group)
+    for step in range(n - 1):
+        _step(chunks[rank - step], chunks[rank - step - 1], rank, n, group)
+
+
+def _step(outgoing: Tensor, incoming: Tensor, rank: int, n: int, group) -> Tensor:
+    """Both messages are under way before either is waited for: if every rank sent first, all might wait for ever."""
+    to_next = dist.P2POp(dist.isend, outgoing, group=group, group_peer=(rank + 1) % n)
+    from_previous = dist.P2POp(dist.irecv, incoming, group=group, group_peer=(rank - 1) % n)
+    for work in dist.batch_isend_irecv([to_next, from_previous]):
+        work.wait()
+    return incoming
+
+
+def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
+    rank, n = dist.get_rank(group), dist.get_world_size(group)
+    if rank < 0:
+        raise ValueError(f"rank {dist.get_rank()} is not in this group: only its members may call its collectives")
+    return rank, n
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return tensor.detach().view(-1)
+
+
+def _check_sizes(rank: int, n: int, whole: Tensor, shard: Tensor) -> None:
+    if shard.numel() * n != whole.numel() or shard.dtype != whole.dtype:
+        raise ValueError(
+            f"rank {rank}: {n} times {list(shard.shape)} {shard.dtype} is not {list(whole.shape)} {whole.dtype}: "
+            "pad the whole tensor to a multiple of the world size"
+        )
+
+
+# What they cost
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one collective: the messages that must follow one another, and the bytes that the busiest rank sends."""
+
+    steps: int
+    sent_bytes: float
+
+    def seconds(self, alpha_s: float, bytes_per_s: float) -> float:
+        """The alpha-beta model: each step waits `alpha_s` for the link's latency, each byte its time on the link."""
+        return self.steps * alpha_s + self.sent_bytes / bytes_per_s
+
+
+def naive_all_reduce_cost(n_bytes: int, world_size: int) -> Cost:
+    return Cost(world_size - 1, (world_size - 1) * n_bytes)
+
+
+def ring_reduce_scatter_cost(n_bytes: int, world_size: int) -> Cost:
+    """`n_bytes` is the unsharded size, here as in all of them."""
+    return Cost(world_size - 1, (world_size - 1) / world_size * n_bytes)
+
+
+ring_all_gather_cost = ring_reduce_scatter_cost
+
+
+def ring_all_reduce_cost(n_bytes: int, world_size: int) -> Cost:
+    return Cost(2 * (world_size - 1), 2 * (world_size - 1) / world_size * n_bytes)
+
+
+def tree_broadcast_cost(n_bytes: int, world_size: int) -> Cost:
+    steps = (world_size - 1).bit_length()  # log2, rounded up
+    return Cost(steps, steps * n_bytes)
