@@ -92,10 +92,16 @@ def bench_ddp(json_file: JsonFile = None) -> None:
     _write(_measure("ddp"), json_file)
 
 
+@bench.command("parallel")
+def bench_parallel(json_file: JsonFile = None) -> None:
+    """Our sharding engines beside torch's, and DeepSpeed's if installed: step time, losses, bytes held and sent."""
+    _write(_measure("parallel"), json_file)
+
+
 @bench.command("all")
 def bench_all(json_file: JsonFile = None) -> None:
     """All of them, in one file."""
-    _write({name: _measure(name) for name in ("launch", "ddp")}, json_file)
+    _write({name: _measure(name) for name in ("launch", "ddp", "parallel")}, json_file)
 
 
 def _measure(name: str) -> dict:

@@ -271,6 +271,21 @@ def test_fsdp_gathers_at_least_one_unit_and_never_the_whole_model(ranks):
     assert peak.peak_bytes < ranks[0]["ours"][-1][0].peak_bytes
 
 
+def test_what_stands_gathered_in_the_module_is_not_the_ranks_own():
+    """Between forward and backward, FSDP that does not reshard: shards are parameters, the whole ones unsharded."""
+
+    def between():
+        module = fully_shard(build(), reshard_after_forward=False)
+        with MemoryTracker(module) as tracker:
+            loss = module(*batch(0, 0, dist.get_rank(), WORLD_SIZE, global_batch=WORLD_SIZE, seq_len=8))
+            tracker.mark("forward is through")
+            held = tracker.resident
+            loss.backward()
+        return held["parameters"], held["unsharded"]
+
+    assert launch(between, WORLD_SIZE, device="cpu") == [(P // 2, P)] * WORLD_SIZE
+
+
 def test_one_more_copy_of_the_gradients_shows_as_just_that(ranks):
     for rank in ranks:
         for (_, honest), (_, hoarder) in zip(rank["ours"], rank["hoarder"], strict=True):

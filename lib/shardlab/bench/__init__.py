@@ -1,6 +1,6 @@
-"""What the library costs beside torch's own tools, on your machine: `launch` and `ddp`.
+"""What the library costs beside torch's own tools, on your machine: `launch`, `ddp` and `parallel`.
 
-Each module has `run() -> dict`, of plain numbers, strings and lists that go into a JSON file as they are, and
+Each of these modules has `run() -> dict`, of plain numbers, strings and lists that go into a JSON file as they are, and
 `show(result)`, which prints them as a table. Results of one machine are in `lib/benchmarks/`.
 """
 

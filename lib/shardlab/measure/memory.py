@@ -16,27 +16,21 @@ Inductor, and storages from before the block that no operation touches inside it
 Source: torch.distributed._tools.mem_tracker.MemTracker, of which this is the part that a data-parallel course needs.
 """
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
 from itertools import groupby
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    is_traceable_wrapper_subclass,
-    is_traceable_wrapper_subclass_type,
-)
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils.weak import WeakIdKeyDictionary
 
 from shardlab.measure.ledger import Ledger, Memory, Storage
+from shardlab.measure.tensors import plain_tensors
+from shardlab.measure.watch import watch_forward, watch_resizes, watch_steps, watch_waits
 
-WORKER_LETS_GO_S = 200e-6  # or the moment of a bucket's death would depend on the race of two threads
 COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional")
 
 
@@ -92,8 +86,11 @@ class MemoryTracker(TorchDispatchMode):
         self.marks.append((self._ledger.seconds(), name))
 
     def label(self, category: str, *tensors: Tensor) -> None:
-        """Say what the tracker can't find out: tensors that a hand-written optimizer or wrapper keeps to itself."""
-        for t in _plain_tensors(tensors):
+        """Say what the tracker can't find out: tensors that a hand-written optimizer or wrapper keeps to itself.
+
+        With "other", those that are merely there come into the account as well.
+        """
+        for t in plain_tensors(tensors):
             if known := self._see(t.untyped_storage(), new=False):
                 known.label(category)
 
@@ -124,45 +121,17 @@ class MemoryTracker(TorchDispatchMode):
         self._active = False
 
     def _install_hooks(self, stack: ExitStack) -> None:
-        for owner, name, wrap in (
-            (torch.UntypedStorage, "resize_", self._wrap_resize),
-            (dist.Work, "wait", self._wrap_wait),
+        for watch in (
+            watch_resizes(lambda storage: self._see(storage, new=False)),
+            watch_waits(self._waiting),
+            watch_forward(self.module, self._pre_forward, self._post_forward),
+            watch_steps(self._pre_step, self._post_step),
         ):
-            original = getattr(owner, name)
-            setattr(owner, name, wrap(original))
-            stack.callback(setattr, owner, name, original)
-        for handle in (
-            self.module.register_forward_pre_hook(self._pre_forward, prepend=True),
-            self.module.register_forward_hook(self._post_forward, always_call=True),
-            register_optimizer_step_pre_hook(self._pre_step),
-            register_optimizer_step_post_hook(self._post_step),
-        ):
-            stack.callback(handle.remove)
+            stack.enter_context(watch)
         stack.callback(lambda: [handle.remove() for handle in self._grad_hooks.values()])
 
-    def _wrap_resize(self, original):
-        """Not an ATen operation: FSDP frees and refills its unsharded parameters by it."""
-
-        def resize_(storage: torch.UntypedStorage, nbytes: int):
-            self._see(storage, new=False)
-            result = original(storage, nbytes)
-            self._see(storage, new=False)
-            return result
-
-        return resize_
-
-    def _wrap_wait(self, original):
-        """What gloo copies inside `wait` is its own; afterwards its thread gets the time to let go of our tensors."""
-
-        def wait(work, *args, **kwargs):
-            self._in_wait = True
-            try:
-                return original(work, *args, **kwargs)
-            finally:
-                self._in_wait = False
-                time.sleep(WORKER_LETS_GO_S)
-
-        return wait
+    def _waiting(self, yes: bool) -> None:
+        self._in_wait = yes
 
     def _pre_forward(self, *_) -> None:
         self._in_forward += 1
@@ -199,11 +168,11 @@ class MemoryTracker(TorchDispatchMode):
             return func(*args, **kwargs)
         self._update_phase()
         is_new = func is torch.ops.aten.lift_fresh.default  # torch.tensor(...) allocates out of sight, then calls this
-        for t in _plain_tensors((args, kwargs)):
+        for t in plain_tensors((args, kwargs)):
             if known := self._see(t.untyped_storage(), new=is_new):
                 self._label_by_use(func, t, known)
         result = func(*args, **kwargs)
-        for t in _plain_tensors(result):
+        for t in plain_tensors(result):
             self._see(t.untyped_storage(), new=True)
         return result
 
@@ -253,7 +222,10 @@ class MemoryTracker(TorchDispatchMode):
             self._grad_hooks[p] = p.register_hook(lambda gradient: self.label("unsharded", gradient))
 
     def _label_all(self) -> None:
-        self.label("parameters", *self.module.parameters(), *self.module.buffers())
+        for t in plain_tensors([*self.module.parameters(), *self.module.buffers()]):
+            known = self._see(t.untyped_storage(), new=False)
+            if known and known.category != "unsharded":  # FSDP's stand in the module while they are gathered
+                known.label("parameters")
         self._label_gradients()
         for optimizer in self._optimizers:
             self.label("optimizer_states", *optimizer.state.values(), *_params(optimizer))
@@ -270,18 +242,3 @@ def _params(optimizer: Optimizer) -> list[Tensor]:
 @cache
 def _is_collective(func: torch._ops.OpOverload) -> bool:
     return func.namespace in COLLECTIVE_NAMESPACES
-
-
-def _plain_tensors(tree) -> Iterator[Tensor]:
-    """The tensors in nested lists, tuples and dicts; of a wrapper such as DTensor or NF4, the tensors inside it."""
-    if isinstance(tree, Tensor):
-        if is_traceable_wrapper_subclass(tree):
-            for name in tree.__tensor_flatten__()[0]:
-                yield from _plain_tensors(getattr(tree, name))
-        elif tree.layout is torch.strided:
-            yield tree
-    elif isinstance(tree, (list, tuple)):
-        for branch in tree:
-            yield from _plain_tensors(branch)
-    elif isinstance(tree, dict):
-        yield from _plain_tensors(list(tree.values()))

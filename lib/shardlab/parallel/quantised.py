@@ -1,0 +1,142 @@
+"""QLoRA: frozen weights in 4 bits, small trained matrices beside them; and AdamW with states in 8 bits. All by torchao.
+
+    add_lora(model, rank=8)
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    optimizer = AdamW8bit([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+
+[Note: what is sharded] NF4 stores of a weight: a 4-bit code for each number; for each block of 64 a scale, itself in 8
+bits; for each 256 of those a factor in the weight's dtype. torchao's NF4Tensor puts all that into one tensor of a
+class of its own, which FSDP2 can gather if every part divides by the number of ranks. Here codes, scales and factors
+are frozen parameters like any others, so that DDP, ZeRO, either layout of FSDP, checkpoints and memory counts know
+how to hold them, whatever the number of ranks; an NF4Tensor around them is made when they are used.
+
+Needs torchao: pip install "shardlab[quantised]".
+Source: Hu et al. 2021, "LoRA", section 4.1; Dettmers et al. 2023, "QLoRA", section 3; Dettmers et al. 2021, "8-bit
+Optimizers via Block-wise Quantization", section 2; torchao.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+_disabled = logging.root.manager.disable
+logging.disable(logging.WARNING)  # torchao tells of kernels for other machines, torch of what torchao should call
+try:
+    from torchao import optim
+    from torchao.quantization.quantize_.workflows.nf4.nf4_tensor import NF4Tensor, linear_nf4, to_nf4
+except ImportError as error:
+    raise ImportError(f'{error}: quantised needs torchao: pip install "shardlab[quantised]"') from error
+finally:
+    logging.disable(_disabled)
+
+__all__ = ["AdamW8bit", "LoRALinear", "NF4Weight", "add_lora", "nf4_bytes"]
+
+SHARDED = {
+    "quantized_data": "codes",
+    "quantized_scalers": "scales",
+    "quantization_factor": "factors",
+}  # torchao's: ours
+
+
+class NF4Weight(nn.Module):
+    """A frozen weight of shape (out, in) in NF4; calling it gives a torchao NF4Tensor.
+
+    `codes` (out * in / 2,) uint8, two numbers each; `scales` (out * in / 64,) int8; `factors` one for each 256 scales
+    in the weight's dtype. Buffers: the mean of the scales, and the table of the 16 numbers.
+
+    Raises ValueError if out * in is no multiple of block_size * scaler_block_size.
+    """
+
+    def __init__(self, weight: Tensor, block_size: int = 64, scaler_block_size: int = 256) -> None:
+        super().__init__()
+        if weight.numel() % (block_size * scaler_block_size):
+            raise ValueError(
+                f"a weight of {list(weight.shape)} does not divide into {scaler_block_size} blocks of {block_size}: "
+                "pass a smaller scaler_block_size, or leave it out by `targets`"
+            )
+        quantised = to_nf4(weight.detach(), block_size, scaler_block_size)
+        inner, self._form = quantised.__tensor_flatten__()
+        for theirs in inner:
+            t = getattr(quantised, theirs)
+            if theirs in SHARDED:
+                self.register_parameter(SHARDED[theirs], nn.Parameter(t.flatten(), requires_grad=False))
+            else:
+                self.register_buffer(theirs, t)
+
+    def forward(self) -> NF4Tensor:
+        inner = {theirs: getattr(self, ours) for theirs, ours in SHARDED.items()} | dict(self.named_buffers())
+        return NF4Tensor.__tensor_unflatten__(inner, self._form, None, None)
+
+
+class LoRALinear(nn.Module):
+    """x -> x W^T + (alpha / rank) x A^T B^T: W frozen in NF4; A (rank, in) drawn, B (out, rank) zero, both trained.
+
+    In the beginning it computes what the linear layer does, up to the rounding of W to 4 bits.
+    Keeps for backward: the input and W's codes, never W.
+    """
+
+    def __init__(self, linear: nn.Linear, rank: int, alpha: float, **nf4) -> None:
+        super().__init__()
+        out_features, in_features = linear.weight.shape
+        like = {"dtype": linear.weight.dtype, "device": linear.weight.device}
+        self.weight = NF4Weight(linear.weight, **nf4)
+        self.bias = linear.bias
+        self.lora_a = nn.Parameter(torch.randn(rank, in_features, **like) / math.sqrt(in_features))
+        self.lora_b = nn.Parameter(torch.zeros(out_features, rank, **like))
+        self.scale = alpha / rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = linear_nf4(x, self.weight())
+        if self.bias is not None:
+            y = y + self.bias
+        return y + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
+
+
+def add_lora(
+    model: nn.Module,
+    rank: int,
+    *,
+    alpha: float = 16.0,
+    targets: Callable[[str, nn.Linear], bool] = lambda name, linear: True,
+    **nf4: int,
+) -> nn.Module:
+    """Freeze the model and put a LoRALinear in the place of every nn.Linear that `targets(name, linear)` chooses.
+
+    In place, before sharding; weights that other modules share stay as they are. `nf4`: block_size, scaler_block_size.
+    Draws the A matrices from torch's random numbers: seed all ranks alike, or let DDP broadcast.
+    """
+    model.requires_grad_(False)
+    users: dict[nn.Parameter, int] = {}
+    for module in model.modules():
+        for p in module.parameters(recurse=False):
+            users[p] = users.get(p, 0) + 1
+    for name, module in list(model.named_modules()):
+        for child_name, child in list(module.named_children()):
+            full_name = f"{name}.{child_name}".lstrip(".")
+            if type(child) is nn.Linear and users[child.weight] == 1 and targets(full_name, child):
+                setattr(module, child_name, LoRALinear(child, rank, alpha, **nf4))
+    return model
+
+
+class AdamW8bit(optim.AdamW8bit):
+    """torchao's AdamW with states in 8 bits, where this rank's shard has 4096 numbers or more, a multiple of 256.
+
+    Others keep float32 states. Without a GPU its step is not compiled, since not every machine has a compiler.
+    Keeps: 2 bytes a number, and 8 for each 256 of them, instead of 8 bytes a number; 2 KiB of tables a parameter.
+    """
+
+    def step(self, closure=None):
+        on_gpu = any(p.is_cuda for group in self.param_groups for p in group["params"])
+        with torch.compiler.set_stance("default" if on_gpu else "force_eager"):
+            return super().step(closure)
+
+
+def nf4_bytes(n: int, block_size: int = 64, scaler_block_size: int = 256, itemsize: int = 4) -> int:
+    """Of a weight of n numbers of `itemsize` bytes: half a byte each, a byte a block, a factor for so many blocks."""
+    return n // 2 + n // block_size + n // (block_size * scaler_block_size) * itemsize
