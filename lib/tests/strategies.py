@@ -10,10 +10,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
 from shardlab.parallel.ddp import DDP
-from shardlab.parallel.file_offload import FileOffloadOptimizer
 from shardlab.parallel.fsdp import fully_shard as our_fully_shard
 from shardlab.parallel.fsdp.flat_parameter import FlatParameter
-from shardlab.parallel.offload import CPUOffloadOptimizer
+from shardlab.parallel.offload import CPUOffloadOptimizer, FileOffloadOptimizer
 from shardlab.parallel.zero import ZeroRedundancyOptimizer
 
 LR = 1e-2

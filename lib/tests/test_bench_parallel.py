@@ -30,6 +30,8 @@ def test_it_says_what_it_promises(result, capsys):
         t = row["time"]
         assert 0 < t["low"] <= t["ratio"] <= t["high"]
         assert t["pairs"] == SMALL["pairs"]
+    for t in result["backend"].values():
+        assert 0 < t["low"] <= t["ratio"] <= t["high"]
     parallel.show(result)
     shown = capsys.readouterr().out
     assert all(name in shown for name in rows(result))

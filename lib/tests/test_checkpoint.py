@@ -23,8 +23,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from training import CLOSE, decoder, train, train_alone, uneven
 
 from shardlab import LaunchError, launch
-from shardlab.parallel import checkpoint
-from shardlab.parallel.state import sharded_state_dict
+from shardlab.parallel.state import checkpoint, sharded_state_dict
 
 for module in (sys.modules[__name__], training, strategies):
     cloudpickle.register_pickle_by_value(module)

@@ -14,10 +14,10 @@ from torch.distributed.fsdp import fully_shard
 from training import decoder, train, uneven
 
 from shardlab import LaunchError, launch
-from shardlab.parallel import file_offload
-from shardlab.parallel.file_layout import ALIGN
-from shardlab.parallel.file_offload import FileOffloadOptimizer
-from shardlab.parallel.offload import local
+from shardlab.parallel.offload import FileOffloadOptimizer
+from shardlab.parallel.offload import file as file_offload
+from shardlab.parallel.offload.file_layout import ALIGN
+from shardlab.parallel.offload.host import local
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(sys.modules[train.__module__])

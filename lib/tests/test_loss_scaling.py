@@ -18,8 +18,7 @@ from training import samples, train, uneven
 
 from shardlab import LaunchError, launch
 from shardlab.measure.traffic import record_traffic
-from shardlab.parallel.loss_scaling import GradScaler
-from shardlab.parallel.precision import MasterWeights
+from shardlab.parallel.precision import GradScaler, MasterWeights
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 cloudpickle.register_pickle_by_value(sys.modules[train.__module__])

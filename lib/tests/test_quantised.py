@@ -12,11 +12,11 @@ from torch.distributed.fsdp import fully_shard as torch_fully_shard
 from training import decoder, train, train_alone
 
 from shardlab import launch
-from shardlab.parallel import checkpoint
 from shardlab.parallel.ddp import DDP
 from shardlab.parallel.fsdp import fully_shard
 from shardlab.parallel.fsdp.flat_parameter import FlatParameter
-from shardlab.parallel.offload import local
+from shardlab.parallel.offload.host import local
+from shardlab.parallel.state import checkpoint
 from shardlab.parallel.zero import ZeroRedundancyOptimizer
 
 pytest.importorskip("torchao", reason='an optional extra: pip install "shardlab[quantised]"')

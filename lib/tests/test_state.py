@@ -18,14 +18,14 @@ from training import decoder, train, uneven
 from shardlab import LaunchError, launch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
-from shardlab.parallel.full_state import (
+from shardlab.parallel.state import sharded_state_dict
+from shardlab.parallel.state.full import (
     full_optimizer_state_dict,
     full_state_dict,
     load_full_optimizer_state_dict,
     load_full_state_dict,
 )
-from shardlab.parallel.parts import Part, held, rectangles
-from shardlab.parallel.state import sharded_state_dict
+from shardlab.parallel.state.parts import Part, held, rectangles
 from shardlab.parallel.zero import ZeroRedundancyOptimizer
 
 for module in (sys.modules[__name__], training, strategies):

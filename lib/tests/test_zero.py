@@ -17,8 +17,8 @@ from training import CLOSE, decoder, samples, uneven
 from shardlab import LaunchError, launch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
-from shardlab.parallel.zero import ELEMENTWISE, NaiveZeRO, ZeroRedundancyOptimizer
-from shardlab.parallel.zero2 import ShardedDataParallel
+from shardlab.parallel.zero import NaiveZeRO, ShardedDataParallel, ZeroRedundancyOptimizer
+from shardlab.parallel.zero.stage1 import ELEMENTWISE
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 cloudpickle.register_pickle_by_value(sys.modules[samples.__module__])

@@ -20,7 +20,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundan
 
 from shardlab import local_device
 from shardlab.model import Block, Transformer
-from shardlab.parallel import ddp, fsdp, zero, zero2
+from shardlab.parallel import ddp, fsdp, zero
 
 LEARNING_RATE = 1e-3
 BUCKET_CAP_MB = 1.0
@@ -96,7 +96,7 @@ def zero_2(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_C
     if library == TORCH:
         return zero_1(library, model, bucket_cap_mb)
     optimizer = _sharded_adamw(zero.ZeroRedundancyOptimizer, model, bucket_cap_mb=bucket_cap_mb)
-    module = zero2.ShardedDataParallel(model, optimizer)
+    module = zero.ShardedDataParallel(model, optimizer)
     return Engine(module, optimizer, module.no_sync)
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shardlab import launch, local_device
-from shardlab.bench import environment
+from shardlab.bench import backend, environment
 from shardlab.bench.deepspeed_engine import deepspeed, installed
 from shardlab.bench.engines import BUCKET_CAP_MB, ENGINES, OURS, TORCH, Engine, Entry
 from shardlab.bench.parallel_table import show as show
@@ -48,12 +48,14 @@ def run(
 
     A row holds `time` (a Comparison, ours over theirs), `max_loss_difference` over the first steps from equal weights,
     and `ours` and `theirs` as in `_account`; that of an engine also `formula`. Hybrid ones need an even world size.
+    `backend` compares the collectives themselves, on as many elements as the model has.
     """
     shape = {"model": model, "world_size": world_size, "micro_batch": micro_batch, "seq_len": seq_len, "pairs": pairs}
     before = environment()
     rows = [_row(name, shape) for name in engines if world_size % ENGINES[name].replicas == 0]
     beside = [_deepspeed_row(name, shape) for name in stages] if installed() else None
-    return {"benchmark": "parallel", "environment": before, **shape, "rows": rows, "deepspeed": beside}
+    raw = backend.run(preset(model).n_params, world_size, pairs)
+    return {"benchmark": "parallel", "environment": before, **shape, "rows": rows, "deepspeed": beside, "backend": raw}
 
 
 def _row(name: str, shape: dict) -> dict:

@@ -20,6 +20,7 @@ def show(result: dict) -> None:
         console.print(f"DeepSpeed: not installed ({REMEDY})", markup=False)
     else:
         console.print(_deepspeed(result["deepspeed"], f"beside DeepSpeed: ours / its; {setting}"))
+    console.print(_backend(result["backend"]))
 
 
 def _speed(rows: list[dict], title: str, pairs: int) -> Table:
@@ -56,6 +57,13 @@ def _deepspeed(rows: list[dict], title: str) -> Table:
     for row in rows:
         held = f"{_mib(row['ours']['held_bytes'])} / {_mib(row['theirs']['held_bytes'])}"
         table.add_row(row["engine"], row["beside"], _ratio(row), _ms(row), _difference(row), held)
+    return table
+
+
+def _backend(comparisons: dict[str, dict]) -> Table:
+    table = _table("the backend's collectives, on the model's bytes", "by the ring's formulas: 0.5, 0.5, 1", "", "time")
+    for name, t in comparisons.items():
+        table.add_row(name, _ratio({"time": t}))
     return table
 
 

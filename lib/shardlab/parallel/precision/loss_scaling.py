@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shardlab.parallel.precision import _local
+from shardlab.parallel.precision.weights import _local
 
 
 class GradScaler:

@@ -36,8 +36,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shardlab.parallel.file_layout import Piece, Span, chunks, elementwise_states, layout, placed, rounded_up
-from shardlab.parallel.offload import hyperparameters, local
+from shardlab.parallel.offload.file_layout import Piece, Span, chunks, elementwise_states, layout, placed, rounded_up
+from shardlab.parallel.offload.host import hyperparameters, local
 
 N_BUFFERS = 3
 

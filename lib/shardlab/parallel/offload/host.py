@@ -12,7 +12,7 @@ and recomputed blocks read them until its end, and the next forward waits for th
 On a CPU device and host are one: every copy is immediate and there is nothing to overlap. It then shows that the
 results, the bytes copied and what is held on which side are right, and nothing about speed.
 
-Parameters on the host, too: `fully_shard(..., offload_policy=CPUOffloadPolicy())`. States in a file: `file_offload`.
+Parameters on the host, too: `fully_shard(..., offload_policy=CPUOffloadPolicy())`. States in a file: `file`.
 
 Source: Ren et al. 2021, "ZeRO-Offload" (USENIX ATC); torchao's CPUOffloadOptimizer.
 """

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from shardlab.parallel.ddp import _broadcast_tensors
-from shardlab.parallel.zero import ZeroRedundancyOptimizer
-from shardlab.parallel.zero_bucket import Bucket
+from shardlab.parallel.zero.bucket import Bucket
+from shardlab.parallel.zero.stage1 import ZeroRedundancyOptimizer
 
 
 class ShardedDataParallel(nn.Module):

@@ -6,7 +6,7 @@
 
 Vocabulary. A *name* is a parameter's fully qualified name in the bare model, without any wrapper's prefix. A tensor of
 the *sharded* state is what this rank holds, with the knowledge of where in the whole that is: a plain tensor (all of
-it), a DTensor, or a `Part`. `full_state` makes whole tensors of it, `checkpoint` files.
+it), a DTensor, or a `Part`. `full` makes whole tensors of it, `checkpoint` files.
 
 [Note: views] Optimizers know parameters as they hold them: a whole one, a shard, a flat buffer of many. `_views_of`
 tells for each of those the named parameters in it, and how a tensor of its layout is seen as a part of each. All goes
@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from shardlab.parallel.file_offload import FileOffloadOptimizer
 from shardlab.parallel.fsdp.flat_parameter import PREFIX, FlatInterval, FlatParameter, flat_intervals
-from shardlab.parallel.offload import CPUOffloadOptimizer, hyperparameters, local
-from shardlab.parallel.parts import Part
-from shardlab.parallel.together import rank
+from shardlab.parallel.offload import FileOffloadOptimizer
+from shardlab.parallel.offload.host import CPUOffloadOptimizer, hyperparameters, local
+from shardlab.parallel.state.parts import Part
+from shardlab.parallel.state.together import rank
 from shardlab.parallel.zero import ZeroRedundancyOptimizer
 
 Views = dict[str, Callable[[Tensor], Tensor]]  # by name

@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from shardlab.parallel.state import (
+from shardlab.parallel.state.names import (
     Described,
     OptimizerMemory,
     check_names,
@@ -43,7 +43,7 @@ from shardlab.parallel.state import (
     sharded_state_dict,
     weights_have_changed,
 )
-from shardlab.parallel.together import everybody_calls, from_rank_0, rank
+from shardlab.parallel.state.together import everybody_calls, from_rank_0, rank
 
 LATEST = "latest"
 

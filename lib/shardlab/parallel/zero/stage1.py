@@ -11,7 +11,7 @@ optimizers that look at shapes, the whole. A parameter's `data` are views of the
 
 First the naive version, which shows who owns what; then the one in practice. An all_reduce is a reduce_scatter and an
 all_gather. The owner needs no more than the first half of it, and the second half may as well carry new weights as
-gradients: what plain data parallelism sends, and 1/N of the optimizer's states. Stage 2 is in `zero2`.
+gradients: what plain data parallelism sends, and 1/N of the optimizer's states. Stage 2 is in `stage2`.
 
 Source: Rajbhandari et al. 2020, "ZeRO" (SC20), sections 5.1 and 7.2.1; torch.distributed.optim.ZeroRedundancyOptimizer.
 """
@@ -25,7 +25,7 @@ from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
 from shardlab.parallel.ddp import DEFAULT_CAP_MB, FIRST_BUCKET_BYTES, MIB, _broadcast_tensors, assign_buckets
-from shardlab.parallel.zero_bucket import Bucket, Shard, all_gather, check_same_on_every_rank
+from shardlab.parallel.zero.bucket import Bucket, Shard, all_gather, check_same_on_every_rank
 
 # They treat each element by itself, so that parameters may be cut anywhere. A class unknown here gets whole parameters.
 ELEMENTWISE = {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad}

@@ -1,4 +1,4 @@
-"""Where optimizer states lie in a file and in buffers, for `file_offload`.
+"""Where optimizer states lie in a file and in buffers, for `file`.
 
 Vocabulary. A *span* is one state of a parameter, such as exp_avg, or a part of it, in the file. A *piece* is an
 interval of a parameter, flattened, with the spans of all its states. A *chunk* is as many pieces as fit a buffer.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from shardlab.parallel.offload import local
+from shardlab.parallel.offload.host import local
 
 ALIGN = 64  # elements, between pieces of a parameter: a vectorised kernel rounds its last few by other code
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from shardlab.parallel.parts import Part, held
-from shardlab.parallel.state import (
+from shardlab.parallel.state.names import (
     Described,
     OptimizerMemory,
     check_names,
@@ -23,7 +22,8 @@ from shardlab.parallel.state import (
     optimizer_state,
     weights_have_changed,
 )
-from shardlab.parallel.together import everybody_calls, from_rank_0, rank, world_size
+from shardlab.parallel.state.parts import Part, held
+from shardlab.parallel.state.together import everybody_calls, from_rank_0, rank, world_size
 
 
 def full_state_dict(model: nn.Module, *, timeout_s: float = 30.0) -> dict[str, Tensor]:

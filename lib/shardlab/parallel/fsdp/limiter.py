@@ -1,0 +1,28 @@
+"""How far the host may run ahead of a GPU. Source: Zhao et al. 2023, section 3.4.2."""
+
+from collections import deque
+
+import torch
+
+MAX_GATHERED = 2  # units whose parameters the host has asked for and the GPU not yet freed
+
+
+class RateLimiter:
+    """Keeps the host from asking for more whole parameters than the GPU has memory for.
+
+    The host queues an all_gather, and memory for it, long before the GPU computes; so it waits until the GPU has come
+    past the unit before the last. On a CPU nothing runs ahead: program order is the limit.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self.limited = device, True
+        self._freed: deque = deque()  # events on the computation's stream
+
+    def freed(self) -> None:
+        if self._device.type != "cpu":
+            self._freed.append(torch.get_device_module(self._device).current_stream().record_event())
+
+    def wait(self) -> None:
+        if len(self._freed) >= MAX_GATHERED:
+            event = self._freed.popleft()
+            event.synchronize() if self.limited else None

@@ -1,0 +1,79 @@
+"""Tensors in the nested structures that modules take and return, and hooks on them."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """`tree` with `fn` applied to each tensor in it: through lists, (named) tuples, dicts and dataclasses.
+
+    What `fn` leaves as it is, is not copied: the same object comes back.
+    """
+    if isinstance(tree, Tensor):
+        return fn(tree)
+    if isinstance(tree, (list, tuple)):
+        new = [map_tensors(fn, branch) for branch in tree]
+        same = all(a is b for a, b in zip(tree, new, strict=True))
+        return tree if same else tree._make(new) if hasattr(tree, "_make") else type(tree)(new)
+    if is_dict := isinstance(tree, dict):
+        old = tree
+    elif is_dataclass(tree) and not isinstance(tree, type):
+        old = {f.name: getattr(tree, f.name) for f in fields(tree)}
+    else:
+        return tree
+    changed = {key: new for key, value in old.items() if (new := map_tensors(fn, value)) is not value}
+    if changed:
+        tree = copy.copy(tree)
+        for key, value in changed.items():
+            tree.__setitem__(key, value) if is_dict else object.__setattr__(tree, key, value)
+    return tree
+
+
+def cast(dtype: torch.dtype | None, tree: Any) -> Any:
+    """Floating-point tensors to `dtype`; None leaves them."""
+    return tree if dtype is None else map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, tree)
+
+
+def with_gradient(tree: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    map_tensors(lambda t: found.append(t) or t if t.requires_grad else t, tree)
+    return found
+
+
+def before_backward(t: Tensor, hook: Callable[[Any], None]) -> None:
+    """Call `hook` when backward is about to enter the operation that made `t`.
+
+    A hook on `t` itself would be lost if `t` is a view and somebody writes to it in place, which takes it out of the
+    graph: what it is a view of stays there.
+    """
+    node = t.grad_fn if t._base is None else t._base.grad_fn
+    if node is None:
+        t.register_hook(hook)
+    else:
+        node.register_prehook(hook)
+
+
+def after_backward(tree: Any, call: Callable[[], None]) -> Any:
+    """`tree` with its tensors passed through an autograd function: `call()` when all their gradients are there."""
+    tensors = with_gradient(tree)
+    if not tensors:
+        return tree
+    watched = iter(_AfterBackward.apply(call, *tensors))
+    return map_tensors(lambda t: next(watched) if t.requires_grad else t, tree)
+
+
+class _AfterBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, call: Callable[[], None], *tensors: Tensor):
+        ctx.call = call
+        return tensors
+
+    @staticmethod
+    def backward(ctx, *gradients: Tensor):
+        ctx.call()
+        return None, *gradients
