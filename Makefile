@@ -17,7 +17,7 @@ test: setup ## run the tests, but for those that take minutes
 	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadfile
 
 slow: setup ## run the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
 
 lab: setup ## open JupyterLab on the first lesson
 	$(BIN)/jupyter lab $(firstword $(wildcard course/00_*.ipynb) course)

@@ -17,8 +17,7 @@ from training import train, train_alone, uneven
 
 from shardlab import launch
 from shardlab.measure.memory import MemoryTracker
-from shardlab.parallel import precision
-from shardlab.parallel.precision import MasterWeights, StochasticRounding, cast_buffers, stochastic_round_
+from shardlab.parallel.precision import MasterWeights, StochasticRounding, cast_buffers, stochastic_round_, weights
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 cloudpickle.register_pickle_by_value(sys.modules[train.__module__])
@@ -33,7 +32,7 @@ OPTIMIZERS = [
 
 def test_the_notes_ranges_are_torchs():
     """Largest, smallest normal and eps, as the note's table gives them."""
-    rows = re.findall(r"^ +(b?float\d+) {2,}(\S.*?) {2,}(\S+) {2,}(\S+)$", precision.__doc__, re.MULTILINE)
+    rows = re.findall(r"^ +(b?float\d+) {2,}(\S.*?) {2,}(\S+) {2,}(\S+)$", weights.__doc__, re.MULTILINE)
     assert [name for name, *_ in rows] == ["float32", "bfloat16", "float16"]
     for name, *figures in rows:
         info = torch.finfo(getattr(torch, name))

@@ -9,7 +9,7 @@ STATES = {"parameters": "parameters", "gradients": "gradients", "optimizer_state
 
 
 def show(result: dict) -> None:
-    console = Console(width=max(100, Console().width))
+    console = Console(width=max(120, Console().width))
     tokens = f"{result['micro_batch']} x {result['seq_len']} tokens"
     setting = f"{result['model']}, {result['world_size']} ranks, {tokens} each"
     if rows := result["rows"]:
