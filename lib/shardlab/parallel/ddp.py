@@ -76,7 +76,7 @@ class DDP(nn.Module):
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}  # a tied weight counts once
         if not self.names:
             raise RuntimeError("DDP has nothing to do: no parameter of the module requires a gradient")
-        _check_same_on_every_rank(module, process_group)
+        check_same_on_every_rank([*module.named_parameters(), *module.named_buffers()], process_group)
         _broadcast(module, process_group)
         caps = (FIRST_BUCKET_BYTES, DEFAULT_CAP_MB * MIB) if bucket_cap_mb is None else (int(bucket_cap_mb * MIB),) * 2
         self.buckets = [_Bucket(params) for params in assign_buckets(list(self.names), *caps)]
@@ -90,7 +90,7 @@ class DDP(nn.Module):
         if self._sync and torch.is_grad_enabled():
             self._prepare_backward()
         if self.broadcast_buffers and self._sync:
-            _broadcast_tensors(self.module.buffers(), self.group)
+            broadcast_tensors(self.module.buffers(), self.group)
         return self.module(*args, **kwargs)
 
     @contextmanager
@@ -217,8 +217,8 @@ def assign_buckets(params: list[nn.Parameter], first_cap_bytes: int, cap_bytes: 
     return closed + list(opened.values())
 
 
-def _check_same_on_every_rank(module: nn.Module, group: dist.ProcessGroup | None) -> None:
-    tensors = [*module.named_parameters(), *module.named_buffers()]
+def check_same_on_every_rank(tensors: list[tuple[str, Tensor]], group: dist.ProcessGroup | None) -> None:
+    """Raise RuntimeError on the first whose name, shape, dtype or training differs; sends the names to all."""
     mine = [f"{name} {list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in tensors]
     everyone: list = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, mine, group=group)
@@ -231,9 +231,9 @@ def _check_same_on_every_rank(module: nn.Module, group: dist.ProcessGroup | None
 
 def _broadcast(module: nn.Module, group: dist.ProcessGroup | None) -> None:
     """Start from rank 0's weights: ranks that begin apart stay apart, since only gradients are averaged."""
-    _broadcast_tensors([*module.parameters(), *module.buffers()], group)
+    broadcast_tensors([*module.parameters(), *module.buffers()], group)
 
 
-def _broadcast_tensors(tensors, group: dist.ProcessGroup | None) -> None:
+def broadcast_tensors(tensors, group: dist.ProcessGroup | None) -> None:
     for t in tensors:
         dist.broadcast(t.detach(), group_src=0, group=group)

@@ -21,7 +21,7 @@ Source: for slices of every bucket rather than of the whole model, so that a buc
 as soon as it is full, Megatron-LM's distributed optimizer.
 """
 
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -165,16 +165,3 @@ def _whole(params: list[nn.Parameter], world_size: int) -> tuple[dict[nn.Paramet
 
 def _numel(params: list[nn.Parameter]) -> int:
     return sum(p.numel() for p in params)
-
-
-def check_same_on_every_rank(
-    params: list[nn.Parameter], names: dict[nn.Parameter, str], group: dist.ProcessGroup | None
-) -> None:
-    mine = [f"{names[p]} {list(p.shape)} {p.dtype}{' trained' * p.requires_grad}" for p in params]
-    everyone: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, mine, group=group)
-    me = dist.get_rank(group)
-    for rank, theirs in enumerate(everyone):
-        for a, b in zip_longest(mine, theirs, fillvalue="nothing more"):
-            if a != b:
-                raise RuntimeError(f"parameters differ between ranks: rank {me} has {a}, rank {rank} has {b}")

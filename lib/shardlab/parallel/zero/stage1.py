@@ -24,8 +24,15 @@ import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
-from shardlab.parallel.ddp import DEFAULT_CAP_MB, FIRST_BUCKET_BYTES, MIB, _broadcast_tensors, assign_buckets
-from shardlab.parallel.zero.bucket import Bucket, Shard, all_gather, check_same_on_every_rank
+from shardlab.parallel.ddp import (
+    DEFAULT_CAP_MB,
+    FIRST_BUCKET_BYTES,
+    MIB,
+    assign_buckets,
+    broadcast_tensors,
+    check_same_on_every_rank,
+)
+from shardlab.parallel.zero.bucket import Bucket, Shard, all_gather
 
 # They treat each element by itself, so that parameters may be cut anywhere. A class unknown here gets whole parameters.
 ELEMENTWISE = {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad}
@@ -121,8 +128,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         params, number = group["params"], len(self.names)
         names = group.get("param_names") or [f"parameter {number + i}" for i in range(len(params))]
         self.names |= dict(zip(params, names, strict=True))
-        check_same_on_every_rank(params, self.names, self.process_group)
-        _broadcast_tensors([p for p in params if not p.requires_grad], self.process_group)
+        check_same_on_every_rank([(self.names[p], p) for p in params], self.process_group)
+        broadcast_tensors([p for p in params if not p.requires_grad], self.process_group)
         dealt = assign_buckets([p for p in params if p.requires_grad], *self._caps)
         new = [Bucket(bucket, self.elementwise, self.process_group, self.names) for bucket in dealt]
         self.buckets += new

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from shardlab.parallel.ddp import _broadcast_tensors
+from shardlab.parallel.ddp import broadcast_tensors
 from shardlab.parallel.zero.bucket import Bucket
 from shardlab.parallel.zero.stage1 import ZeroRedundancyOptimizer
 
@@ -43,14 +43,14 @@ class ShardedDataParallel(nn.Module):
         self._sync = True  # whether the next forward asks its backward to communicate
         self._armed = False  # whether the next backward communicates
         frozen = [p for p in module.parameters() if not p.requires_grad]  # the others got rank 0's in the optimizer
-        _broadcast_tensors([*frozen, *module.buffers()], self.group)
+        broadcast_tensors([*frozen, *module.buffers()], self.group)
         self._adopt_buckets()
 
     def forward(self, *args, **kwargs):
         if self._sync and torch.is_grad_enabled():
             self._prepare_backward()
         if self._sync and self.broadcast_buffers:
-            _broadcast_tensors(self.module.buffers(), self.group)
+            broadcast_tensors(self.module.buffers(), self.group)
         return self.module(*args, **kwargs)
 
     @contextmanager
