@@ -95,7 +95,9 @@ def check_elastic(root, make, same, chosen: dict[int, tuple]) -> int:
     for (resumed_as, saved_as), ranks in resumed.items():
         what = f"saved as {saved_as}, resumed as {resumed_as}"
         if resumed_as == saved_as:
-            assert ranks == saved[saved_as], what
+            assert [held for held, _ in ranks] == [held for held, _ in saved[saved_as]], what
+            if not resumed_as.startswith("torch_ddp"):  # it deals out its buckets anew after its first backward
+                assert ranks == saved[saved_as], what
         torch.testing.assert_close(ranks[0][1], expected, **same, msg=lambda m, what=what: f"{what}: {m}")
     return len(resumed)
 

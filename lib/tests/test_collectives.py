@@ -235,7 +235,7 @@ def seconds(call) -> float:
 @pytest.mark.parametrize("n", [2, 3])
 def test_times_over_a_link_are_the_formulas(n):
     for name, (took, formula) in launch(timed, n, device="cpu", network=SLOW)[0].items():
-        assert 0.95 < took / formula < 1.5, f"{name}: {took:.3f} s, not {formula:.3f} s"
+        assert 0.95 < took / formula < 2, f"{name}: {took:.3f} s, not {formula:.3f} s"
 
 
 # Groups, large tensors, parameters, errors

@@ -16,11 +16,9 @@ from shardlab.parallel.ddp import DDP
 from shardlab.parallel.fsdp import fully_shard
 from shardlab.parallel.fsdp.flat_parameter import FlatParameter
 from shardlab.parallel.offload.host import local
+from shardlab.parallel.quantised import AdamW8bit, LoRALinear, NF4Weight, add_lora, nf4_bytes
 from shardlab.parallel.state import checkpoint
 from shardlab.parallel.zero import ZeroRedundancyOptimizer
-
-pytest.importorskip("torchao", reason='an optional extra: pip install "shardlab[quantised]"')
-from shardlab.parallel.quantised import AdamW8bit, LoRALinear, NF4Weight, add_lora, nf4_bytes  # noqa: E402
 
 for module in (sys.modules[__name__], training):
     cloudpickle.register_pickle_by_value(module)
@@ -251,4 +249,4 @@ def test_the_import_says_nothing():
 def test_without_torchao_the_remedy_is_named():
     code = "import sys; sys.modules['torchao'] = None; import shardlab.parallel.quantised"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert 'quantised needs torchao: pip install "shardlab[quantised]"' in done.stderr
+    assert 'quantised needs torchao: pip install "torchao>=0.18,<0.19"' in done.stderr
