@@ -3,13 +3,15 @@
     optimizer = ZeroRedundancyOptimizer(model.parameters(), AdamW, lr=1e-3)     # stage 1
     model = ShardedDataParallel(model, optimizer)                               # stage 2
 
-Read in this order: `bucket` (where parameters and gradients live, and who owns what), `stage1`, `stage2`.
+Read in this order: `naive` (the idea), `bucket` (where parameters and gradients live, and who owns what), `stage1`,
+`stage2`.
 
 Source: Rajbhandari et al. 2020, "ZeRO" (SC20).
 """
 
 from shardlab.parallel.zero.bucket import Shard
-from shardlab.parallel.zero.stage1 import NaiveZeRO, ZeroRedundancyOptimizer
+from shardlab.parallel.zero.naive import NaiveZeRO
+from shardlab.parallel.zero.stage1 import ZeroRedundancyOptimizer
 from shardlab.parallel.zero.stage2 import ShardedDataParallel
 
 __all__ = ["NaiveZeRO", "Shard", "ShardedDataParallel", "ZeroRedundancyOptimizer"]

@@ -9,9 +9,8 @@ optimizers that look at shapes, the whole. A parameter's `data` are views of the
     optim.step                shard_param       the owner's new weights, in place
     all_gather                the bucket        everybody's new weights, in place
 
-First the naive version, which shows who owns what; then the one in practice. An all_reduce is a reduce_scatter and an
-all_gather. The owner needs no more than the first half of it, and the second half may as well carry new weights as
-gradients: what plain data parallelism sends, and 1/N of the optimizer's states. Stage 2 is in `stage2`.
+An all_reduce is a reduce_scatter and an all_gather. The owner needs no more than the first half of it, and the second
+half may as well carry new weights as gradients: what plain data parallelism sends, and 1/N of the optimizer's states.
 
 Source: Rajbhandari et al. 2020, "ZeRO" (SC20), sections 5.1 and 7.2.1; torch.distributed.optim.ZeroRedundancyOptimizer.
 """
@@ -38,31 +37,6 @@ from shardlab.parallel.zero.bucket import Bucket, Shard, all_gather
 ELEMENTWISE = {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad}
 ELEMENTWISE |= {optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD}
 UNSHARDABLE = (optim.LBFGS, optim.SparseAdam)  # one looks at all parameters at once, one at sparse gradients
-
-
-class NaiveZeRO:
-    """Deal whole parameters out to the ranks; average each gradient, let its owner step, broadcast what came of it.
-
-    Sends: an all_reduce of each gradient and a broadcast of each parameter from its owner: with psi bytes of
-    parameters, 2 psi (N-1)/N a rank and step, and as owner up to psi/N more, down a tree or N-1 times.
-    Keeps: 1/N of the optimizer's states, where the parameters are of a size.
-    """
-
-    def __init__(self, params, optimizer_class: type[Optimizer], **defaults) -> None:
-        self.params = list(params)
-        self.optim = optimizer_class(self.params[dist.get_rank() :: dist.get_world_size()], **defaults)
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for p in self.params:
-            dist.all_reduce(p.grad.div_(dist.get_world_size()))
-        self.optim.step()
-        for i, p in enumerate(self.params):
-            dist.broadcast(p.data, src=i % dist.get_world_size())
-
-    def zero_grad(self) -> None:
-        for p in self.params:
-            p.grad = None
 
 
 class ZeroRedundancyOptimizer(Optimizer):
