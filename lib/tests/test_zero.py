@@ -803,7 +803,7 @@ MISTAKES = {
     ),
     "frozen": (
         build_after(lambda m: m.output.requires_grad_(False)),
-        "rank 1 has output.weight [257, 9] torch.float64,",
+        "rank 0 has output.weight [257, 9] torch.float64 trained",  # in either rank's message
     ),
     "more": (build_after(lambda m: setattr(m, "extra", nn.Linear(9, 4))), "rank 1 has extra.weight [4, 9]"),
     "LBFGS": (build_after(lambda m: None, optimizer_class=optim.LBFGS), "LBFGS can't be sharded"),
