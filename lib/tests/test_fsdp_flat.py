@@ -25,7 +25,13 @@ from training import CLOSE, Mixer, decoder, samples, train, train_alone, uneven
 from shardlab import launch
 from shardlab.measure.traffic import record_traffic, wire_bytes
 from shardlab.model import Block
-from shardlab.parallel.fsdp import FlatParameter, FSDPModule, FullyShardedDataParallel, flat_intervals
+from shardlab.parallel.fsdp import (
+    FlatParameter,
+    FSDPModule,
+    FullyShardedDataParallel,
+    flat_intervals,
+    fully_shard,
+)
 
 for module in map(sys.modules.get, {__name__, *(f.__module__ for f in (adamw, states, train))}):
     cloudpickle.register_pickle_by_value(module)  # ranks need not import pytest
@@ -349,3 +355,41 @@ def test_bytes_sent_and_kept(world_size):
             assert ours["backward"]["gradients"] == sum(padded(n)) / n, name
             assert ours["backward"]["unsharded"] == ours["between"]["buckets"] == 0, name
             assert ours["peak"] <= theirs["peak"], name
+
+
+class Forked(nn.Module):
+    """Of its two layers, an odd number of elements each, a forward uses the one that it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(3, 3) for _ in range(2))
+
+    def forward(self, x, use: int):
+        return self.layers[use](x).square().sum()
+
+
+def test_gradients_add_up_and_an_unused_parameters_is_zero():
+    """Two backwards, both communicating, through the first of two layers: the mean over ranks, added up, and zeros."""
+
+    def ranks():
+        model = Forked()
+        fully_shard(model, layout=FlatParameter)
+        torch.use_deterministic_algorithms(True)  # fills what torch.empty returns with nan
+        for _ in range(2):
+            model(torch.full((1, 3), 1.0 + dist.get_rank()), 0).backward()
+        [flat] = model.parameters()
+        shards = [torch.empty_like(flat.grad) for _ in range(2)]
+        dist.all_gather(shards, flat.grad)
+        return torch.cat(shards)
+
+    def alone():
+        model = Forked()
+        for _ in range(2):
+            for rank in range(2):
+                (model(torch.full((1, 3), 1.0 + rank), 0) / 2).backward()
+        return torch.cat([p.grad.flatten() for p in model.layers[0].parameters()])
+
+    expected = torch.cat([alone(), torch.zeros(12)])
+    for found in launch(ranks, 2):
+        torch.testing.assert_close(found, expected)
