@@ -17,7 +17,7 @@ from shardlab import LaunchError, launch
 from shardlab.parallel.offload import FileOffloadOptimizer
 from shardlab.parallel.offload import file as file_offload
 from shardlab.parallel.offload.file_layout import ALIGN
-from shardlab.parallel.offload.host import local
+from shardlab.parallel.precision.weights import local
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(sys.modules[train.__module__])

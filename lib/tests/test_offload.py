@@ -18,7 +18,7 @@ from shardlab import launch
 from shardlab.parallel.ddp import DDP
 from shardlab.parallel.fsdp import fully_shard as our_fully_shard
 from shardlab.parallel.offload import CPUOffloadOptimizer
-from shardlab.parallel.offload.host import local
+from shardlab.parallel.precision.weights import local
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(sys.modules[train.__module__])

@@ -53,26 +53,18 @@ def watch_waits(waiting: Callable[[bool], object]) -> Iterator[None]:
 
 @contextmanager
 def watch_forward(module: nn.Module, before: Callable, after: Callable) -> Iterator[None]:
-    handles = (
+    with (
         module.register_forward_pre_hook(before, prepend=True),
         module.register_forward_hook(after, always_call=True),
-    )
-    try:
+    ):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
 def watch_steps(before: Callable, after: Callable) -> Iterator[None]:
     """Of every torch optimizer: `before` and `after` get the optimizer first."""
-    handles = register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)
-    try:
+    with register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

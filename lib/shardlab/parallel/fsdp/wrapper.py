@@ -29,6 +29,7 @@ from torch.distributed.fsdp import (
 from shardlab.parallel.fsdp.api import make_unit, schedule_of
 from shardlab.parallel.fsdp.flat_parameter import FlatParameter, OrigParams
 from shardlab.parallel.fsdp.ranks import Ranks, current_device, ranks_of
+from shardlab.parallel.precision import cast_buffers
 
 HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
 KEEPS_WHOLE_PARAMETERS = (
@@ -80,7 +81,8 @@ class FullyShardedDataParallel(nn.Module):
             "reshard_after_forward": False if self._keeps_whole_parameters else None,
             "on_cpu": cpu_offload is not None and cpu_offload.offload_params,
         }
-        _cast_buffers(module, mixed_precision.buffer_dtype)
+        if mixed_precision.buffer_dtype is not None:
+            cast_buffers(module, mixed_precision.buffer_dtype)
         for inner in chosen_units(module, auto_wrap_policy):
             policy = _policy(mixed_precision, mixed_precision.cast_forward_inputs)
             make_unit([inner], self._ranks, mp_policy=policy, **options)
@@ -218,9 +220,3 @@ def _policy(mixed_precision: MixedPrecision, cast_inputs: bool) -> MixedPrecisio
     return MixedPrecisionPolicy(
         mixed_precision.param_dtype, mixed_precision.reduce_dtype, cast_forward_inputs=cast_inputs
     )
-
-
-def _cast_buffers(module: nn.Module, dtype: torch.dtype | None) -> None:
-    for b in module.buffers():
-        if dtype is not None and b.is_floating_point():
-            b.data = b.data.to(dtype)

@@ -37,7 +37,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shardlab.parallel.offload.file_layout import Piece, Span, chunks, elementwise_states, layout, placed, rounded_up
-from shardlab.parallel.offload.host import hyperparameters, local
+from shardlab.parallel.offload.host import hyperparameters
+from shardlab.parallel.precision.weights import local
 
 N_BUFFERS = 3
 

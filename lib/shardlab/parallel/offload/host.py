@@ -26,6 +26,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from shardlab.parallel.precision.weights import local
+
 
 class CPUOffloadOptimizer(Optimizer):
     """Run `optimizer_class` on the host, a parameter at a time: any that treats each parameter by itself.
@@ -177,11 +179,6 @@ class CPUOffloadOptimizer(Optimizer):
                 states = {0: state_dict["state"][index]} if index in state_dict["state"] else {}
                 self._optimizers[p].load_state_dict({"state": states, "param_groups": [{**saved, "params": [0]}]})
                 self.state[p] = self._optimizers[p].state[self._host[p]]
-
-
-def local(t: Tensor) -> Tensor:
-    """What this rank holds of a tensor, without its history."""
-    return (t.to_local() if isinstance(t, DTensor) else t).detach()
 
 
 def _version(p: nn.Parameter) -> tuple[int, int]:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shardlab.parallel.precision.weights import _local
+from shardlab.parallel.precision.weights import local
 
 
 class GradScaler:
@@ -186,7 +186,7 @@ def _gradients(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         for i, p in enumerate(group["params"]):
             name = group["param_names"][i] if "param_names" in group else f"parameter {i} of group {g}"
             if p.grad is not None:
-                found[name] = _local(p.grad)
+                found[name] = local(p.grad)
     return found
 
 

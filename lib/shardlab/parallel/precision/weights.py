@@ -127,7 +127,7 @@ class StochasticRounding(_StepsInFloat32):
         return p if p.element_size() >= 4 else nn.Parameter(p.detach().float())
 
     def _store(self, p: nn.Parameter, weight: Tensor) -> None:
-        stochastic_round_(_local(p), _local(weight), self._generator(p))
+        stochastic_round_(local(p), local(weight), self._generator(p))
 
     def _generator(self, p: nn.Parameter) -> torch.Generator:
         key = p.device, _shard_number(p)
@@ -158,15 +158,15 @@ def cast_buffers(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
     After `module.to(torch.bfloat16)`, which casts buffers too; counters and masks stay what they are.
     """
-    for owner in module.modules():
-        for name, buffer in owner.named_buffers(recurse=False):
-            if buffer.is_floating_point():
-                setattr(owner, name, buffer.to(dtype))
+    for buffer in module.buffers():
+        if buffer.is_floating_point():
+            buffer.data = buffer.data.to(dtype)
     return module
 
 
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+def local(t: Tensor) -> Tensor:
+    """What this rank holds of a tensor, without its history."""
+    return (t.to_local() if isinstance(t, DTensor) else t).detach()
 
 
 def _shard_number(p: nn.Parameter) -> int:

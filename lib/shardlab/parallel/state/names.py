@@ -26,7 +26,8 @@ from torch.optim import Optimizer
 
 from shardlab.parallel.fsdp.flat_parameter import PREFIX, FlatInterval, FlatParameter, flat_intervals
 from shardlab.parallel.offload import FileOffloadOptimizer
-from shardlab.parallel.offload.host import CPUOffloadOptimizer, hyperparameters, local
+from shardlab.parallel.offload.host import CPUOffloadOptimizer, hyperparameters
+from shardlab.parallel.precision.weights import local
 from shardlab.parallel.state.parts import Part
 from shardlab.parallel.state.together import rank
 from shardlab.parallel.zero import ZeroRedundancyOptimizer
