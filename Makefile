@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow lab course bench lint release grade feedback clean
+.PHONY: help setup demo test slow look lab course bench lint release grade feedback clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -14,10 +14,14 @@ demo: setup ## run one lab on 4 CPU ranks, grade a small class, print the grade 
 	$(BIN)/shardlab demo
 
 test: setup ## run the tests, but for those that take minutes
-	$(BIN)/python -m pytest -m 'not slow' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'not slow and not browser' -n 2 --dist loadfile
 
 slow: setup ## run the tests that take minutes
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'slow and not browser' -n 2 --dist loadfile
+
+look: setup ## open every figure and widget in a real browser; pictures in build/pictures
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest lib/tests/browser -m browser
 
 lab: setup ## open JupyterLab on the first lesson
 	$(BIN)/jupyter lab $(firstword $(wildcard course/00_*.ipynb) course)

@@ -98,10 +98,22 @@ def bench_parallel(json_file: JsonFile = None) -> None:
     _write(_measure("parallel"), json_file)
 
 
+@bench.command("interconnect")
+def bench_interconnect(json_file: JsonFile = None) -> None:
+    """The simulated network: its times beside the formulas, and what bucketing, overlap and hybrid sharding gain."""
+    _write(_measure("interconnect"), json_file)
+
+
+@bench.command("shaped")
+def bench_shaped(json_file: JsonFile = None) -> None:
+    """The simulated network beside a real one, shaped by Linux, where this machine allows that."""
+    _write(_measure("shaped"), json_file)
+
+
 @bench.command("all")
 def bench_all(json_file: JsonFile = None) -> None:
     """All of them, in one file."""
-    _write({name: _measure(name) for name in ("launch", "ddp", "parallel")}, json_file)
+    _write({name: _measure(name) for name in ("launch", "ddp", "parallel", "interconnect", "shaped")}, json_file)
 
 
 def _measure(name: str) -> dict:

@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import torch._C._distributed_c10d as c10d
+import torch.distributed as dist
 
 BUFFER_ENTRIES = 20_000  # the recorder's ring: older collectives are forgotten
 
@@ -49,6 +50,8 @@ class Collective:
     shape: tuple[tuple[int, ...], ...]
     issued_s: float  # seconds since the epoch
     where: str  # "file.py:12 in train_step", the innermost frame outside torch
+    state: str = "issued"  # then "started", which gloo does not tell, and "finished"
+    members: tuple[int, ...] = ()  # the ranks of its group, as the whole job numbers them
 
     @property
     def signature(self) -> str:
@@ -72,8 +75,9 @@ def collectives(last: int | None = None) -> list[Collective]:
     dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
     if dump is None:
         return []
-    trace = pickle.loads(dump())
-    return [_parse(entry) for entry in _as_asked_for(trace.get("entries", []))[-(last or 0) :]]
+    entries = _as_asked_for(pickle.loads(dump()).get("entries", []))[-(last or 0) :]
+    members = {name: _members(name) for name in {entry["process_group"][0] for entry in entries}}
+    return [_parse(entry, members[entry["process_group"][0]]) for entry in entries]
 
 
 def _as_asked_for(entries: list[dict]) -> list[dict]:
@@ -91,7 +95,7 @@ def _as_asked_for(entries: list[dict]) -> list[dict]:
         if _kind(entry) != "all_reduce" or not asked.lstrip("_").startswith("reduce_scatter"):
             found.append(entry)
             continue
-        n = _group_size(group)
+        n = len(_members(group)) or 1
         if asked == "reduce_scatter" and group in lists and len(lists[group]["input_sizes"]) < n:
             lists[group]["input_sizes"] += entry["input_sizes"]
             lists[group]["input_dtypes"] += entry["input_dtypes"]
@@ -109,11 +113,17 @@ def _asked_for(entry: dict) -> str:
     return next(names, "")
 
 
-def _group_size(name: str) -> int:
+def _members(name: str) -> tuple[int, ...]:
     try:
-        return c10d._resolve_process_group(name).size()
-    except RuntimeError:  # destroyed meanwhile
-        return 1
+        return tuple(dist.get_process_group_ranks(c10d._resolve_process_group(name)))
+    except (RuntimeError, KeyError):  # destroyed meanwhile
+        return ()
+
+
+def _state(entry: dict) -> str:
+    if entry["profiling_name"].startswith("nccl"):
+        return {"completed": "finished", "started": "started"}.get(entry.get("state"), "issued")
+    return "finished" if entry.get("retired") else "issued"
 
 
 def _kind(entry: dict) -> str:
@@ -122,7 +132,7 @@ def _kind(entry: dict) -> str:
     return _KINDS.get(name, name)
 
 
-def _parse(entry: dict) -> Collective:
+def _parse(entry: dict, members: tuple[int, ...] = ()) -> Collective:
     inputs, outputs = entry["input_sizes"], entry["output_sizes"]
     return Collective(
         seq=entry["collective_seq_id"],
@@ -134,6 +144,8 @@ def _parse(entry: dict) -> Collective:
         shape=tuple(tuple(s) for s in inputs),
         issued_s=entry["time_created_ns"] / 1e9,
         where=where(entry.get("frames", [])),
+        state=_state(entry),
+        members=members,
     )
 
 

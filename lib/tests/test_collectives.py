@@ -17,6 +17,7 @@ from shardlab import LaunchError, launch
 from shardlab.measure.traffic import record_traffic
 from shardlab.parallel import collectives as ours
 from shardlab.simulate.link import Link
+from shardlab.simulate.network import Network
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 
@@ -191,16 +192,16 @@ def test_steps_and_bytes_are_the_formulas(n):
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 7])
-def test_seconds_are_the_links(n):
-    """The simulated link derives its times by itself: two derivations of one formula."""
-    link, size = Link(bandwidth_bytes_per_s=1000.0, latency_s=0.25), 7000
-    pairs = [
-        (ours.ring_all_reduce_cost, link.all_reduce_s),
-        (ours.ring_reduce_scatter_cost, link.reduce_scatter_s),
-        (ours.ring_all_gather_cost, link.all_gather_s),
-    ]
-    for cost, link_s in pairs:
-        assert cost(size, n).seconds(link.latency_s, link.bandwidth_bytes_per_s) == pytest.approx(link_s(size, n))
+def test_seconds_are_the_networks(n):
+    """The simulated network counts the messages of each round by itself: two derivations of one formula."""
+    network, size = Network(1, n, Link(bandwidth_bytes_per_s=1000.0, latency_s=0.25)), 7000
+    costs = {
+        "all_reduce": ours.ring_all_reduce_cost,
+        "reduce_scatter": ours.ring_reduce_scatter_cost,
+        "all_gather": ours.ring_all_gather_cost,
+    }
+    for kind, cost in costs.items():
+        assert cost(size, n).seconds(0.25, 1000.0) == pytest.approx(network.seconds(kind, size, range(n)))
 
 
 def timed() -> dict[str, tuple]:

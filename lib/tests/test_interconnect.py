@@ -17,6 +17,7 @@ from shardlab.model import ModelConfig, Transformer
 from shardlab.parallel.ddp import DDP
 from shardlab.simulate import interconnect
 from shardlab.simulate.link import Link
+from shardlab.simulate.network import Network
 
 SMALL = ModelConfig(vocab_size=256, dim=64, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=96, max_seq_len=64)
 SLOW = "100 Mb/s, 5 ms"  # so slow that this machine's own time is small beside it
@@ -47,19 +48,6 @@ def test_words_that_say_no_link_are_refused_with_an_example(words):
 def test_a_link_that_can_not_be_is_refused(bandwidth, latency_s):
     with pytest.raises(ValueError, match="a bandwidth above 0 and a latency of 0 or more"):
         Link(bandwidth, latency_s)
-
-
-@pytest.mark.parametrize("n", [1, 2, 4, 7])
-def test_formulas(n):
-    """Thakur, Rabenseifner & Gropp 2005: steps of the ring times latency, and bytes a rank sends over bandwidth."""
-    link, size = Link(bandwidth_bytes_per_s=1000.0, latency_s=0.25), 7000
-    gather = (n - 1) * 0.25 + (n - 1) / n * 7
-    assert link.all_gather_s(size, n) == link.reduce_scatter_s(size, n) == pytest.approx(gather)
-    assert link.all_to_all_s(size, n) == pytest.approx(gather)
-    assert link.all_reduce_s(size, n) == pytest.approx(2 * gather)
-    assert link.barrier_s(0, n) == pytest.approx(2 * (n - 1) * 0.25)
-    assert link.broadcast_s(size, n) == link.reduce_s(size, n) == pytest.approx((n - 1) * 0.25 + (n > 1) * 7)
-    assert link.send_s(size, 2) == pytest.approx(0.25 + 7)
 
 
 # ------------------------------------------------------------------------------------------------------------ on ranks
@@ -109,7 +97,7 @@ def exchange() -> dict[str, torch.Tensor]:
 
 def timed() -> list[tuple[str, int, float, float]]:
     """Kind, bytes, and seconds on the wall beside the formula's, of collectives issued when all ranks are ready."""
-    link, found = Link.parse(SLOW), []
+    network, found = Network.parse(SLOW, N), []
     large, small = torch.ones(100_000), torch.ones(10)
     calls = {
         "all_reduce": lambda: dist.all_reduce(large),
@@ -119,7 +107,7 @@ def timed() -> list[tuple[str, int, float, float]]:
     }
     sizes = {"all_reduce": 400_000, "all_gather": 800_000, "broadcast": 400_000, "barrier": 0}
     for kind, call in calls.items():
-        expected, times = getattr(link, f"{kind}_s")(sizes[kind], N), []
+        expected, times = network.seconds(kind, sizes[kind], range(N)), []
         for _ in range(5):
             dist.all_reduce(small)
             start = time.perf_counter()
@@ -175,7 +163,7 @@ def test_a_collective_takes_the_time_of_the_formula(slow_link):
 
 
 def test_transfers_share_the_link_one_after_the_other_and_are_recorded(slow_link):
-    expected = Link.parse(SLOW).all_reduce_s(400_000, N)
+    expected = Network.parse(SLOW, N).seconds("all_reduce", 400_000, range(N))
     for *_, (log, _, wall) in slow_link:
         assert [(c.kind, c.bytes, c.world_size, c.source) for c in log] == [("all_reduce", 400_000, N, "simulated")] * 4
         assert all(c.issued_s <= c.started_s < c.finished_s for c in log)
@@ -190,6 +178,199 @@ def test_waiting_costs_no_cpu(slow_link):
         assert cpu < 0.25 * wall
 
 
-def test_a_group_without_a_link_is_refused():
-    with pytest.raises(RuntimeError, match="over which link"):
-        interconnect.SimulatedProcessGroup(dist.HashStore(), 0, 1, dist.default_pg_timeout)
+def test_a_group_without_a_network_is_refused():
+    with pytest.raises(RuntimeError, match="over which network"):
+        interconnect.SimulatedProcessGroup(dist.HashStore(), 0, (0,), dist.default_pg_timeout, "0")
+
+
+def test_a_network_for_other_ranks_is_refused_before_any_is_started():
+    for network in ("2x4 nodes, 1 GB/s inside, 100 MB/s between", Network(1, 3, Link(1e9, 0.0))):
+        with pytest.raises(ValueError, match="and the job has 4"):
+            launch(plain, 4, device="cpu", network=network)
+
+
+# ------------------------------------------------------------------------------------------------------------ clusters
+
+# So slow that this machine's own time is small beside it: 0.1 ms at least, times the load.
+CLUSTER = "2x2 nodes, 40 MB/s 2 ms inside, 10 MB/s 5 ms between"
+SIZE = 100_000  # float32
+GROUPS = ((0, 1, 2, 3), (0, 1), (2, 3), (0, 2), (1, 3))
+
+
+def calls(ranks: tuple[int, ...], group: dist.ProcessGroup) -> dict:
+    n, x = len(ranks), torch.ones(SIZE)
+    return {
+        "all_reduce": lambda: dist.all_reduce(x, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(torch.empty(SIZE), x[: SIZE // n], group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(torch.empty(SIZE // n), x, group=group),
+        "broadcast": lambda: dist.broadcast(x, ranks[0], group=group),
+        "all_to_all": lambda: dist.all_to_all_single(torch.empty(SIZE), x, group=group),
+        "barrier": lambda: dist.barrier(group=group),
+    }
+
+
+def start_to_end() -> dict:
+    """{(kind, ranks): seconds from start to end, the best of three} of collectives with the network to themselves."""
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in GROUPS}
+    found = {}
+    for ranks, group in groups.items():
+        dist.barrier()
+        if dist.get_rank() not in ranks:
+            continue
+        for kind, call in calls(ranks, group).items():
+            interconnect.clear()
+            for _ in range(3):
+                call()
+            log = interconnect.collectives()
+            assert [(c.kind, c.ranks) for c in log] == [(kind, ranks)] * 3
+            found[kind, ranks] = min(c.finished_s - c.started_s for c in log)
+    dist.barrier()
+    return found
+
+
+@pytest.mark.parametrize("extra", ["", " a rank", ", hierarchical", ", tree", ", rank 3 is 2x slower"])
+def test_a_collective_takes_what_its_group_needs_on_this_topology(extra):
+    words = CLUSTER + extra
+    network = Network.parse(words, 4)
+    for found in launch(start_to_end, 4, device="cpu", network=words):
+        for (kind, ranks), took_s in found.items():
+            expected = network.seconds(kind, 0 if kind == "barrier" else 4 * SIZE, ranks)
+            assert took_s > 0.999 * expected, (kind, ranks)
+            assert took_s < 1.1 * expected + 5e-3, (kind, ranks)
+
+
+SLOWER_CLUSTER = "2x2 nodes, 4 MB/s 2 ms inside, 2 MB/s 5 ms between"  # than ranks of a busy machine are late
+
+
+def two_at_once() -> dict:
+    """When the sharding groups' all_gathers and the replicas' all_reduces ran, both pairs issued at once."""
+    inside, between = ((0, 1), (2, 3)), ((0, 2), (1, 3))
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in inside + between}
+    mine = [group for ranks, group in groups.items() if dist.get_rank() in ranks]
+    dist.barrier()
+    interconnect.clear()
+    works = [dist.all_reduce(torch.ones(SIZE), group=group, async_op=True) for group in mine]
+    for work in works:
+        work.wait()
+    return {c.ranks: (c.started_s, c.finished_s) for c in interconnect.collectives()}
+
+
+def overlap(a: tuple[float, float], b: tuple[float, float]) -> float:
+    """The part of the shorter of two spans that lies within the other."""
+    return max(0.0, min(a[1], b[1]) - max(a[0], b[0])) / min(a[1] - a[0], b[1] - b[0])
+
+
+def test_groups_share_a_card_one_after_the_other_and_nothing_else():
+    shared, own = (
+        {ranks: span for found in launch(two_at_once, 4, device="cpu", network=words) for ranks, span in found.items()}
+        for words in (SLOWER_CLUSTER, SLOWER_CLUSTER + " a rank")
+    )
+    assert overlap(shared[0, 2], shared[1, 3]) < 0.05, "one card a node"
+    assert overlap(own[0, 2], own[1, 3]) > 0.1, "one card a rank"
+    for spans in (shared, own):
+        assert overlap(spans[0, 1], spans[2, 3]) > 0.1, "each in its node"
+    assert overlap(own[0, 1], own[0, 2]) > 0.1, "a port and a card"
+
+
+def late() -> list[interconnect.Collective]:
+    """Rank 2 comes late; then two messages in opposite directions."""
+    rank = dist.get_rank()
+    dist.barrier()
+    interconnect.clear()
+    if rank == 2:
+        time.sleep(0.2)
+    dist.all_reduce(torch.ones(SIZE))
+    x = torch.ones(SIZE)
+    if rank < 2:
+        work = dist.isend(x, 1 - rank)
+        dist.recv(torch.empty(SIZE), 1 - rank)
+        work.wait()
+    return interconnect.collectives()
+
+
+def test_the_last_rank_to_arrive_starts_it_and_opposite_messages_pass_each_other():
+    network = Network.parse(CLUSTER, 4)
+    logs = launch(late, 4, device="cpu", network=CLUSTER)
+    reduces = [log[0] for log in logs]
+    for c in reduces:
+        assert c.started_s == c.ready_s == reduces[2].ready_s
+        assert c.started_s - reduces[0].issued_s > 0.19
+    sends = [log[1] for log in logs[:2]]
+    spans = [(c.started_s, c.finished_s) for c in sends]
+    assert [c.kind for c in sends] == ["send", "send"]
+    assert overlap(*spans) > 0.1
+    for start, end in spans:
+        assert end - start > 0.999 * network.seconds("send", 4 * SIZE, (0, 1))
+
+
+def jittery() -> list[float]:
+    times = []
+    for _ in range(12):
+        interconnect.clear()
+        dist.all_reduce(torch.ones(1000))
+        times += [c.finished_s - c.started_s for c in interconnect.collectives()]
+    return times
+
+
+def test_jitter_lengthens_by_up_to_so_much_and_equally_on_every_rank():
+    words = "1 MB/s, 5 ms"
+    base = Network.parse(words, 2).seconds("all_reduce", 4000, range(2))
+    times = launch(jittery, 2, device="cpu", network=f"{words}, jitter 200%")
+    assert min(map(min, times)) > 0.999 * base
+    assert max(map(max, times)) < 3 * base + 10e-3
+    assert max(times[0]) > 1.5 * min(times[0])
+    assert times[0] == pytest.approx(times[1], abs=10e-3)
+
+
+# -------------------------------------------------------------------------------------------------------------- hooks
+
+
+def chained(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """What PowerSGD's hook does: when the first all_reduce is through, it issues another and waits for that."""
+
+    def second(future: torch.futures.Future) -> torch.Tensor:
+        n_ranks = torch.ones(1)
+        dist.all_reduce(n_ranks, async_op=True).get_future().wait()
+        return future.value()[0] / n_ranks
+
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(second)
+
+
+def averaged(cap_mb: float, hook=None) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    module = DistributedDataParallel(Transformer(SMALL), bucket_cap_mb=cap_mb)
+    if hook:
+        module.register_comm_hook(None, hook)
+    for step in range(2):
+        module.zero_grad()
+        module(*batch(0, step, dist.get_rank(), N, global_batch=2 * N, seq_len=16)).backward()
+    return [p.grad for p in module.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("network", "cap_mb"),
+    [("1 Gb/s, 2 ms", 0.1), ("infinitely fast", 25)],  # then gloo's own two threads run the hooks, and may block
+)
+def test_a_hook_may_wait_for_the_next_collective(network, cap_mb):
+    """Halving is exact: the sum of two halves is half of the sum, to the bit."""
+    simulated = launch(averaged, N, cap_mb, chained, device="cpu", network=network, timeout_s=60)
+    for found, real in zip(simulated, launch(averaged, N, cap_mb, device="cpu"), strict=True):
+        assert all(map(torch.equal, found, real))
+
+
+def groups_that_come_and_go() -> float:
+    """A second network replaces the first for the groups made after it."""
+    times = []
+    for words in ("10 MB/s, 1 ms", "1 MB/s, 1 ms"):
+        interconnect.use_network(Network.parse(words, N))
+        group = dist.new_group(backend="simulated")
+        interconnect.clear()
+        dist.all_reduce(torch.ones(25_000), group=group)
+        (c,) = interconnect.collectives()
+        times.append(c.finished_s - c.started_s)
+        dist.destroy_process_group(group)
+    return times[1] / times[0]
+
+
+def test_a_plain_job_can_have_simulated_groups_one_network_after_the_other():
+    assert all(3 < ratio < 17 for ratio in launch(groups_that_come_and_go, N, device="cpu"))

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from shardlab.simulate.link import Link
+from shardlab.simulate.network import Network
 from shardlab.simulate.overlap import bucket_timeline, finish_time, ring_all_reduce_s
 
 # Two ranks, 1 s a message, 1 byte a second: a bucket of b bytes takes 2 * (1 + b / 2) = 2 + b seconds.
@@ -22,9 +22,9 @@ def test_ring_is_2_n_minus_1_messages_of_an_nth(n_bytes, world_size, seconds):
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("n_bytes", [0, 1, 1000, 25 << 20])
 def test_prediction_and_simulation_charge_the_same(world_size, n_bytes):
-    link = Link.parse("10 Gb/s, 20 us")
-    predicted = ring_all_reduce_s(n_bytes, world_size, link.latency_s, link.bandwidth_bytes_per_s)
-    assert link.all_reduce_s(n_bytes, world_size) == pytest.approx(predicted)
+    network = Network.parse("10 Gb/s, 20 us", world_size)
+    predicted = ring_all_reduce_s(n_bytes, world_size, network.inside.latency_s, network.inside.bandwidth_bytes_per_s)
+    assert network.seconds("all_reduce", n_bytes, range(world_size)) == pytest.approx(predicted)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from shardlab import flight
+from shardlab.account import account
 
 if TYPE_CHECKING:
     from shardlab.launch.rank_process import RankProcess
@@ -46,7 +47,8 @@ def failure(ranks: list["RankProcess"]) -> LaunchError:
 
 
 def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
-    """Every waiting rank's stack; blame the one that called something else, or fewer collectives, than the others."""
+    """The account of the last collectives, and every waiting rank's stack; blame the one that called something else,
+    or fewer collectives, than the others."""
     waiting = [r for r in ranks if r.result is None] or ranks  # if all came in during the grace: too late
     head = f"no result from {_names(waiting)} within {timeout_s:g} s"
     disagreement, culprit = _disagreement(ranks)
@@ -58,7 +60,8 @@ def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
     else:
         culprit = waiting[0].number
     stacks = [f"{_state(r)}\n{_stack(r)}" for r in waiting]
-    return _error([head, disagreement, *stacks], culprit, timed_out=True)
+    known = {r.number: _log(r) for r in ranks if r.failure or r.whereabouts}
+    return _error([head, disagreement, account(known), *stacks], culprit, timed_out=True)
 
 
 def _culprit(ranks: list["RankProcess"]) -> "RankProcess":

@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from shardlab import flight
 from shardlab.launch.travel import dumps
+from shardlab.simulate.network import Network
 
 # Where the launcher's ranks meet, a URL; without it, at torchrun's store. A file needs no port, and no name server:
 # torch's TCPStore asks for the name of every peer, which takes seconds a launch where that server does not answer.
@@ -37,7 +38,7 @@ class Settings:
 
     backend: str
     device: str  # "cpu" or "cuda"
-    network: str | None  # a simulated link in words, or None for the real one
+    network: Network | None  # simulated; None for the real one
     threads: int  # of torch's CPU kernels
     collective_timeout_s: float
 
@@ -164,7 +165,7 @@ class process_group:
         if s.network is not None:
             from shardlab.simulate import interconnect
 
-            interconnect.use_link(interconnect.Link.parse(s.network))
+            interconnect.use_network(s.network)
         os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that is done early leaves while others still connect
         dist.init_process_group(
             s.backend,

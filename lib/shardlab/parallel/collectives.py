@@ -142,10 +142,14 @@ def _ring_all_gather(chunks: tuple[Tensor, ...], group) -> None:
 
 
 def _step(outgoing: Tensor, incoming: Tensor, rank: int, n: int, group) -> Tensor:
-    """Both messages are under way before either is waited for: if every rank sent first, all might wait for ever."""
-    to_next = dist.P2POp(dist.isend, outgoing, group=group, group_peer=(rank + 1) % n)
+    """Both messages are under way before either is waited for: if every rank sent first, all might wait for ever.
+
+    The receive comes first: gloo's word that it is ready for a message goes down the same connection as its own
+    message, and with two ranks would wait behind it, so that the two directions would take turns.
+    """
     from_previous = dist.P2POp(dist.irecv, incoming, group=group, group_peer=(rank - 1) % n)
-    for work in dist.batch_isend_irecv([to_next, from_previous]):
+    to_next = dist.P2POp(dist.isend, outgoing, group=group, group_peer=(rank + 1) % n)
+    for work in dist.batch_isend_irecv([from_previous, to_next]):
         work.wait()
     return incoming
 

@@ -1,26 +1,24 @@
-"""A slow network on a fast machine: real collectives that take the wall time which a given link would need.
+"""A slow network on a fast machine: real collectives that take the wall time which a given network would need.
 
 The `torch.distributed` backend "simulated" moves the data over gloo, so that results are gloo's to the bit, and lets
-the caller wait until the link would have been through. torch's DDP and FSDP2 run on it unchanged.
+the caller wait until the network would have been through. torch's DDP and FSDP run on it unchanged, and so do ours.
 
-    use_link(Link.parse("1 Gb/s, 50 us"))
+    use_network(Network.parse("2x2 nodes, 1 GB/s inside, 100 MB/s between", world_size=4))
     dist.init_process_group("simulated")
     ...
     collectives()  # what was sent, when it started, when it finished
 
 [Note: when a collective starts and finishes]
-It starts when its last rank has arrived and this rank's link is free: a rank has one link, which carries one transfer
-at a time. It finishes after the time that `Link` says, or with gloo where gloo is slower. Two parties see to that.
-Gloo's threads report that the data is there (`_moved`), and the thread of `wire` completes the transfers as they fall
-due. One thread for both would begin to sleep only when gloo is through, and so add gloo's time to the link's.
+It starts when its last rank has arrived and all links that it uses are free: a link carries one transfer at a time, in
+the order in which they are ready. It finishes after the time that `Network` says, or with gloo where gloo is slower.
+Two parties see to that. Gloo's threads report that the data is there (`moved`) and book the time in `fabric`, and the
+thread of `wire` completes the transfers as they fall due. One thread for both would begin to sleep only when gloo is
+through, and so add gloo's time to the network's.
 
-Not simulated: topology (each rank has one link, to an ideal switch), sharing a link between transfers, CUDA tensors.
-Free of charge: gather, scatter, recv. All ranks must be on one machine, whose clock they share.
+Not simulated: CUDA tensors, and transfers that share a link's bandwidth instead of taking turns. Free of charge: recv,
+whose time is its send's. All ranks must be on one machine, whose clock and memory they share.
 """
 
-import mmap
-import os
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -29,116 +27,139 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from shardlab.simulate.link import Link
+from shardlab.simulate import streams
+from shardlab.simulate.fabric import Clock, Fabric
+from shardlab.simulate.network import Network
 from shardlab.simulate.wire import Collective, Transfer, clear, collectives, wire
 
-__all__ = ["Collective", "Link", "SimulatedProcessGroup", "clear", "collectives", "use_link"]
+__all__ = ["Collective", "Network", "SimulatedProcessGroup", "clear", "collectives", "use_network"]
 
-_SLOTS = 1 << 16  # far more collectives than one group ever has under way
-
-_link: Link | None = None
-
-
-def use_link(link: Link) -> None:
-    """Groups made from now on have this link; every rank must say the same."""
-    global _link
-    _link = link
+_network: Network | None = None
+_fabric: Fabric | None = None  # of all groups that were made since `use_network`
+_n_networks = 0
 
 
-class _Arrivals:
-    """When each rank of a group issued each of its collectives: (_SLOTS, world_size) float64 in memory they all share.
-
-    A rank writes here before it hands its data to gloo. Whoever holds the result of an all_reduce can therefore read
-    every arrival, without one more message. Of a broadcast others may still be on their way; their slots hold older
-    times.
-    """
-
-    def __init__(self, store: dist.Store, rank: int, world_size: int) -> None:
-        self.rank, self.world_size = rank, world_size
-        if rank == 0:
-            fd, path = tempfile.mkstemp(prefix="shardlab-arrivals-")
-            os.truncate(fd, 8 * _SLOTS * world_size)  # takes up no space before it is written
-            os.close(fd)
-            store.set("path", path)
-        path = store.get("path").decode()
-        with open(path, "r+b") as file:
-            self._table = memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
-        if store.add("mapped", 1) == world_size:
-            os.unlink(path)  # the memory lives on while a rank maps it
-
-    def write(self, seq: int, issued_s: float) -> None:
-        self._table[seq % _SLOTS * self.world_size + self.rank] = issued_s
-
-    def read(self, seq: int) -> list[float]:
-        first = seq % _SLOTS * self.world_size
-        return self._table[first : first + self.world_size].tolist()
-
-    def missing(self, seq: int) -> list[int]:
-        """The ranks that have not issued it: what stands in their slot is older than their collective before."""
-        now, before = self.read(seq), self.read(seq - 1)
-        return [r for r in range(self.world_size) if now[r] <= before[r]]
+def use_network(network: Network) -> None:
+    """Groups made from now on are on this network; every rank must say the same."""
+    global _network, _fabric, _n_networks
+    _network, _fabric, _n_networks = network, None, _n_networks + 1
 
 
 class SimulatedProcessGroup(dist.ProcessGroup):
-    """gloo's collectives, each followed by the wait for the link. `_CHARGED` says which."""
+    """gloo's collectives, each followed by the wait for the network. `_CHARGED` says which.
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
-        super().__init__(rank, size)
-        if _link is None:
-            raise RuntimeError(f"rank {rank}: over which link? First call use_link(Link.parse('1 Gb/s, 50 us'))")
-        gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+    `ranks` are the group's members as the whole job numbers them, which tells where in the network they are.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, ranks: tuple[int, ...], timeout: timedelta, name: str) -> None:
+        super().__init__(rank, len(ranks))
+        gloo = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
         # Calls go to gloo through a plain group and so through torch's dispatcher, where CommDebugMode sees them. Gloo
         # is registered with this group too: it takes the group's name from it, for the flight recorder, and does the
         # rest.
-        self._gloo = dist.ProcessGroup(store, rank, size)
+        self._gloo = dist.ProcessGroup(store, rank, len(ranks))
         for group, kind in ((self._gloo, self.BackendType.GLOO), (self, self.BackendType.CUSTOM)):
             group._set_default_backend(kind)
             group._register_backend(torch.device("cpu"), kind, gloo)
-        self._arrivals = _Arrivals(dist.PrefixStore("arrivals", store), rank, size)
-        self._link = _link
-        self._issued = 0
-        self._lock = threading.Lock()
-        self._pending: deque[tuple[int, Transfer]] = deque()  # in order of issue, the same on every rank
+        self._ranks, self._fabric = ranks, _shared_fabric(store, max(ranks) + 1)
+        self._in_order = _InOrder(Clock(dist.PrefixStore("clock", store), name, ranks, self._fabric), rank)
+        streams.install()
+        self._open = True
+
+    def shutdown(self) -> None:
+        if self._open:
+            self._open = False
+            streams.uninstall()
+        super().shutdown()
 
     def getBackendName(self) -> str:
         return "simulated"
 
     def send(self, tensors, dst, tag):
-        """Gloo gets the message at the moment when the link has delivered it, so that recv can be gloo's own."""
-        message = Transfer("send", _bytes(tensors), 2, self._link, deliver=lambda: self._gloo.send(tensors, dst, tag))
-        wire().book(message, ready_s=message.issued_s)
+        """Gloo gets the message at the moment when the network has delivered it, so that recv can be gloo's own."""
+        ranks = (self._ranks[self.rank()], self._ranks[dst])
+        message = Transfer("send", _bytes(tensors), ranks, deliver=lambda: self._gloo.send(tensors, dst, tag))
+        with self._fabric.locked():
+            times = self._fabric.take("send", message.full_bytes, ranks, message.ready_s)
+        wire().book(message, *times)
         return message
 
     def _charge(self, kind: str, full_bytes: int, collective: Callable[[], dist.Work]) -> Transfer:
-        transfer, seq = Transfer(kind, full_bytes, self.size(), self._link), self._issued
-        self._arrivals.write(seq, transfer.issued_s)
+        transfer, in_order = Transfer(kind, full_bytes, self._ranks), self._in_order
+        in_order.arrive(transfer)
         work = collective()
-        self._issued += 1
-        with self._lock:
-            self._pending.append((seq, transfer))
-        _future(work).add_done_callback(lambda future: self._moved(seq, transfer, future))
+        seq = in_order.put(transfer)
+        _future(work).add_done_callback(lambda future: in_order.moved(seq, transfer, future))
         return transfer
 
-    def _moved(self, seq: int, transfer: Transfer, future: torch.futures.Future) -> None:
-        """On a thread of gloo's: the data is there. Book the link for what is now next in the group's order."""
+
+class _InOrder:
+    """A group's collectives under way, booked in the order of their issue, which is the same on every rank.
+
+    Gloo's threads call it, so it has no hold on gloo: a group that is destroyed by its own thread takes the process
+    along.
+    """
+
+    def __init__(self, clock: Clock, place: int) -> None:
+        self._clock, self._place = clock, place
+        self._issued = 0
+        self._lock = threading.Lock()
+        self._pending: deque[tuple[int, Transfer]] = deque()
+
+    def arrive(self, transfer: Transfer) -> None:
+        """Before gloo gets the data: whoever holds the result finds this rank's time in the table."""
+        self._clock.arrive(self._issued, self._place, transfer.ready_s)
+
+    def put(self, transfer: Transfer) -> int:
+        with self._lock:
+            self._pending.append((self._issued, transfer))
+            self._issued += 1
+            return self._issued - 1
+
+    def moved(self, seq: int, transfer: Transfer, future: torch.futures.Future) -> None:
+        """The data is there. Book the time for what is now next."""
         try:
             transfer.result = future.value()
         except Exception as error:
             transfer.error = self._explain(seq, transfer, error)
         transfer.moved = True
+        booked = []
         with self._lock:
             while self._pending and self._pending[0][1].moved:
                 seq, transfer = self._pending.popleft()
-                wire().book(transfer, ready_s=max(self._arrivals.read(seq)))
+                booked.append((transfer, self._clock.book(seq, transfer.kind, transfer.full_bytes)))
+        for transfer, times in booked:
+            wire().book(transfer, *times)
 
     def _explain(self, seq: int, transfer: Transfer, error: Exception) -> RuntimeError:
-        missing = self._arrivals.missing(seq)
+        missing = self._clock.missing(seq)
         why = f"; still missing: rank {', '.join(map(str, missing))}" if missing else ""
         what = f"{transfer.kind} #{seq} of {transfer.full_bytes} bytes"
-        return RuntimeError(f"rank {self.rank()} of group {self.group_name!r}: {what} failed{why}: {error}")
+        whose = f"rank {self._clock.ranks[self._place]} of group {self._clock.name!r}"
+        return RuntimeError(f"{whose}: {what} failed{why}: {error}")
 
 
-# Method, as torch 2.11 or 2.13 calls it: kind, and which argument holds the tensors of unsharded size.
+def _make_group(options, _) -> SimulatedProcessGroup:
+    """What torch calls; the default group's list of ranks is empty."""
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    return SimulatedProcessGroup(options.store, options.group_rank, ranks, options.timeout, options.group_id)
+
+
+def _shared_fabric(store: dist.Store, at_least: int) -> Fabric:
+    """One for all groups of the job, met at the store below the group's own."""
+    global _fabric
+    if _network is None:
+        raise RuntimeError("over which network? First call use_network(Network.parse('1 Gb/s, 50 us', world_size))")
+    if _network.world_size < at_least:
+        raise RuntimeError(f"the network has {_network.world_size} ranks, and a group wants rank {at_least - 1}")
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    _fabric = _fabric or Fabric(dist.PrefixStore(f"shardlab-fabric-{_n_networks}", store), _network)
+    return _fabric
+
+
+# Method, as torch 2.11 or 2.13 calls it: kind, and which argument holds the tensors of unsharded size (of `_SHARES`,
+# one rank's share of it).
 _CHARGED = {
     "allreduce": ("all_reduce", 0),
     "allreduce_coalesced": ("all_reduce", 0),
@@ -156,8 +177,11 @@ _CHARGED = {
     "reduce_scatter_single_coalesced": ("reduce_scatter", 1),
     "alltoall_base": ("all_to_all", 1),
     "all_to_all_single": ("all_to_all", 1),
+    "gather": ("gather", 1),
+    "scatter": ("scatter", 0),
     "barrier": ("barrier", None),
 }
+_SHARES = ("gather", "scatter")
 
 
 def _bytes(tensors) -> int:
@@ -177,7 +201,7 @@ def _future(work: dist.Work) -> torch.futures.Future:
 
 def _charged(name: str, kind: str, full: int | None):
     def method(self, *args, **options) -> Transfer:
-        full_bytes = 0 if full is None else _bytes(args[full])
+        full_bytes = 0 if full is None else _bytes(args[full]) * (self.size() if kind in _SHARES else 1)
         return self._charge(kind, full_bytes, lambda: getattr(self._gloo, name)(*args, **options))
 
     return method
@@ -185,4 +209,4 @@ def _charged(name: str, kind: str, full: int | None):
 
 for _name, (_kind, _full) in _CHARGED.items():
     setattr(SimulatedProcessGroup, _name, _charged(_name, _kind, _full))
-dist.Backend.register_backend("simulated", SimulatedProcessGroup, devices=["cpu"])
+dist.Backend.register_backend("simulated", _make_group, extended_api=True, devices=["cpu"])

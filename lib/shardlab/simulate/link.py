@@ -1,59 +1,54 @@
-"""What a network link costs: latency, bandwidth, and how long a ring of N such links takes for each collective.
-
-Source: Thakur, Rabenseifner & Gropp 2005, sections 4.1 to 4.5; for broadcast, NCCL's ring.
-"""
+"""One link of a network: a latency, and so many bytes a second each way."""
 
 import re
 from dataclasses import dataclass
 
-_UNITS = {"Gb/s": 1e9 / 8, "GB/s": 1e9, "Mb/s": 1e6 / 8, "MB/s": 1e6, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-_WORDS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([GM][bB]/s)\s*,\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*")
+_NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+BANDWIDTH, LATENCY = rf"{_NUMBER}\s*([KMG]?[bB]/s)", rf"{_NUMBER}\s*(ns|us|ms|s)"  # for words that hold a link
+_WORDS = re.compile(rf"\s*{BANDWIDTH}\s*,\s*{LATENCY}\s*")
+_BYTES = {"b/s": 1 / 8, "B/s": 1.0}
+_PREFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
+_PER_SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
 
 
 @dataclass(frozen=True)
 class Link:
-    """A rank's full-duplex link to an ideal switch. In every method `full_bytes` is the unsharded size."""
+    """Full duplex: both directions carry `bandwidth_bytes_per_s` at the same time. It may be infinite."""
 
     bandwidth_bytes_per_s: float  # each way
-    latency_s: float  # of one hop
+    latency_s: float  # of one message, whatever its size
 
     def __post_init__(self) -> None:
-        if self.bandwidth_bytes_per_s <= 0 or self.latency_s < 0:
-            raise ValueError(f"a link needs a bandwidth above 0 and a latency of 0 or more, not {self}")
+        if not self.bandwidth_bytes_per_s > 0 or not 0 <= self.latency_s < float("inf"):
+            raise ValueError(f"a link needs a bandwidth above 0 and a latency of 0 or more, not {self!r}")
 
     @classmethod
     def parse(cls, words: str) -> "Link":
-        """`Link.parse("1 Gb/s, 50 us")`: Gb/s or Mb/s for bits, GB/s or MB/s for bytes; latency in us, ms or s."""
+        """`Link.parse("1 Gb/s, 50 us")`: b/s for bits, B/s for bytes, with K, M or G; latency in ns, us, ms or s."""
         match = _WORDS.fullmatch(words)
         if match is None:
             raise ValueError(
                 f"can't read the link {words!r}: write its bandwidth in Gb/s or Mb/s (bits), or GB/s or MB/s (bytes), "
                 "a comma, and its latency in us, ms or s, as in '1 Gb/s, 50 us'"
             )
-        bandwidth, per_s, latency, unit = match.groups()
-        return cls(float(bandwidth) * _UNITS[per_s], float(latency) * _UNITS[unit])
+        return cls(bandwidth(*match.groups()[:2]), seconds(*match.groups()[2:]))
 
-    def all_gather_s(self, full_bytes: int, world_size: int) -> float:
-        """N-1 steps round the ring, each with 1/N of the bytes."""
-        steps = world_size - 1
-        return steps * self.latency_s + steps / world_size * full_bytes / self.bandwidth_bytes_per_s
+    def __str__(self) -> str:
+        return f"{self.bandwidth_bytes_per_s / 1e6:.9g} MB/s, {self.latency_s * 1e6:.9g} us"
 
-    reduce_scatter_s = all_to_all_s = all_gather_s
+    def carry_s(self, n_bytes: float) -> float:
+        """Until a message has arrived: alpha + bytes / bandwidth."""
+        return self.latency_s + n_bytes / self.bandwidth_bytes_per_s
 
-    def all_reduce_s(self, full_bytes: int, world_size: int) -> float:
-        """A reduce_scatter and an all_gather."""
-        return self.reduce_scatter_s(full_bytes, world_size) + self.all_gather_s(full_bytes, world_size)
+    def slower(self, times: float) -> "Link":
+        """Every message takes so many times as long."""
+        return Link(self.bandwidth_bytes_per_s / times, self.latency_s * times)
 
-    def barrier_s(self, full_bytes: int, world_size: int) -> float:
-        """An all_reduce of next to nothing."""
-        return self.all_reduce_s(0, world_size)
 
-    def broadcast_s(self, full_bytes: int, world_size: int) -> float:
-        """Along a chain of ranks, in pieces so small that all of its links work at once."""
-        steps = world_size - 1
-        return steps * self.latency_s + min(steps, 1) * full_bytes / self.bandwidth_bytes_per_s
+def bandwidth(number: str, unit: str) -> float:
+    """Bytes a second, of "1" and "Gb/s"."""
+    return float(number) * _PREFIX[unit[:-3]] * _BYTES[unit[-3:]]
 
-    reduce_s = broadcast_s
 
-    def send_s(self, full_bytes: int, world_size: int) -> float:
-        return self.latency_s + full_bytes / self.bandwidth_bytes_per_s
+def seconds(number: str, unit: str) -> float:
+    return float(number) / _PER_SECOND[unit]

@@ -1,4 +1,4 @@
-"""A rank's one link at work: transfers queue up for it, and each is through when the link has had the time it needs.
+"""Transfers under way, each of which is through when the network has had the time it needs.
 
 Waiting costs no CPU: a thread that sleeps completes the transfers as they fall due, so that computation overlaps with
 them as it does with a network card at work.
@@ -6,18 +6,20 @@ them as it does with a network card at work.
 
 import atexit
 import functools
+import heapq
+import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from queue import SimpleQueue
 
 import torch
 import torch.distributed as dist
 
-from shardlab.simulate.link import Link
+from shardlab.simulate.streams import Moment, current_stream, reached_s
 
 _LOG_ENTRIES = 100_000  # older collectives are forgotten
 
@@ -28,11 +30,16 @@ class Collective:
 
     kind: str  # all_reduce, all_gather, reduce_scatter, broadcast, barrier, send, ...
     bytes: int  # the unsharded size
-    world_size: int
+    ranks: tuple[int, ...]  # of the group, as the whole job numbers them
     issued_s: float  # by this rank
-    started_s: float  # the last rank had arrived and the link was free
+    ready_s: float  # by the last rank
+    started_s: float  # and its links were free
     finished_s: float
     source: str = "simulated"
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
 
 
 _log: deque[Collective] = deque(maxlen=_LOG_ENTRIES)
@@ -51,34 +58,58 @@ class Transfer(dist.Work):
     """A collective under way: what `async_op=True` returns."""
 
     def __init__(
-        self, kind: str, full_bytes: int, world_size: int, link: Link, deliver: Callable[[], dist.Work] | None = None
+        self, kind: str, full_bytes: int, ranks: tuple[int, ...], deliver: Callable[[], dist.Work] | None = None
     ) -> None:
         super().__init__()
-        self.kind, self.full_bytes, self.world_size = kind, full_bytes, world_size
-        self.link_s = getattr(link, f"{kind}_s")(full_bytes, world_size)
-        self.issued_s, self.started_s, self.due_s = time.monotonic(), 0.0, 0.0
+        self.kind, self.full_bytes, self.ranks = kind, full_bytes, ranks
+        self.issued_s, self.ready_s = time.monotonic(), reached_s()  # called, and next on its stream
+        self.all_ready_s = self.started_s = self.due_s = 0.0
         self.moved = False  # gloo is through with it: `result` or `error` is set
+        self.booked = threading.Event()  # moved, and the times of the network are known
         self.result: list[torch.Tensor] = []
         self.error: Exception | None = None
         self._deliver, self._delivery = deliver, None  # of a message: see `send`
         self._done = threading.Event()
+        self._triggers: deque[torch.futures.Future] = deque()  # of futures that were asked for
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """The host waits; or the side stream, if one is current, and the host goes on. See `streams`."""
+        stream = current_stream()
+        if not stream.blocks and self.kind not in ("barrier", "send"):
+            stream.wait_for(Moment(transfers=frozenset({self})))
+            return True
         if not self._done.wait(timeout.total_seconds() or None):
             raise RuntimeError(f"rank {dist.get_rank()}: {self.kind} is not through after {timeout.total_seconds()} s")
         if self.error is not None:
             raise self.error
         return self._delivery is None or self._delivery.wait()
 
+    def wait_for_data(self) -> None:
+        self.booked.wait()
+        if self.error is not None:
+            raise self.error
+
     def is_completed(self) -> bool:
         return self._done.is_set() and (self._delivery is None or self._delivery.is_completed())
 
     def get_future(self) -> torch.futures.Future:
-        """For DDP. Completed by a thread of its own, since what hangs on it (a hook) may wait for the next transfer."""
+        """For DDP: it hangs its next actions on it."""
         trigger = torch.futures.Future()
         future = trigger.then(self._outcome)  # C++ takes a `then` that raised for an error, a set_exception for a value
-        threading.Thread(target=lambda: trigger.set_result(self._done.wait()), daemon=True).start()
+        self._triggers.append(trigger)
+        if self._done.is_set():
+            self.call_back()
         return future
+
+    def call_back(self) -> None:
+        """Complete the futures that were asked for; what hangs on them runs here, and may wait for other transfers."""
+        while self._triggers:
+            with suppress(IndexError):  # another thread was faster
+                self._triggers.pop().set_result(None)
+
+    @property
+    def has_futures(self) -> bool:
+        return bool(self._triggers)
 
     def _outcome(self, _) -> list[torch.Tensor]:
         if self.error is not None:
@@ -91,36 +122,54 @@ class Transfer(dist.Work):
         except RuntimeError as error:
             self.error = error
         if self.error is None:
-            times = (self.issued_s, self.started_s, time.monotonic())
-            _log.append(Collective(self.kind, self.full_bytes, self.world_size, *times))
+            times = (self.issued_s, self.all_ready_s, self.started_s, time.monotonic())
+            _log.append(Collective(self.kind, self.full_bytes, self.ranks, *times))
         self._done.set()
 
 
 class _Wire:
-    """This rank's one link: it carries transfers one after the other, and completes each when it is due."""
+    """Completes this rank's transfers when they are due."""
 
     def __init__(self) -> None:
-        self.free_s = 0.0  # when everything booked so far will be through
-        self._lock, self._booked, self._closing = threading.Lock(), SimpleQueue(), threading.Event()
-        self._thread = threading.Thread(target=self._finish_on_time, daemon=True, name="simulated link")
+        self._booked: list[tuple[float, int, Transfer]] = []  # a heap
+        self._change, self._closing = threading.Condition(), False
+        self._order = itertools.count()  # among those that are due at the same time
+        self._thread = threading.Thread(target=self._finish_on_time, daemon=True, name="simulated network")
         self._thread.start()
         atexit.register(self._close)
 
-    def book(self, transfer: Transfer, ready_s: float) -> None:
-        with self._lock:  # over the put as well: transfers queue up in the order in which they are due
-            transfer.started_s = max(ready_s, self.free_s)
-            self.free_s = transfer.due_s = transfer.started_s + transfer.link_s
-            self._booked.put(transfer)
+    def book(self, transfer: Transfer, all_ready_s: float, started_s: float, due_s: float) -> None:
+        transfer.all_ready_s, transfer.started_s, transfer.due_s = all_ready_s, started_s, due_s
+        transfer.booked.set()
+        if due_s <= time.monotonic():  # gloo took longer than the network: done, on gloo's own thread
+            transfer.finish()
+            transfer.call_back()
+            return
+        with self._change:
+            heapq.heappush(self._booked, (due_s, next(self._order), transfer))
+            self._change.notify()
 
     def _finish_on_time(self) -> None:
-        while (transfer := self._booked.get()) is not None:
-            self._closing.wait(max(0.0, transfer.due_s - time.monotonic()))
+        while (transfer := self._next_due()) is not None:
             transfer.finish()
+            if transfer.has_futures:  # not here: a hook may wait for the next transfer
+                threading.Thread(target=transfer.call_back, daemon=True).start()
+
+    def _next_due(self) -> Transfer | None:
+        """Sleep until a transfer is due; None at the end, when none is left."""
+        with self._change:
+            while self._booked or not self._closing:
+                wait_s = self._booked[0][0] - time.monotonic() if self._booked else None
+                if self._booked and (self._closing or wait_s <= 0):
+                    return heapq.heappop(self._booked)[2]
+                self._change.wait(wait_s)
+        return None
 
     def _close(self) -> None:
         """End the thread before the interpreter ends under it."""
-        self._closing.set()
-        self._booked.put(None)
+        with self._change:
+            self._closing = True
+            self._change.notify()
         self._thread.join(timeout=5)
 
 

@@ -11,16 +11,16 @@ class RateLimiter:
     """Keeps the host from asking for more whole parameters than the GPU has memory for.
 
     The host queues an all_gather, and memory for it, long before the GPU computes; so it waits until the GPU has come
-    past the unit before the last. On a CPU nothing runs ahead: program order is the limit.
+    past the unit before the last. On a CPU nothing runs ahead: events are stand-ins there, and program order the limit.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self.limited = device, True
+        self._device, self.limited = torch.get_device_module(device), True
         self._freed: deque = deque()  # events on the computation's stream
 
     def freed(self) -> None:
-        if self._device.type != "cpu":
-            self._freed.append(torch.get_device_module(self._device).current_stream().record_event())
+        self._freed.append(self._device.Event())
+        self._freed[-1].record(self._device.current_stream())
 
     def wait(self) -> None:
         if len(self._freed) >= MAX_GATHERED:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.profiler import record_function
 
 from shardlab.parallel.fsdp.per_parameter import PerParameter
 from shardlab.parallel.fsdp.ranks import Ranks, divide_factors
@@ -82,7 +83,8 @@ class Unit:
             return None, None, None
         output, input = layout.all_gather_tensors()
         group = self.ranks.shard_group
-        return all_gather(output.view(-1), input, group=group, async_op=True), output, input
+        with self._label("all_gather"):
+            return all_gather(output.view(-1), input, group=group, async_op=True), output, input
 
     @torch.no_grad()
     def wait_for_unshard(self) -> None:
@@ -146,7 +148,8 @@ class Unit:
         if self.ranks.shard_size > 1:
             shard = torch.empty_like(rows[0])
             group = self.ranks.shard_group
-            work = reduce_scatter(shard, rows.view(-1), op=mean, group=group, async_op=True)
+            with self._label("post_backward_reduce"):
+                work = reduce_scatter(shard, rows.view(-1), op=mean, group=group, async_op=True)
             yield
             work.wait()
         del rows
@@ -156,11 +159,16 @@ class Unit:
                 self._partial[layout] = shard
                 return
             if self.ranks.replicate_size > 1:
-                work = dist.all_reduce(shard, op=mean, group=self.ranks.replicate_group, async_op=True)
+                with self._label("post_backward_reduce"):
+                    work = dist.all_reduce(shard, op=mean, group=self.ranks.replicate_group, async_op=True)
                 yield
                 work.wait()
         shard.div_(after) if after != 1 else None
         layout.take_reduced_gradients(params, shard)
+
+    def _label(self, what: str) -> record_function:
+        """Its name in a profile, as FSDP2 puts it."""
+        return record_function(f"FSDP::{what} ({self.name})")
 
 
 def _used_by_current_stream(*tensors: Tensor) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.profiler import record_function
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointError, noop_context_fn
 
@@ -63,7 +64,7 @@ class _Reentrant(torch.autograd.Function):
                 "inside are out of autograd's sight. For torch.autograd.grad pass use_reentrant=False."
             )
         args = _put_tensors_in(ctx.others, [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors])
-        with ctx.surroundings(), torch.enable_grad():
+        with record_function("recompute"), ctx.surroundings(), torch.enable_grad():
             outputs = ctx.function(*args)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         used = [i for i, out in enumerate(outputs) if isinstance(out, Tensor) and out.requires_grad]
@@ -123,7 +124,8 @@ class _Region:
         args, kwargs = tree_unflatten(leaves, self.structure)
         refill = _Refill(self)
         hooks = saved_tensors_hooks(refill.pack, lambda tensor: tensor)  # tensors: the function may call autograd.grad
-        with suppress(_AllSlotsFull), self.surroundings(), torch.enable_grad(), hooks, self.second_context:
+        label, broken_off = record_function("recompute"), suppress(_AllSlotsFull)
+        with label, broken_off, self.surroundings(), torch.enable_grad(), hooks, self.second_context:
             self.function(*args, **kwargs)
         if refill.n_full < len(self.slots):
             raise self.error(f"{len(self.slots)} tensors were saved, now {refill.n_full}")

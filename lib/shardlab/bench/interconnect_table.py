@@ -1,0 +1,65 @@
+"""The figures of `bench interconnect`, for people."""
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+def show(result: dict) -> None:
+    console = Console(width=max(120, Console().width))
+    console.print(_truth(result["truth"]))
+    for curve in result["buckets"]:
+        console.print(_buckets(curve))
+    console.print(_rows("overlap: how much of what could be hidden is", result["overlap"], "{:.1%}"))
+    console.print(_rows("FSDP2's prefetch in backward, seconds", result["prefetch"], "{:.3f}"))
+    console.print(_rows("HYBRID_SHARD where the link between nodes is slow, a rank", result["hybrid"], "{:.4g}"))
+    t = result["overhead"]
+    console.print(
+        f"infinitely fast, beside gloo: {t['ratio']:.3f} ({t['low']:.3f} to {t['high']:.3f}, "
+        f"{t['confidence']:.0%} sure, {t['pairs']} pairs)"
+    )
+    equal = [row["what"] for row in result["unchanged"] if row["equal"]]
+    console.print(f"losses equal to gloo's to the bit: {', '.join(equal)}")
+    if different := [row["what"] for row in result["unchanged"] if not row["equal"]]:
+        console.print(f"DIFFERENT from gloo's: {', '.join(different)}")
+
+
+def _table(title: str, *headers: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE)
+    for i, header in enumerate(headers):
+        table.add_column(header, justify="right" if i else "left", no_wrap=True)
+    return table
+
+
+def _truth(rows: list[dict]) -> Table:
+    """Of each kind the size that is farthest from its formula; nothing where the algorithm changes nothing."""
+    kinds = _distinct(rows, "kind")
+    title = "a collective alone: measured / formula, of the size where they differ most"
+    table = _table(title, "topology", "algorithm", *kinds)
+    for topology, algorithm in dict.fromkeys((row["topology"], row["algorithm"]) for row in rows):
+        mine = [row for row in rows if (row["topology"], row["algorithm"]) == (topology, algorithm)]
+        ratios = [[row["ratio"] for row in mine if row["kind"] == kind] for kind in kinds]
+        table.add_row(topology, algorithm, *(f"{max(x, key=lambda r: abs(r - 1)):.3f}" if x else "" for x in ratios))
+    return table
+
+
+def _buckets(curve: dict) -> Table:
+    headers = ("bucket_cap KiB", "there, MiB", "predicted s", "measured s", "ratio")
+    table = _table(f"torch's DDP, {curve['imitated']}", *headers)
+    for i, row in enumerate(curve["rows"]):
+        marks = [mark for mark in ("predicted", "measured") if curve[f"{mark}_optimum"] == i]
+        cells = (f"{row[mark]:.3f}{' <' if mark in marks else '  '}" for mark in ("predicted", "measured"))
+        caps = f"{row['cap_bytes'] / 2**10:g}", f"{row['real_cap_bytes'] / 2**20:.1f}"
+        table.add_row(*caps, *cells, f"{row['ratio']:.3f}")
+    return table
+
+
+def _rows(title: str, rows: list[dict], form: str) -> Table:
+    table = _table(title, "", "predicted", "measured", "ratio")
+    for row in rows:
+        table.add_row(row["what"], form.format(row["predicted"]), form.format(row["measured"]), f"{row['ratio']:.3f}")
+    return table
+
+
+def _distinct(rows: list[dict], key: str) -> list[str]:
+    return list(dict.fromkeys(row[key] for row in rows))

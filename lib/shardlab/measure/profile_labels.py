@@ -1,0 +1,93 @@
+"""Labels in a profiler's trace, and what stands in for those of `label_units` where a program was profiled without it.
+
+FSDP2 says when it lets a unit's forward begin and when it gets the word again, so the time in between is that forward.
+Its backward begins in the same way and goes on until another unit's does. Whatever else autograd's engine runs without
+a break is backward, of no unit in particular.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+from shardlab.measure.labels import ROOT, meaning
+from shardlab.measure.spans import Label
+
+_ENGINE = "autograd::engine::evaluate_function"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One complete event of a trace."""
+
+    name: str
+    category: str
+    thread: Any
+    start_s: float
+    end_s: float
+    args: dict
+
+    @classmethod
+    def of(cls, event: dict, shift_s: float) -> "Event":
+        start_s = event["ts"] * 1e-6 + shift_s
+        end_s = start_s + event.get("dur", 0) * 1e-6
+        return cls(event["name"], event.get("cat", ""), event.get("tid"), start_s, end_s, event.get("args", {}))
+
+
+def host_labels(events: list[Event]) -> dict[Any, list[Label]]:
+    """Labels by the thread that they are on."""
+    by_thread = defaultdict(list)
+    for e in events:
+        if e.category == "user_annotation" and meaning(e.name):
+            by_thread[e.thread].append(Label(e.name, e.start_s, e.end_s))
+    if not any(label.name.startswith("backward (") for some in by_thread.values() for label in some):
+        ops = _by_thread(events)
+        for thread in [*by_thread, *(t for t in ops if t not in by_thread)]:
+            by_thread[thread] += list(_stand_ins(ops[thread], by_thread[thread]))
+    return by_thread
+
+
+def _by_thread(events: list[Event]) -> dict[Any, list[Event]]:
+    by_thread = defaultdict(list)
+    for e in events:
+        if e.category == "cpu_op":
+            by_thread[e.thread].append(e)
+    return by_thread
+
+
+def _stand_ins(ops: list[Event], labels: list[Label]) -> Iterator[Label]:
+    labels = sorted(labels, key=lambda label: label.start_s)
+    yield from _forwards(labels)
+    for whole in _backward_passes(ops):
+        yield whole
+        yield from _backwards([label for label in labels if whole.start_s <= label.start_s < whole.end_s], whole.end_s)
+
+
+def _forwards(labels: list[Label]) -> Iterator[Label]:
+    opened: list[Label] = []
+    for label in labels:
+        if label.name.startswith("FSDP::pre_forward"):
+            opened.append(label)
+        elif label.name.startswith("FSDP::post_forward") and opened:
+            before = opened.pop()
+            yield Label(f"forward ({meaning(before.name)[1]})", before.end_s, label.start_s)
+
+
+def _backwards(labels: list[Label], end_s: float) -> Iterator[Label]:
+    entered = [label for label in labels if label.name.startswith("FSDP::pre_backward")]
+    for label, following in pairwise([*entered, Label("", end_s, end_s)]):
+        yield Label(f"backward ({meaning(label.name)[1]})", label.end_s, following.start_s)
+
+
+def _backward_passes(ops: list[Event]) -> Iterator[Label]:
+    """From the engine's first function to its last, if nothing else ran between them."""
+    outermost, end_s = [], 0.0
+    for op in sorted(ops, key=lambda e: (e.start_s, -e.end_s)):
+        if op.start_s >= end_s:
+            outermost.append(op)
+            end_s = op.end_s
+    for is_engine, run in groupby(outermost, key=lambda op: op.name.startswith(_ENGINE)):
+        run = list(run)
+        if is_engine:
+            yield Label(f"backward ({ROOT})", run[0].start_s, run[-1].end_s)

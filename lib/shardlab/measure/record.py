@@ -1,0 +1,113 @@
+"""Record a timeline: what this rank does inside a block, and for which unit.
+
+    with record_timeline(model) as recording:
+        for _ in range(3):
+            step()
+    recording.timeline.exposed_s
+
+On a simulated network the times of collectives are the network's own, and recording is light: torch's and our labels
+(see `labels`) are written down as they begin and end. On a real one torch.profiler runs underneath and `profile` reads
+what it found: that costs far more, and a collective's span then begins when this rank hands it over, not when the last
+rank has arrived.
+
+[Note: waits] A wait is cut in three. "slower rank": another rank has not asked for the collective yet. "link taken":
+all ranks have, but its links carry another one. From its start on the name is the collective's kind.
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.profiler import record_function
+
+from shardlab.measure.labels import label_units
+from shardlab.measure.profile import read_profile
+from shardlab.measure.spans import Label, Queued, Sent, timeline
+from shardlab.measure.timeline import Timeline
+from shardlab.simulate import computation, wire
+from shardlab.simulate.streams import current_stream, reached_s
+
+
+@dataclass
+class Recording:
+    """Of this rank; `timeline` is complete when the block has ended."""
+
+    timeline: Timeline = field(default_factory=lambda: Timeline(_rank(), ()))
+
+
+@contextmanager
+def record_timeline(module: nn.Module) -> Iterator[Recording]:
+    """Record what runs inside; `module` is the model as it is trained, with whatever wraps it.
+
+    Of collectives, those that are through when the block ends.
+    """
+    recording = Recording()
+    if dist.is_initialized() and dist.get_backend() != "simulated":
+        with label_units(module), torch.profiler.profile(record_shapes=True) as profiler:
+            yield recording
+        recording.timeline = read_profile(profiler)
+        return
+    start_s = time.monotonic()
+    with label_units(module), _labels_written_down() as labels, _queue_watched() as queued:
+        yield recording
+    recording.timeline = timeline(_rank(), labels, _sent_since(start_s), queued)
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _sent_since(start_s: float) -> list[Sent]:
+    since = (c for c in wire.collectives() if c.issued_s >= start_s)
+    return [Sent(c.kind, c.bytes, c.issued_s, c.ready_s, c.started_s, c.finished_s) for c in since]
+
+
+@contextmanager
+def _labels_written_down() -> Iterator[list[Label]]:
+    """Every `record_function` of this thread, without the profiler and its cost."""
+    me, opened, found = threading.get_ident(), [], []
+    original_enter, original_exit = record_function.__enter__, record_function.__exit__
+
+    def enter(label: record_function) -> record_function:
+        if threading.get_ident() == me:
+            opened.append((label, time.monotonic()))
+        return original_enter(label) if torch.autograd._profiler_enabled() else label
+
+    def exit(label: record_function, *error) -> None:
+        if threading.get_ident() == me and any(label is one for one, _ in opened):
+            while opened:  # those inside too, where an exception has passed hooks by
+                last, start_s = opened.pop()
+                found.append(Label(last.name, start_s, time.monotonic()))
+                if last is label:
+                    break
+        if label.record is not None:
+            original_exit(label, *error)
+
+    record_function.__enter__, record_function.__exit__ = enter, exit
+    try:
+        yield found
+    finally:
+        record_function.__enter__, record_function.__exit__ = original_enter, original_exit
+
+
+@contextmanager
+def _queue_watched() -> Iterator[list[Queued]]:
+    """Under `streams.run_ahead` slept computation is queued, and a label says only when the host asked for it."""
+    found, original = [], computation.compute
+
+    def compute(seconds: float, *args) -> None:
+        asked_s, started_s = time.monotonic(), reached_s()
+        original(seconds, *args)
+        if not current_stream().blocks:
+            found.append(Queued(asked_s, started_s, current_stream().moment.clock_s))
+
+    computation.compute = compute
+    try:
+        yield found
+    finally:
+        computation.compute = original

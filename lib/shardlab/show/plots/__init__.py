@@ -1,0 +1,19 @@
+"""The figures of the lessons. Each function returns a figure, which shows itself as the last value of a cell.
+
+They draw what they are given: one message a figure, what is measured in colour beside what was predicted in grey.
+"""
+
+from shardlab.show.plots.buckets import bucket_curve
+from shardlab.show.plots.memory import memory_over_step, memory_stacks
+from shardlab.show.plots.roofline import overlap_roofline
+from shardlab.show.plots.scaling import scaling_efficiency
+from shardlab.show.plots.timeline import timelines
+
+__all__ = [
+    "bucket_curve",
+    "memory_over_step",
+    "memory_stacks",
+    "overlap_roofline",
+    "scaling_efficiency",
+    "timelines",
+]

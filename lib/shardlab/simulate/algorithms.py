@@ -1,0 +1,182 @@
+"""Each collective as what it is on a network: rounds of messages.
+
+Vocabulary. A *round* is a set of messages that are sent at the same time; the next round begins when the last of them
+has arrived. S is the unsharded size in bytes, N the ranks of the group, M the nodes it spans, k its ranks in each node.
+
+    collective        algorithm      rounds, and what a rank sends in each
+    all_gather        ring           N-1 of S/N
+    reduce_scatter    ring           N-1 of S/N
+    all_reduce        ring           2 (N-1) of S/N
+    all_reduce        tree           2 (log2 k + log2 M) hops, S up and S down in a pipeline
+    all_reduce        hierarchical   reduce_scatter inside, all_reduce of S/k between, all_gather inside
+    all_gather, reduce_scatter       hierarchical: between (S/N each), then inside (S/k each), or the reverse
+    all_to_all        pairwise       N-1 of S/N, each to another rank
+    broadcast, reduce ring           a chain of N-1 hops, S in a pipeline; in a tree log2 k + log2 M hops
+    gather, scatter   direct         1 of S/N, all to or from one rank
+    barrier                          an all_reduce of nothing
+
+[Note: channels] A ring enters and leaves each node once. One ring alone would use one network card of each node and
+leave the others idle. So it is laid several times, as NCCL does, and each of these *channels* leaves a node at another
+rank and carries its part of the bytes: k channels of S/k.
+
+[Note: pipelines] A chain or tree passes its data on in pieces so small that all of its hops work at once. Then its
+latencies add up, and the bytes are paid only once: all hops but one as rounds of nothing, the last as a round in which
+every hop has all the bytes to carry.
+
+Source: Thakur, Rabenseifner & Gropp 2005, section 4 (ring); Sanders, Speck & Traeff 2009 (two binary trees, in each
+of which a rank that is inner in the one is a leaf in the other, so that it sends and receives S and not 2 S).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, log2
+
+Message = tuple[int, int, float]  # sender, receiver, bytes
+Nodes = Sequence[Sequence[int]]  # the group's ranks, node by node
+
+ALGORITHMS = ("ring", "tree", "hierarchical")
+
+
+@dataclass(frozen=True)
+class Round:
+    messages: tuple[Message, ...]
+    times: int = 1  # so many such rounds, one after the other
+
+
+def rounds(kind: str, full_bytes: float, nodes: Nodes, algorithm: str = "ring") -> list[Round]:
+    """What the group sends for one collective. Empty for a single rank: there is nobody to send to."""
+    if sum(map(len, nodes)) < 2:
+        return []
+    uniform = len({len(members) for members in nodes}) == 1
+    if algorithm == "hierarchical" and not (uniform and len(nodes) > 1 and len(nodes[0]) > 1):
+        algorithm = "ring"  # one level only: there is no hierarchy
+    return _COLLECTIVES[kind](full_bytes, nodes, algorithm)
+
+
+def all_gather(full_bytes: float, nodes: Nodes, algorithm: str) -> list[Round]:
+    if algorithm != "hierarchical":
+        return _ring(full_bytes, nodes)
+    return _between(full_bytes / len(nodes[0]), nodes) + _inside(full_bytes, nodes)
+
+
+def all_reduce(full_bytes: float, nodes: Nodes, algorithm: str) -> list[Round]:
+    if algorithm == "tree":
+        return _tree(full_bytes, nodes, phases=2)
+    if algorithm == "ring":
+        return _ring(full_bytes, nodes) * 2
+    inside, between = _inside(full_bytes, nodes), _between(full_bytes / len(nodes[0]), nodes)
+    return inside + between * 2 + inside
+
+
+def barrier(full_bytes: float, nodes: Nodes, algorithm: str) -> list[Round]:
+    return all_reduce(0, nodes, algorithm)
+
+
+def broadcast(full_bytes: float, nodes: Nodes, algorithm: str) -> list[Round]:
+    return _tree(full_bytes, nodes, phases=1) if algorithm == "tree" else _chain(full_bytes, nodes)
+
+
+def all_to_all(full_bytes: float, nodes: Nodes, algorithm: str) -> list[Round]:
+    ranks = [r for members in nodes for r in members]
+    n = len(ranks)
+    return [Round(tuple((r, ranks[(i + d) % n], full_bytes / n) for i, r in enumerate(ranks))) for d in range(1, n)]
+
+
+def gather(full_bytes: float, nodes: Nodes, algorithm: str) -> list[Round]:
+    root, *others = [r for members in nodes for r in members]
+    return [Round(tuple((r, root, full_bytes / (len(others) + 1)) for r in others))]
+
+
+def scatter(full_bytes: float, nodes: Nodes, algorithm: str) -> list[Round]:
+    (to_root,) = gather(full_bytes, nodes, algorithm)
+    return [Round(tuple((root, r, n_bytes) for r, root, n_bytes in to_root.messages))]
+
+
+def send(full_bytes: float, nodes: Nodes, algorithm: str) -> list[Round]:
+    """Of a group of two, from the first to the second."""
+    sender, receiver = [r for members in nodes for r in members]
+    return [Round(((sender, receiver, full_bytes),))]
+
+
+_COLLECTIVES = {
+    "all_gather": all_gather,
+    "reduce_scatter": all_gather,  # the same messages, the other way round
+    "all_reduce": all_reduce,
+    "barrier": barrier,
+    "broadcast": broadcast,
+    "reduce": broadcast,
+    "all_to_all": all_to_all,
+    "gather": gather,
+    "scatter": scatter,
+    "send": send,
+}
+
+
+def channels(nodes: Nodes) -> list[list[int]]:
+    """Ring orders of the group, node by node; each leaves a node at another rank. See [Note: channels]."""
+    count = min(len(members) for members in nodes) if len(nodes) > 1 else 1
+    return [[r for members in nodes for r in (*members[j:], *members[:j])] for j in range(count)]
+
+
+def _ring(full_bytes: float, nodes: Nodes) -> list[Round]:
+    """N-1 rounds, in each of which every rank sends an N-th to the next."""
+    orders = channels(nodes)
+    n = len(orders[0])
+    if n < 2:
+        return []
+    part = full_bytes / n / len(orders)
+    edges = [(a, b, part) for order in orders for a, b in zip(order, (*order[1:], order[0]), strict=True)]
+    return [Round(tuple(edges), times=n - 1)]
+
+
+def _chain(full_bytes: float, nodes: Nodes) -> list[Round]:
+    orders = channels(nodes)
+    hops = list(zip(orders[0], orders[0][1:], strict=False))
+    part = full_bytes / len(orders)
+    edges = [(a, b, part) for order in orders for a, b in zip(order, order[1:], strict=False)]
+    return _pipeline(hops, edges, nodes)
+
+
+def _inside(full_bytes: float, nodes: Nodes) -> list[Round]:
+    """A ring in each node, all at once."""
+    return _together([_ring(full_bytes, [members]) for members in nodes])
+
+
+def _between(full_bytes: float, nodes: Nodes) -> list[Round]:
+    """k rings at once: the first ranks of all nodes, the second ranks, and so on."""
+    return _together([_ring(full_bytes, [[r] for r in peers]) for peers in zip(*nodes, strict=True)])
+
+
+def _together(parts: list[list[Round]]) -> list[Round]:
+    return [Round(sum((r.messages for r in same), ()), same[0].times) for same in zip(*parts, strict=True)]
+
+
+def _tree(full_bytes: float, nodes: Nodes, phases: int) -> list[Round]:
+    """Up for a reduce, down for a broadcast, both for an all_reduce: two trees that carry half of the bytes each.
+
+    Every rank sends and receives S in each phase (the few roots less). What leaves a node does so through all of its
+    k ranks, S/k each.
+    """
+    k = min(map(len, nodes))
+    peers = [[members[j] for members in nodes] for j in range(k)]
+    hops = _depth(max(nodes, key=len)) + _depth(peers[0])
+    edges = [edge for members in nodes for edge in _everyone(members, phases * full_bytes)]
+    edges += [edge for ranks in peers for edge in _everyone(ranks, phases * full_bytes / k)]
+    return _pipeline(hops * phases, edges, nodes)
+
+
+def _depth(ranks: Sequence[int]) -> list[tuple[int, int]]:
+    return [tuple(ranks[:2])] * ceil(log2(len(ranks)))
+
+
+def _everyone(ranks: Sequence[int], n_bytes: float) -> list[Message]:
+    """Whoever it is sent to, every rank sends and receives so much."""
+    pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True) if len(ranks) > 1 else ()
+    return [(a, b, n_bytes) for a, b in pairs]
+
+
+def _pipeline(hops: list[tuple[int, int]], edges: list[Message], nodes: Nodes) -> list[Round]:
+    """See [Note: pipelines]. The last hop is one between nodes, if there is any."""
+    node_of = {r: i for i, members in enumerate(nodes) for r in members}
+    *first, _ = sorted(hops, key=lambda hop: node_of[hop[0]] != node_of[hop[1]])
+    return [Round(((a, b, 0),)) for a, b in first] + [Round(tuple(edges))]

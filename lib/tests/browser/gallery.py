@@ -1,0 +1,50 @@
+"""The notebook that is looked at: every figure and every widget, each in a cell of its own."""
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+PATHS = "import sys; sys.path.insert(0, {tests!r})"
+
+FIGURES = """
+import cloudpickle, pictures
+from IPython.display import Markdown, display
+cloudpickle.register_pickle_by_value(pictures)
+for name, figure in pictures.pictures().items():
+    display(Markdown(f"### {name}"), figure)
+"""
+
+BUCKET_SLIDER = """
+from torch.nn.parallel import DistributedDataParallel
+import torch
+from pictures import CONFIG, FORWARD_S, LINK, predicted_step_s
+from shardlab.model import Transformer
+from shardlab.show.widgets import BucketSlider
+from shardlab.show.widgets.bucket_slider import on_ranks
+from shardlab.simulate.computation import sleep_in
+
+def make_step(cap_mb):
+    model = Transformer(CONFIG)
+    for block in model.blocks:
+        sleep_in(block, FORWARD_S)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=cap_mb, gradient_as_bucket_view=True)
+    tokens = torch.zeros(1, 8, dtype=torch.long)
+    return lambda: ddp(tokens, tokens).backward()
+
+predicted_s = {cap: predicted_step_s(cap) for cap in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)}
+levels_s = {"computation alone": 3 * FORWARD_S * CONFIG.n_layers}
+buckets = BucketSlider(on_ranks(make_step, 4, network=LINK), predicted_s, first_mb=2, levels_s=levels_s)
+buckets
+"""
+
+MEMORY = "from shardlab.show.widgets import MemoryExplorer\nmemory = MemoryExplorer()\nmemory"
+SHARDING = "from shardlab.show.widgets import ShardingExplorer\nshards = ShardingExplorer()\nshards"
+WIDGETS = {"memory explorer": MEMORY, "bucket slider": BUCKET_SLIDER, "sharding explorer": SHARDING}
+
+
+def notebook(figures: bool, tests: str) -> nbformat.NotebookNode:
+    """With `figures`, also those of tests/pictures.py. A cell's title is the text of the one above it."""
+    cells = {"paths": PATHS.format(tests=tests)} | ({"figures": FIGURES} if figures else {}) | WIDGETS
+    nb = new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
+    for title, source in cells.items():
+        nb.cells += [new_markdown_cell(f"## {title}"), new_code_cell(source.strip())]
+    return nb

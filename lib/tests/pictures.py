@@ -1,0 +1,199 @@
+"""Every figure of `shardlab.show.plots`, drawn from small real runs: for tests, and to look at."""
+
+from functools import cache, partial
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+from shardlab import launch
+from shardlab.data import batch
+from shardlab.measure.memory import MemoryTracker
+from shardlab.measure.record import record_timeline
+from shardlab.measure.scaling import Scaling, scaling
+from shardlab.measure.strategies import Expected, units_of
+from shardlab.measure.throughput import time_step
+from shardlab.measure.timeline import Timeline
+from shardlab.model import ModelConfig, Transformer
+from shardlab.parallel.ddp import DDP, assign_buckets
+from shardlab.parallel.fsdp import fully_shard as our_fully_shard
+from shardlab.show import plots
+from shardlab.show.plots.style import LessonFigure
+from shardlab.simulate.computation import sleep_in
+from shardlab.simulate.overlap import finish_time
+
+CONFIG = ModelConfig(vocab_size=256, dim=64, n_layers=4, n_heads=4, n_kv_heads=2, hidden_dim=160, max_seq_len=64)
+N = 4
+BANDWIDTH, LATENCY_S = 60e6, 1e-3
+LINK = "60 MB/s, 1 ms"
+FORWARD_S = 0.006  # of a block; its backward takes twice that
+ALONE_S = 3 * FORWARD_S * CONFIG.n_layers  # a step without a network
+NAMES = (
+    "memory_stacks",
+    "memory_stacks_predicted",
+    "memory_over_step",
+    "memory_over_step_by_time",
+    "timelines_of_ranks",
+    "timelines_of_schedules",
+    "overlap_roofline",
+    "bucket_curve",
+    "scaling_efficiency",
+)
+CAPS_MB = (0.02, 0.1, 0.25, 0.5, 2)
+
+
+def build(slept: bool = False, times: float = 1.0) -> Transformer:
+    torch.manual_seed(0)
+    model = Transformer(CONFIG)
+    for i, block in enumerate(model.blocks if slept else ()):
+        sleep_in(block, FORWARD_S, times=times, name=f"blocks.{i}")
+    return model
+
+
+def samples(sequences: int = 1, seq_len: int = 8):
+    world_size = dist.get_world_size()
+    return batch(0, 0, dist.get_rank(), world_size, global_batch=sequences * world_size, seq_len=seq_len)
+
+
+def ddp(model: Transformer, bucket_cap_mb: float = 25) -> DDP:
+    return DDP(model, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
+
+
+def fsdp(model: Transformer, prefetch: int = 0) -> Transformer:
+    for block in model.blocks:
+        our_fully_shard(block)
+    for block, following in zip(model.blocks, model.blocks[1:], strict=False):
+        if prefetch:
+            block.set_modules_to_forward_prefetch([following])
+    return our_fully_shard(model)
+
+
+def sharded(model: Transformer) -> Transformer:
+    for block in model.blocks:
+        fully_shard(block)
+    return fully_shard(model)
+
+
+# ------------------------------------------------------------------------------------------------------------ on ranks
+
+
+def track(wrap) -> tuple[dict, list, list]:
+    """Of a second step, for the first makes the optimizer's states: what the peak consists of, and its history."""
+    model = wrap(build())
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for _ in range(2):
+        inputs = samples(2, 32)
+        with MemoryTracker(model, optimizer) as tracker:
+            model(*inputs).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return tracker.peak.by_category(), tracker.timeline(), tracker.phases()
+
+
+def memories() -> dict[str, tuple[dict, list, list]]:
+    return {"DDP": track(ddp), "FULL_SHARD": track(sharded)}
+
+
+def one_step(wrap, slow_rank: int | None = None) -> Timeline:
+    model = wrap(build(slept=True, times=2.0 if dist.get_rank() == slow_rank else 1.0))
+    inputs = samples()
+    for _ in range(2):
+        dist.barrier()
+        with record_timeline(model) as recording:
+            model(*inputs).backward()
+    return recording.timeline
+
+
+def steps() -> dict[str, Timeline]:
+    return {
+        "DDP, one bucket": one_step(ddp),
+        "DDP, small buckets": one_step(partial(ddp, bucket_cap_mb=0.25)),
+        "FSDP, no prefetch": one_step(fsdp),
+        "FSDP, prefetch": one_step(partial(fsdp, prefetch=1)),
+        "slow rank": one_step(partial(ddp, bucket_cap_mb=0.25), slow_rank=2),
+    }
+
+
+def step_times() -> dict[float, list[float]]:
+    found = {}
+    for cap in CAPS_MB:
+        model, inputs = ddp(build(slept=True), cap), samples()
+        found[cap] = [time_step(lambda m=model, x=inputs: m(*x).backward()) for _ in range(5)][2:]
+    return found
+
+
+def make_step(sequences: int):
+    model, inputs = ddp(build(slept=True), 0.25), samples()
+    return lambda: model(*inputs).backward()
+
+
+# -------------------------------------------------------------------------------------------------------- what is drawn
+
+
+def expected(strategy: str) -> dict[str, int]:
+    model = Transformer(CONFIG)
+    found = Expected(strategy, units_of(model, model.blocks), N)
+    held = {name: getattr(found, name) for name in ("parameters", "gradients", "optimizer_states")}
+    return held | {"unsharded": found.unsharded_peak}
+
+
+def predicted_step_s(cap_mb: float, n: int = N) -> float:
+    params = list(Transformer(CONFIG).named_parameters())
+    plan = [len(bucket) for bucket in assign_buckets([p for _, p in params], *[int(cap_mb * 2**20)] * 2)]
+    sizes = [p.nbytes for _, p in reversed(params)]
+    block_done = {f"blocks.{i}": 2 * FORWARD_S * (CONFIG.n_layers - i) for i in range(CONFIG.n_layers)}
+    ready = [block_done.get(".".join(name.split(".")[:2]), 0.0) for name, _ in reversed(params)]
+    ready[-1] = max(ready)  # the embedding's gradient comes last
+    return FORWARD_S * CONFIG.n_layers + finish_time(plan, sizes, ready, n, LATENCY_S, BANDWIDTH)
+
+
+@cache
+def pictures() -> dict[str, LessonFigure]:
+    """By name. Takes about 15 seconds, once."""
+    memory = launch(memories, N, device="cpu")
+    ranks = launch(steps, N, network=LINK)
+    times = launch(step_times, N, network=LINK)[0]
+    weak = scaling(make_step, 1, seq_len=8, network=LINK, rounds=3, steps=3)
+    others = {"bucket_curve": bucket_picture(times), "scaling_efficiency": scaling_picture(weak)}
+    return memory_pictures(memory) | timeline_pictures(ranks) | others
+
+
+def memory_pictures(ranks: list[dict]) -> dict[str, LessonFigure]:
+    _, timeline, phases = ranks[0]["FULL_SHARD"]
+    predicted = {strategy: expected(strategy) for strategy in ranks[0]}
+    measured = {strategy: [rank[strategy][0] for rank in ranks] for strategy in ranks[0]}
+    budget = "budget: 4 MiB", 4 * 2**20
+    return {
+        "memory_stacks": plots.memory_stacks(predicted, measured, title="What each rank holds when it holds most"),
+        "memory_stacks_predicted": plots.memory_stacks(predicted, {}, budget=budget),
+        "memory_over_step": plots.memory_over_step(timeline, phases, title="FULL_SHARD: rank 0 in one step"),
+        "memory_over_step_by_time": plots.memory_over_step(timeline, phases, by_time=True),
+    }
+
+
+def timeline_pictures(ranks: list[dict[str, Timeline]]) -> dict[str, LessonFigure]:
+    by_rank = {f"rank {i}": rank.pop("slow rank") for i, rank in enumerate(ranks)}
+    fsdps = {name: step for name, step in ranks[0].items() if name.startswith("FSDP")}
+    ratios = {name: (step.communication_s, step.compute_s, step.duration_s) for name, step in ranks[0].items()}
+    return {
+        "timelines_of_ranks": plots.timelines(by_rank, title="Rank 2 is slow, and all of them finish late"),
+        "timelines_of_schedules": plots.timelines(fsdps, one_clock=False, title="FSDP, with and without prefetching"),
+        "overlap_roofline": plots.overlap_roofline(ratios, title="What overlap hides"),
+    }
+
+
+def bucket_picture(times: dict[float, list[float]]) -> LessonFigure:
+    levels = {"computing alone": ALONE_S, "computing, then one message for all": predicted_step_s(1000)}
+    return plots.bucket_curve(
+        {2 ** (k / 16): predicted_step_s(2 ** (k / 16)) for k in range(-92, 20)},
+        {"shardlab DDP": times},
+        levels_s=levels,
+        marks_mb={"25 MiB in the full-size job": 0.25},
+        guesses_ms={0.1: 90.0, 2: None},
+        full_size=100,
+    )
+
+
+def scaling_picture(weak: Scaling) -> LessonFigure:
+    predicted = {n: ALONE_S / predicted_step_s(0.25, n) for n in (1, 2, 4)}
+    return plots.scaling_efficiency({"weak scaling": weak.rows}, predicted={"weak scaling": predicted})

@@ -1,0 +1,279 @@
+"""The widgets without a browser: what they show is what the library says, and a notebook keeps a picture of it."""
+
+import base64
+import threading
+import time
+from functools import partial
+
+import nbclient
+import nbconvert
+import nbformat
+import pytest
+import torch
+from matplotlib.colors import to_rgba
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+
+from shardlab import launch
+from shardlab.measure.strategies import STRATEGIES, Expected
+from shardlab.show.widgets import BucketSlider, MemoryExplorer, ShardingExplorer, sharding_picture, who_holds
+from shardlab.show.widgets.memory_explorer import by_category, model_units
+from shardlab.show.widgets.sharding_picture import sharding
+from shardlab.show.widgets.who_holds import WORLD_SIZE, Held, layout, record
+
+N = WORLD_SIZE
+KEPT = "before the step"
+
+# ----------------------------------------------------------------------------------------------------- memory explorer
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_memory_explorer_shows_the_most_that_the_formulas_allow(strategy):
+    """A stack is `peak_of_states`, and under DDP the buckets, a second copy of the gradients."""
+    expected = Expected(strategy, model_units("1M", torch.float32), N, bucket_bytes=1 << 20)
+    parts = by_category(expected)
+    whole = sum(p.nbytes for unit in expected.units for p in unit)
+    largest = max(p.nbytes for unit in expected.units for p in unit)
+    largest_block = max(sum(p.nbytes for p in unit) for unit in expected.units[:-1])
+    sharded = {"parameters": whole / N, "gradients": whole / N, "buckets": 4 * largest_block}
+    due = {
+        "DDP": {"parameters": whole, "gradients": whole + largest, "buckets": whole, "unsharded": 0},
+        "ZERO_1": {"optimizer_states": 2 * whole / N, "buckets": 2 * ((1 << 20) + largest), "unsharded": 0},
+        "ZERO_2": {"gradients": whole / N + 2 * ((1 << 20) + largest), "buckets": 0},
+        "SHARD_GRAD_OP": sharded,
+        "FULL_SHARD": sharded,
+    }
+    for category, n_bytes in due.get(strategy, {}).items():
+        assert parts[category] == pytest.approx(n_bytes, rel=1e-3), category
+    assert sum(parts.values()) == expected.peak_of_states + (whole if strategy.startswith("DDP") else 0)
+
+
+def test_the_memory_explorer_answers():
+    """8 B parameters in bf16 with a master copy and AdamW: 2 + 2 + 12 bytes each, and 2 of buckets."""
+    explorer, n_params = MemoryExplorer(), 8.03e9
+    held = explorer.held("DDP")
+    assert sum(held.values()) == pytest.approx((2 + 2 + 12 + 2) * n_params, rel=0.08)
+    assert explorer.held("ZERO_1")["optimizer_states"] == pytest.approx(12 * n_params / 8, rel=1e-3)
+    explorer.strategy.value = "DDP"
+    assert "is 55.6 GiB too little" in explorer.message
+    explorer.ranks.value, before = 64, explorer.message
+    assert explorer.message != before
+    explorer.optimizer.value, explorer.precision.value = "SGD", "bf16 only"
+    assert explorer.held("DDP")["optimizer_states"] < 1e4, "step counts alone"
+
+
+# -------------------------------------------------------------------------------------------------------- bucket slider
+
+
+def settle(slider: BucketSlider) -> None:
+    deadline = time.monotonic() + 20
+    while slider._busy and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert not slider._busy
+
+
+def test_the_bucket_slider_keeps_its_points_and_leaves_out_what_nobody_waits_for():
+    """While it measures, the control moves over three sizes: the last of them counts."""
+    asked, go_on = [], threading.Event()
+
+    def measure(cap_mb: float) -> list[float]:
+        asked.append(cap_mb)
+        if len(asked) > 1:
+            go_on.wait(10)
+        return [cap_mb, 2 * cap_mb]
+
+    slider = BucketSlider(measure, {cap: cap for cap in (1, 2, 4, 8, 16)}, first_mb=1)
+    assert slider.points == {1: [1, 2]}
+    for cap in (2, 4, 8, 16):
+        slider.cap.value = cap
+        while len(asked) == 1:
+            time.sleep(0.001)
+    go_on.set()
+    settle(slider)
+    assert asked == [1, 2, 16]
+    slider.again.click()
+    settle(slider)
+    assert slider.points == {1: [1, 2], 2: [2, 4], 16: [16, 32, 16, 32]}
+    assert "Least so far: 1000 ms at 1 MiB, of 3 measured" in slider.message
+
+
+def test_what_fails_is_told_and_takes_nothing_away():
+    def measure(cap_mb: float) -> list[float]:
+        if cap_mb == 2:
+            raise RuntimeError("rank 3 is gone <&>")
+        return [cap_mb]
+
+    slider = BucketSlider(measure, {1: 3.0, 2: 1.0, 4: 2.0}, first_mb=2)
+    assert slider.message == "bucket_cap_mb = 2 failed. RuntimeError: rank 3 is gone <&>"
+    assert 'role="alert"' in slider._words.value and "&lt;&amp;&gt;" in slider._words.value
+    slider.cap.value = 4
+    settle(slider)
+    slider.cap.value = 2
+    settle(slider)
+    assert slider.points == {4: [4]} and "failed" in slider.message
+
+
+# ---------------------------------------------------------------------------------------------------- sharding explorer
+
+
+def torchs_ddp(model):
+    ddp = DistributedDataParallel(model, bucket_cap_mb=who_holds._CAP_MB, gradient_as_bucket_view=True)
+    return ddp, AdamW(model.parameters(), **who_holds._ADAM)
+
+
+TORCHS = {
+    "DDP": torchs_ddp,
+    "FULL_SHARD": partial(who_holds.fsdp, shard=fully_shard),
+    "SHARD_GRAD_OP": partial(who_holds.fsdp, shard=fully_shard, reshard_after_forward=False),
+    "HYBRID_SHARD, 2 x 2": partial(who_holds.fsdp, shard=fully_shard, replicas=2),
+}
+
+
+@pytest.fixture(scope="module")
+def stories():
+    """Ours and torch's, by strategy and rank: {moment: Held}."""
+
+    def on_a_rank():
+        ours = {name: record(name) for name in who_holds.STRATEGIES}
+        return ours, {name: record(wrap) for name, wrap in TORCHS.items()}
+
+    by_rank = launch(on_a_rank, N, device="cpu")
+    return [{name: [rank[i][name] for rank in by_rank] for name in by_rank[0][i]} for i in (0, 1)]
+
+
+def elements(held: Held, kind: str) -> set[int]:
+    return {e for start, end in getattr(held, kind) for e in range(start, end)}
+
+
+def rows_of(shards: int, shard: int) -> set[int]:
+    """By torch.chunk on dim 0 of every tensor."""
+    found = set()
+    for name, (start, end) in layout().items():
+        shape = (who_holds.HEAD_SHAPES if name.startswith("head") else who_holds.SHAPES)[name.rpartition(".")[2]]
+        parts = torch.arange(start, end).view(shape).chunk(shards)
+        found |= set(parts[shard].flatten().tolist()) if shard < len(parts) else set()
+    return found
+
+
+def slices_of(rank: int, last_first: bool = False) -> set[int]:
+    """Of each unit's tensors laid end to end, cut into N equal parts; `last_first`: as backward makes the gradients."""
+    units = {}
+    for name, (start, end) in sorted(layout().items(), key=lambda item: item[1], reverse=last_first):
+        units.setdefault(name.rpartition(".")[0], []).extend(range(start, end))
+    parts = {name: -(-len(unit) // N) for name, unit in units.items()}
+    return {e for name, unit in units.items() for e in unit[rank * parts[name] : (rank + 1) * parts[name]]}
+
+
+OWN = {
+    "DDP": lambda rank: rows_of(1, 0),
+    "ZERO_1": partial(slices_of, last_first=True),
+    "ZERO_2": partial(slices_of, last_first=True),
+    "SHARD_GRAD_OP": lambda rank: rows_of(N, rank),
+    "FULL_SHARD": lambda rank: rows_of(N, rank),
+    "FULL_SHARD, flat parameters": slices_of,
+    "HYBRID_SHARD, 2 x 2": lambda rank: rows_of(2, rank % 2),
+}
+ALL = rows_of(1, 0)
+
+
+@pytest.mark.parametrize("strategy", OWN)
+def test_what_is_kept_is_what_the_layout_says(stories, strategy):
+    """torch.chunk for FSDP2, equal slices of a unit laid end to end for flat parameters and ZeRO."""
+    parameters_sharded = "SHARD" in strategy
+    for rank, story in enumerate(stories[0][strategy]):
+        own = OWN[strategy](rank)
+        assert elements(story[KEPT], "parameters") == (own if parameters_sharded else ALL)
+        assert elements(story[KEPT], "optimizer_states") == own
+        before_step = story["backward is through"]
+        if strategy != "ZERO_1":  # which reduces in its step
+            assert elements(before_step, "gradients") == own
+            assert elements(before_step, "local_gradients") == set()
+        assert {m: story[m].optimizer_states for m in story} == dict.fromkeys(story, story[KEPT].optimizer_states)
+
+
+@pytest.mark.parametrize("strategy", [name for name in OWN if "SHARD" in name])
+def test_a_unit_is_whole_while_it_is_used(stories, strategy):
+    """In its forward and its backward; freed after forward under FULL_SHARD, and then only the root is left."""
+    reshards = strategy != "SHARD_GRAD_OP"
+    for rank, story in enumerate(stories[0][strategy]):
+        for name, (start, end) in layout().items():
+            unit = name.rpartition(".")[0]
+            for moment in (f"forward of {unit}", f"backward of {unit}", f"backward of {unit}, gradients made"):
+                assert set(range(start, end)) <= elements(story[moment], "parameters"), moment
+        root = set(range(*layout()["head.weight"]))
+        left = OWN[strategy](rank) | root if reshards else ALL
+        assert elements(story["forward is through"], "parameters") == left
+        assert elements(story["backward is through"], "parameters") == OWN[strategy](rank)
+
+
+def test_gradients_go_as_soon_as_they_are_reduced(stories):
+    """ZeRO-2 and FSDP never hold all local gradients; DDP and ZeRO-1 do."""
+    for strategy, ranks in stories[0].items():
+        most = max(held.count("local_gradients") for held in ranks[0].values())
+        if strategy == "ZERO_1":
+            assert most == len(ALL)
+        if strategy in ("ZERO_2", "FULL_SHARD", "SHARD_GRAD_OP"):
+            assert most < len(ALL)
+
+
+@pytest.mark.parametrize("strategy", TORCHS)
+def test_torchs_engines_keep_the_same_elements(stories, strategy):
+    """Between steps, in each forward, and when backward is through. In between they prefetch differently."""
+    moments = [KEPT, *(f"forward of blocks.{i}" for i in range(who_holds.N_BLOCKS)), "backward is through"]
+    for ours, torchs in zip(*(both[strategy] for both in stories), strict=True):
+        for moment in moments:
+            assert ours[moment].parameters == torchs[moment].parameters, moment
+            assert ours[moment].optimizer_states == torchs[moment].optimizer_states, moment
+        assert ours["backward is through"].gradients == torchs["backward is through"].gradients
+
+
+def test_the_sharding_explorer_shows_what_was_found(stories):
+    explorer = ShardingExplorer(stories[0], strategy="FULL_SHARD", moment=KEPT)
+    assert "hold: parameters 42, 42, 42, 4; optimizer states 42, 42, 42, 4." in explorer.message
+    explorer.moment.value = "forward of blocks.1"
+    assert drawn(explorer.figure.axes[0], "parameters") == 3 * 42 + 4, "the others are gathered"
+    explorer.moment.value = KEPT
+    explorer.strategy.value = "HYBRID_SHARD, 2 x 2"
+    assert "hold: parameters 65, 65, 65, 65; optimizer states 65, 65, 65, 65." in explorer.message
+
+
+def test_the_picture_shows_what_was_found(stories):
+    """The bars of each colour are as long as the elements that were found."""
+    held = [rank["backward of blocks.0, gradients made"] for rank in stories[0]["FULL_SHARD"]]
+    kept = [rank[KEPT] for rank in stories[0]["FULL_SHARD"]]
+    axes = sharding(held, kept, layout(), "").axes
+    own, whole = sum(rank.count("parameters") for rank in kept), sum(rank.count("parameters") for rank in held)
+    assert drawn(axes[0], "parameters") == own < whole
+    assert drawn(axes[0], "gathered parameters") == whole, "the own ones are drawn over them"
+    for ax, look, kind in (
+        (axes[1], "gradients of this rank alone", "local_gradients"),
+        (axes[1], "gradients, mean over ranks", "gradients"),
+        (axes[2], "optimizer states", "optimizer_states"),
+    ):
+        assert drawn(ax, look) == sum(rank.count(kind) for rank in held) > 0
+
+
+def drawn(ax, look: str) -> float:
+    """The length of all bars of this look."""
+    face = to_rgba(sharding_picture._LOOKS[look][0])
+    bars = [bars for bars in ax.collections if tuple(bars.get_facecolor()[0]) == face]
+    return sum(path.get_extents().width for some in bars for path in some.get_paths())
+
+
+# ----------------------------------------------------------------------------------------------------- without a kernel
+
+
+def test_a_notebook_keeps_the_last_picture_and_its_words():
+    """Executed, and converted to HTML with the widgets' state and without."""
+    show, change = "from shardlab.show.widgets import MemoryExplorer\nm = MemoryExplorer('1M')\nm", "m.ranks.value = 2"
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in (show, change)])
+    nbclient.NotebookClient(nb, kernel_name="python3", timeout=60).execute()
+    controls, picture = nb.cells[0].outputs
+    assert set(controls.data) == {"text/plain", "application/vnd.jupyter.widget-view+json"}
+    assert base64.b64decode(picture.data["image/png"]).startswith(b"\x89PNG")
+    assert picture.data["text/plain"].startswith("Memory explorer. FULL_SHARD, 1M on 2 ranks")
+    for _ in ("with the widgets' state", "without"):
+        page, _ = nbconvert.HTMLExporter().from_notebook_node(nb)
+        assert picture.data["image/png"] in page
+        nb.metadata.pop("widgets", None)
