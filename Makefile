@@ -14,10 +14,11 @@ demo: setup ## run one lab on 4 CPU ranks, grade a small class, print the grade 
 	$(BIN)/shardlab demo
 
 test: setup ## run the tests, but for those that take minutes
-	$(BIN)/python -m pytest -m 'not slow and not browser' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'not slow and not alone and not browser' -n 2 --dist loadfile
 
 slow: setup ## run the tests that take minutes
-	$(BIN)/python -m pytest -m 'slow and not browser' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'slow and not alone' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m alone
 
 look: setup ## open every figure and widget in a real browser; pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'

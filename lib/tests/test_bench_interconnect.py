@@ -1,4 +1,4 @@
-"""The benchmark of the simulated interconnect: its predictions, one quick row of each kind, and, slow, its claims.
+"""The benchmark of the simulated interconnect: its predictions, one quick row of each kind, and, alone, its claims.
 
 On a busy machine the quick rows' margins are wide: what they see is a time that is wrong by a factor.
 """
@@ -10,7 +10,13 @@ import pytest
 from shardlab import launch
 from shardlab.bench import interconnect
 from shardlab.bench.interconnect import CAPS_BYTES, TOPOLOGIES, WORLD_SIZE
-from shardlab.bench.interconnect_predictions import cluster, held_bytes, predicted_ddp, predicted_fsdp
+from shardlab.bench.interconnect_predictions import (
+    cluster,
+    held_bytes,
+    predicted_ddp,
+    predicted_fsdp,
+    predicted_real_ddp,
+)
 from shardlab.bench.interconnect_runs import ENGINES, STAND_IN, Variant, build, step_times
 from shardlab.measure.traffic import record_traffic
 from shardlab.simulate.costs import Cluster
@@ -34,6 +40,17 @@ def test_what_is_predicted_for_a_step_of_ddp():
     assert min(finishes) < min(finishes[0], finishes[-1]), "neither the smallest nor the largest"
     blocking = predicted_ddp(imitation, CAPS_BYTES[2], overlap=False)
     assert blocking.end_s == pytest.approx(blocking.compute_s + blocking.communication_s)
+
+
+@pytest.mark.parametrize("imitated", interconnect.BUCKETED)
+@pytest.mark.parametrize("cap_bytes", CAPS_BYTES)
+def test_a_whole_step_obeys_the_scaling_law(imitated, cap_bytes):
+    """Its time on the machine itself, worked out there, is that of the stand-in over the dilation."""
+    for step_s in interconnect.DILATED_STEP_S:
+        imitation = interconnect._imitate(*imitated, step_s)
+        there, here = predicted_real_ddp(imitation, cap_bytes), predicted_ddp(imitation, cap_bytes)
+        assert imitation.real_s(here.end_s) == pytest.approx(there.end_s)
+        assert here.share() == pytest.approx(there.share())
 
 
 def test_what_is_predicted_for_hybrid_shard():
@@ -99,7 +116,7 @@ def test_no_prefetch_is_slower_whether_or_not_the_host_runs_ahead(fastest, libra
 
 def test_blocking_is_slower(fastest):
     assert fastest["DDP", False] > 1.05 * fastest["DDP", True]
-    assert fastest["FSDP, blocking"] > 1.05 * fastest["torch", True, False], "slower than without prefetch"
+    assert fastest["FSDP, blocking"] > 1.05 * fastest["torch", True, True]
 
 
 def test_truth_has_a_row_for_each_collective_that_an_algorithm_changes():
@@ -107,7 +124,7 @@ def test_truth_has_a_row_for_each_collective_that_an_algorithm_changes():
     assert [row["kind"] for row in rows] == [*interconnect.KINDS["ring"], *interconnect.KINDS["tree"]]
     assert json.loads(json.dumps(rows)) == rows
     for row in rows:
-        assert 0.97 < row["ratio"] < 1.5, row["what"]
+        assert 0.97 < row["ratio"] < 2, row["what"]
 
 
 def test_every_engine_trains_on_it_unchanged():
@@ -116,15 +133,16 @@ def test_every_engine_trains_on_it_unchanged():
     assert all(row["equal"] for row in rows)
 
 
-# ------------------------------------------------------------------------------------------------------------- slow
+# ------------------------------------------------------------------------------------------------------------ claims
 
 
 @pytest.fixture(scope="module")
 def result() -> dict:
-    return interconnect.run()
+    return interconnect.run(rounds=1, pairs=100, repeats=3)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(900)  # the first of them runs it
 def test_it_says_what_it_promises(result, capsys):
     assert json.loads(json.dumps(result)) == result
     interconnect.show(result)
@@ -133,43 +151,48 @@ def test_it_says_what_it_promises(result, capsys):
     assert {row["topology"] for row in result["truth"]} == set(TOPOLOGIES)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_collective_alone_takes_the_formulas_time_within_5_percent(result):
     for row in result["truth"]:
         assert 0.95 < row["ratio"] < 1.05, row["what"]
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_the_best_bucket_is_in_between_and_where_it_was_predicted(result):
     for curve in result["buckets"]:
         assert 0 < curve["measured_optimum"] < len(CAPS_BYTES) - 1
         assert abs(curve["measured_optimum"] - curve["predicted_optimum"]) <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.alone
+def test_a_job_takes_as_long_on_the_machine_however_slowly_it_is_imitated(result):
+    for row in result["scaling_law"]:
+        assert 0.9 < row["ratio"] < 1.1, row["what"]
+
+
+@pytest.mark.alone
 def test_overlap_hides_80_percent_of_what_can_be_hidden(result):
     for row in result["overlap"]:
         assert row["measured"] >= 0.8, row["what"]
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_prefetch_gains_what_the_formula_says_within_10_percent(result):
     for row in result["prefetch"]:
         assert 0.9 < row["ratio"] < 1.1, row["what"]
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_hybrid_shard_is_faster_and_larger_by_what_the_formula_says_within_10_percent(result):
-    """But for our step: see `hybrid`. Its all_reduces begin later than torch's, and it may take 15% longer."""
+    """Our all_reduces begin later than torch's: `parallel.fsdp.unit` waits for the reduce_scatter first."""
     for row in result["hybrid"]:
-        late = row["what"] in ("ours: HYBRID_SHARD, s", "ours: step, HYBRID / FULL")
-        assert 0.9 < row["ratio"] < (1.15 if late else 1.1), row["what"]
+        assert 0.9 < row["ratio"] < 1.1, row["what"]
     for library in ("torch", "ours"):
         by_what = {row["what"]: row["measured"] for row in result["hybrid"] if row["library"] == library}
         assert by_what[f"{library}: step, HYBRID / FULL"] < 0.85
         assert by_what[f"{library}: HYBRID_SHARD, bytes"] > 1.9 * by_what[f"{library}: FULL_SHARD, bytes"]
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_it_adds_under_3_percent_where_the_network_is_infinitely_fast(result):
     assert result["overhead"]["ratio"] < 1.03

@@ -272,7 +272,29 @@ def test_groups_share_a_card_one_after_the_other_and_nothing_else():
     assert overlap(own[0, 1], own[0, 2]) > 0.1, "a port and a card"
 
 
-def late() -> list[interconnect.Collective]:
+def root_first(kind: str) -> tuple[float, float, float]:
+    """The last rank comes late, and the root of a broadcast, or who sends in a reduce, has nothing to wait for."""
+    dist.barrier()
+    interconnect.clear()
+    x = torch.ones(SIZE)
+    if dist.get_rank() == 3:
+        time.sleep(0.3)
+    dist.broadcast(x, 0) if kind == "broadcast" else dist.reduce(x, 3)
+    (c,) = interconnect.collectives()
+    return c.issued_s, c.started_s, c.finished_s
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_no_collective_starts_before_its_last_rank(kind):
+    found = launch(root_first, 4, kind, device="cpu", network=CLUSTER)
+    issued_s, started_s, _ = found[3]
+    assert issued_s - found[0][0] > 0.25
+    for _, started, finished in found:
+        assert started == started_s >= issued_s
+        assert finished - started > 0.999 * Network.parse(CLUSTER, 4).seconds(kind, 4 * SIZE, range(4))
+
+
+def late() -> tuple[list[interconnect.Collective], float]:
     """Rank 2 comes late; then two messages in opposite directions."""
     rank = dist.get_rank()
     dist.barrier()
@@ -284,13 +306,16 @@ def late() -> list[interconnect.Collective]:
     if rank < 2:
         work = dist.isend(x, 1 - rank)
         dist.recv(torch.empty(SIZE), 1 - rank)
+        received_s = time.monotonic()
         work.wait()
-    return interconnect.collectives()
+        return interconnect.collectives(), received_s
+    return interconnect.collectives(), 0.0
 
 
 def test_the_last_rank_to_arrive_starts_it_and_opposite_messages_pass_each_other():
     network = Network.parse(CLUSTER, 4)
-    logs = launch(late, 4, device="cpu", network=CLUSTER)
+    found = launch(late, 4, device="cpu", network=CLUSTER)
+    logs = [log for log, _ in found]
     reduces = [log[0] for log in logs]
     for c in reduces:
         assert c.started_s == c.ready_s == reduces[2].ready_s
@@ -299,8 +324,9 @@ def test_the_last_rank_to_arrive_starts_it_and_opposite_messages_pass_each_other
     spans = [(c.started_s, c.finished_s) for c in sends]
     assert [c.kind for c in sends] == ["send", "send"]
     assert overlap(*spans) > 0.1
-    for start, end in spans:
+    for (start, end), (_, received_s) in zip(spans, reversed(found[:2]), strict=True):
         assert end - start > 0.999 * network.seconds("send", 4 * SIZE, (0, 1))
+        assert received_s - start > 0.999 * network.seconds("send", 4 * SIZE, (0, 1)), "not before it was delivered"
 
 
 def jittery() -> list[float]:
@@ -336,9 +362,9 @@ def chained(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.
     return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(second)
 
 
-def averaged(cap_mb: float, hook=None) -> list[torch.Tensor]:
+def averaged(hook=None) -> list[torch.Tensor]:
     torch.manual_seed(0)
-    module = DistributedDataParallel(Transformer(SMALL), bucket_cap_mb=cap_mb)
+    module = DistributedDataParallel(Transformer(SMALL))
     if hook:
         module.register_comm_hook(None, hook)
     for step in range(2):
@@ -347,14 +373,11 @@ def averaged(cap_mb: float, hook=None) -> list[torch.Tensor]:
     return [p.grad for p in module.parameters()]
 
 
-@pytest.mark.parametrize(
-    ("network", "cap_mb"),
-    [("1 Gb/s, 2 ms", 0.1), ("infinitely fast", 25)],  # then gloo's own two threads run the hooks, and may block
-)
-def test_a_hook_may_wait_for_the_next_collective(network, cap_mb):
-    """Halving is exact: the sum of two halves is half of the sum, to the bit."""
-    simulated = launch(averaged, N, cap_mb, chained, device="cpu", network=network, timeout_s=60)
-    for found, real in zip(simulated, launch(averaged, N, cap_mb, device="cpu"), strict=True):
+@pytest.mark.parametrize("network", ["1 Gb/s, 2 ms", "infinitely fast"])
+def test_a_hook_may_wait_for_the_next_collective(network):
+    """One bucket, or the ranks would issue their collectives in different orders. Halving is exact, to the bit."""
+    simulated = launch(averaged, N, chained, device="cpu", network=network, timeout_s=60)
+    for found, real in zip(simulated, launch(averaged, N, device="cpu"), strict=True):
         assert all(map(torch.equal, found, real))
 
 

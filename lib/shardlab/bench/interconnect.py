@@ -11,7 +11,13 @@ from statistics import median
 
 from shardlab import launch
 from shardlab.bench import environment
-from shardlab.bench.interconnect_predictions import cluster, held_bytes, predicted_ddp, predicted_fsdp
+from shardlab.bench.interconnect_predictions import (
+    cluster,
+    held_bytes,
+    predicted_ddp,
+    predicted_fsdp,
+    predicted_real_ddp,
+)
 from shardlab.bench.interconnect_runs import STAND_IN, Variant, collective_times, losses, memory, overhead, step_times
 from shardlab.bench.interconnect_table import show as show
 from shardlab.measure.timeline import Timeline
@@ -37,10 +43,11 @@ CAPS_BYTES = tuple(1 << i for i in range(14, 22))
 BUCKETED = (("dgx-h100", 2, 2, "60M", 2048), ("cloud-25gbe", 2, 2, "60M", 8192))
 SHARDED = ("dgx-a100", 2, 2, "1B", 4096)
 SLOW_OUTSIDE = ("pcie-box", 2, 2, "1B", 4096)
+DILATED_STEP_S = (0.3, 0.6, 1.2)
 BUCKET_STEP_S, SHARDED_STEP_S = 0.5, 1.2  # of computation alone
 
 
-def run(rounds: int = 3, pairs: int = 120) -> dict:
+def run(rounds: int = 3, pairs: int = 120, repeats: int = 5) -> dict:
     """Rows under the names below; `overhead` is a Comparison. Takes about five minutes."""
     before = environment()
     return {
@@ -48,8 +55,9 @@ def run(rounds: int = 3, pairs: int = 120) -> dict:
         "environment": before,
         "world_size": WORLD_SIZE,
         "stand_in_params": STAND_IN.n_params,
-        "truth": [row for topology in TOPOLOGIES for row in truth(topology, 5)],
+        "truth": [row for topology in TOPOLOGIES for row in truth(topology, repeats)],
         "buckets": [buckets(imitated, rounds) for imitated in BUCKETED],
+        "scaling_law": scaling_law(rounds),
         **overlap_and_prefetch(rounds),
         "hybrid": hybrid(rounds),
         "overhead": launch(overhead, WORLD_SIZE, "3M", pairs, 2, 128, device="cpu")[0],
@@ -100,6 +108,18 @@ def buckets(imitated: tuple, rounds: int) -> dict:
     }
 
 
+def scaling_law(rounds: int) -> list[dict]:
+    """One job, imitated slower and slower: what it would take on the machine itself, from there and from here."""
+    rows = []
+    for step_s in DILATED_STEP_S:
+        imitation, cap_bytes = _imitate(*BUCKETED[0], step_s), CAPS_BYTES[4]
+        (measured_s,) = _measure(imitation, [Variant("DDP", bucket_bytes=cap_bytes)], rounds)
+        there_s = predicted_real_ddp(imitation, cap_bytes).end_s
+        what = f"{imitation.dilation:.0f} times as slow"
+        rows.append(_row(what, there_s, imitation.real_s(measured_s), dilation=imitation.dilation))
+    return rows
+
+
 def overlap_and_prefetch(rounds: int) -> dict:
     """`overlap`: how much of what could be hidden is. `prefetch`: what FSDP2's prefetch in backward gains."""
     imitation, cap_bytes = _imitate(*SHARDED, SHARDED_STEP_S), CAPS_BYTES[0]
@@ -140,10 +160,8 @@ def hybrid(rounds: int) -> list[dict]:
     torch begins a unit's all_reduce as soon as its reduce_scatter is through, which is what is predicted; ours when the
     next unit's backward is through as well.
     """
-    imitation, engines = (
-        _imitate(*SLOW_OUTSIDE, SHARDED_STEP_S),
-        [(lib, n) for lib in ("torch", "ours") for n in (1, 2)],
-    )
+    imitation = _imitate(*SLOW_OUTSIDE, SHARDED_STEP_S)
+    engines = [(library, replicas) for library in ("torch", "ours") for replicas in (1, 2)]
     times = _measure(imitation, [Variant("FSDP", library, replicas=n) for library, n in engines], rounds)
     step_s = dict(zip(engines, times, strict=True))
     expected_s = {n: predicted_fsdp(imitation, replicas=n, host_runs_ahead=True).end_s for n in (1, 2)}

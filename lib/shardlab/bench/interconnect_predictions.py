@@ -27,16 +27,27 @@ def cluster(network: Network) -> Cluster:
 
 
 def predicted_ddp(imitation: Imitation, cap_bytes: int, *, overlap: bool = True) -> Timeline:
+    return _ddp(cluster(imitation.network), cap_bytes, imitation.step_s, overlap=overlap)
+
+
+def predicted_real_ddp(imitation: Imitation, cap_bytes: int) -> Timeline:
+    """The job that is imitated, as it would run on the machine itself: no scaling law, but larger buckets."""
+    real = cluster(imitation.real_network)
+    return _ddp(real, cap_bytes, imitation.real_step_s, bytes_times=1 / imitation.byte_ratio)
+
+
+def _ddp(c: Cluster, cap_bytes: int, step_s: float, *, bytes_times: float = 1.0, overlap: bool = True) -> Timeline:
     """A block's gradients are ready when its backward is through, the output layer's when backward begins."""
-    model, c, n = _stand_in(), cluster(imitation.network), STAND_IN.n_layers
+    model, n = _stand_in(), STAND_IN.n_layers
+    forward_s, backward_s = step_s / 3, step_s * 2 / 3
     ready_s = dict.fromkeys(model.parameters(), 0.0)
     for i, block in enumerate(model.blocks):
-        ready_s |= dict.fromkeys(block.parameters(), (n - i) * imitation.backward_s)
-    ready_s[model.embedding.weight] = n * imitation.backward_s
+        ready_s |= dict.fromkeys(block.parameters(), (n - i) / n * backward_s)
+    ready_s[model.embedding.weight] = backward_s
     buckets = assign_buckets(list(model.parameters()), cap_bytes, cap_bytes)
     ready = [max(ready_s[p] for p in bucket) for bucket in buckets]
-    cost = [costs.all_reduce_s(c, sum(p.nbytes for p in bucket)) for bucket in buckets]
-    return ddp_step(n * imitation.forward_s, n * imitation.backward_s, ready, cost, overlap=overlap)
+    cost = [costs.all_reduce_s(c, bytes_times * sum(p.nbytes for p in bucket)) for bucket in buckets]
+    return ddp_step(forward_s, backward_s, ready, cost, overlap=overlap)
 
 
 def predicted_fsdp(imitation: Imitation, *, replicas: int = 1, **options) -> Timeline:

@@ -10,6 +10,8 @@ def show(result: dict) -> None:
     console.print(_truth(result["truth"]))
     for curve in result["buckets"]:
         console.print(_buckets(curve))
+    law = "scaling law: seconds of the imitated step on the machine itself, from runs so many times as slow"
+    console.print(_rows(law, result["scaling_law"], "{:.5f}"))
     console.print(_rows("overlap: how much of what could be hidden is", result["overlap"], "{:.1%}"))
     console.print(_rows("FSDP2's prefetch in backward, seconds", result["prefetch"], "{:.3f}"))
     console.print(_rows("HYBRID_SHARD where the link between nodes is slow, a rank", result["hybrid"], "{:.4g}"))

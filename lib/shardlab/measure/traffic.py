@@ -50,8 +50,6 @@ def wire_bytes(c: flight.Collective, world_size: int) -> float:
 def record_traffic():
     """Everything this rank issues inside the block; complete when the block ends.
 
-    Over a simulated link a send is there from its delivery on: wait for it inside the block.
-
     Raises RuntimeError if the flight recorder's ring overflowed meanwhile: a shortened account would mislead.
     """
     traffic = Traffic(started_s=time.time())

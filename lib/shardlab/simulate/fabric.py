@@ -1,10 +1,11 @@
 """The state of a simulated network, which all ranks of a machine share: who has arrived, and until when a link is busy.
 
-    Clock      of one group: when each rank issued each of its collectives, and when these begin and end
     Fabric     of the whole job: until when each link is taken
+    Clock      of one group: when each rank issued each of its collectives, and when these begin and end
+    Mail       of one group: when each message from rank to rank arrives
 
-Both are float64 values in memory that every rank maps. A collective is booked once, under a lock, by the first rank
-that holds its result: all others have arrived by then and have left their times here, without one more message.
+All are float64 values in memory that every rank maps. A collective is booked once, under a lock, by the first rank
+that holds its result when all ranks have issued it: their times are here, without one more message.
 
 Times are `time.monotonic()`, the same clock for all processes of a machine.
 """
@@ -23,6 +24,7 @@ import torch.distributed as dist
 from shardlab.simulate.network import Network
 
 _SLOTS = 1 << 16  # far more collectives than one group ever has under way
+_MESSAGES = 1 << 8  # from one rank to one other
 
 
 class _SharedMemory:
@@ -81,20 +83,32 @@ class Fabric:
 
 
 class Clock:
-    """The collectives of one group, numbered by `seq` in the order of their issue: the same order on every rank."""
+    """The collectives of one group, numbered by `seq` in the order of their issue: the same order on every rank.
+
+    A row of the table is one collective: for each rank the number (seq + 1) of the last collective that it has issued
+    there, and when; then the number of the one that is booked, and its three times.
+    """
 
     def __init__(self, store: dist.Store, name: str, ranks: tuple[int, ...], fabric: Fabric) -> None:
         self.name, self.ranks, self.fabric = name, ranks, fabric
-        self._width = len(ranks) + 4  # arrivals; number of the collective that is booked, and its three times
+        self._width = 2 * len(ranks) + 4
         self._memory = _SharedMemory(store, len(ranks), _SLOTS * self._width)
 
     def arrive(self, seq: int, place: int, at_s: float) -> None:
         """Rank `place` of the group issues collective `seq`."""
-        self._memory.values[self._slot(seq) + place] = at_s
+        table, row = self._memory.values, self._row(seq)
+        table[row + len(self.ranks) + place] = at_s
+        table[row + place] = seq + 1
+
+    def missing(self, seq: int) -> list[int]:
+        """The ranks that have not issued it."""
+        row = self._row(seq)
+        issued = self._memory.values[row : row + len(self.ranks)].tolist()
+        return [rank for rank, number in zip(self.ranks, issued, strict=True) if number != seq + 1]
 
     def book(self, seq: int, kind: str, full_bytes: int) -> tuple[float, float, float]:
         """(ready, start, end): from the table if another rank has booked it, else from the fabric."""
-        table, place = self._memory.values, self._slot(seq) + len(self.ranks)
+        table, place = self._memory.values, self._row(seq) + 2 * len(self.ranks)
         if table[place] != seq + 1:  # or no lock is needed: a rank that holds it may be put off the CPU
             with self.fabric.locked():
                 if table[place] != seq + 1:
@@ -103,18 +117,32 @@ class Clock:
         return tuple(table[place + 1 : place + 4].tolist())
 
     def _take(self, seq: int, kind: str, full_bytes: int) -> tuple[float, float, float]:
+        first = self._row(seq) + len(self.ranks)
+        arrivals = self._memory.values[first : first + len(self.ranks)].tolist()
         most = self.fabric.network.jitter
         jitter = random.Random(f"{self.name} {seq}").uniform(0, most) if most else 0.0
-        return self.fabric.take(kind, full_bytes, self.ranks, max(self._arrivals(seq)), jitter)
+        return self.fabric.take(kind, full_bytes, self.ranks, max(arrivals), jitter)
 
-    def missing(self, seq: int) -> list[int]:
-        """The ranks that have not issued it: what stands in their slot is older than their collective before."""
-        now, before = self._arrivals(seq), self._arrivals(seq - 1)
-        return [rank for rank, at, earlier in zip(self.ranks, now, before, strict=True) if at <= earlier]
-
-    def _slot(self, seq: int) -> int:
+    def _row(self, seq: int) -> int:
         return seq % _SLOTS * self._width
 
-    def _arrivals(self, seq: int) -> list[float]:
-        slot = self._slot(seq)
-        return self._memory.values[slot : slot + len(self.ranks)].tolist()
+
+class Mail:
+    """When messages arrive, by sender, receiver and number: the sender knows, and the receiver must learn it."""
+
+    def __init__(self, store: dist.Store, world_size: int) -> None:
+        self._world_size = world_size
+        self._memory = _SharedMemory(store, world_size, 2 * _MESSAGES * world_size**2)
+
+    def post(self, sender: int, receiver: int, number: int, due_s: float) -> None:
+        table, slot = self._memory.values, self._slot(sender, receiver, number)
+        table[slot + 1] = due_s
+        table[slot] = number + 1
+
+    def due_s(self, sender: int, receiver: int, number: int) -> float:
+        """Once the data are there; 0 of one so long ago that it is forgotten."""
+        table, slot = self._memory.values, self._slot(sender, receiver, number)
+        return table[slot + 1] if table[slot] == number + 1 else 0.0
+
+    def _slot(self, sender: int, receiver: int, number: int) -> int:
+        return 2 * ((sender * self._world_size + receiver) * _MESSAGES + number % _MESSAGES)

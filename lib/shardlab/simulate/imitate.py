@@ -32,6 +32,7 @@ class Imitation:
     """`network` is the stand-in's, whose times are `dilation` times the real ones, and bytes `byte_ratio` times."""
 
     machine: Machine
+    real_network: Network
     network: Network
     real_step_s: float  # of computation alone
     step_s: float
@@ -85,7 +86,7 @@ def imitate(
     dilation = step_s / real_step_s
     real = Network.parse(f"{name}, {nodes}x{ranks_per_node} nodes", nodes * ranks_per_node)
     network = real.scaled(latency=dilation, bandwidth=byte_ratio / dilation)
-    return Imitation(original, network, real_step_s, step_s, byte_ratio, stand_in.n_layers)
+    return Imitation(original, real, network, real_step_s, step_s, byte_ratio, stand_in.n_layers)
 
 
 def flops_per_token(model: ModelConfig, seq_len: int) -> float:

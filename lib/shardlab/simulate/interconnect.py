@@ -15,12 +15,14 @@ Two parties see to that. Gloo's threads report that the data is there (`moved`) 
 thread of `wire` completes the transfers as they fall due. One thread for both would begin to sleep only when gloo is
 through, and so add gloo's time to the network's.
 
-Not simulated: CUDA tensors, and transfers that share a link's bandwidth instead of taking turns. Free of charge: recv,
-whose time is its send's. All ranks must be on one machine, whose clock and memory they share.
+Not simulated: CUDA tensors, and transfers that share a link's bandwidth instead of taking turns. Free of charge: to
+receive a message that has a tag, or is from any source. All ranks must be on one machine, whose clock and memory they
+share.
 """
 
 import threading
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -28,11 +30,13 @@ import torch
 import torch.distributed as dist
 
 from shardlab.simulate import streams
-from shardlab.simulate.fabric import Clock, Fabric
+from shardlab.simulate.fabric import Clock, Fabric, Mail
 from shardlab.simulate.network import Network
-from shardlab.simulate.wire import Collective, Transfer, clear, collectives, wire
+from shardlab.simulate.wire import Collective, Receipt, Transfer, clear, collectives, wire
 
 __all__ = ["Collective", "Network", "SimulatedProcessGroup", "clear", "collectives", "use_network"]
+
+_LOOK_AGAIN_S = 1e-3
 
 _network: Network | None = None
 _fabric: Fabric | None = None  # of all groups that were made since `use_network`
@@ -63,6 +67,8 @@ class SimulatedProcessGroup(dist.ProcessGroup):
             group._register_backend(torch.device("cpu"), kind, gloo)
         self._ranks, self._fabric = ranks, _shared_fabric(store, max(ranks) + 1)
         self._in_order = _InOrder(Clock(dist.PrefixStore("clock", store), name, ranks, self._fabric), rank)
+        self._mail = Mail(dist.PrefixStore("mail", store), len(ranks))
+        self._sent, self._received = Counter(), Counter()  # messages, by peer and tag: gloo keeps the order of these
         streams.install()
         self._open = True
 
@@ -76,13 +82,21 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         return "simulated"
 
     def send(self, tensors, dst, tag):
-        """Gloo gets the message at the moment when the network has delivered it, so that recv can be gloo's own."""
         ranks = (self._ranks[self.rank()], self._ranks[dst])
-        message = Transfer("send", _bytes(tensors), ranks, deliver=lambda: self._gloo.send(tensors, dst, tag))
+        message, number = Transfer("send", _bytes(tensors), ranks), self._sent[dst, tag]
+        self._sent[dst, tag] += 1
         with self._fabric.locked():
             times = self._fabric.take("send", message.full_bytes, ranks, message.ready_s)
+        if tag == 0:
+            self._mail.post(self.rank(), dst, number, due_s=times[-1])
+        message.delivery = self._gloo.send(tensors, dst, tag)
         wire().book(message, *times)
         return message
+
+    def recv(self, tensors, src, tag):
+        work, number = self._gloo.recv(tensors, src, tag), self._received[src, tag]
+        self._received[src, tag] += 1
+        return Receipt(work, lambda: self._mail.due_s(src, self.rank(), number)) if tag == 0 else work
 
     def _charge(self, kind: str, full_bytes: int, collective: Callable[[], dist.Work]) -> Transfer:
         transfer, in_order = Transfer(kind, full_bytes, self._ranks), self._in_order
@@ -117,16 +131,24 @@ class _InOrder:
             return self._issued - 1
 
     def moved(self, seq: int, transfer: Transfer, future: torch.futures.Future) -> None:
-        """The data is there. Book the time for what is now next."""
+        """The data is there."""
         try:
             transfer.result = future.value()
         except Exception as error:
             transfer.error = self._explain(seq, transfer, error)
         transfer.moved = True
+        self._book()
+
+    def _book(self) -> None:
+        """What is now next. Who holds the result of a broadcast or a reduce may be ahead of others: look again then."""
         booked = []
         with self._lock:
             while self._pending and self._pending[0][1].moved:
-                seq, transfer = self._pending.popleft()
+                seq, transfer = self._pending[0]
+                if transfer.error is None and self._clock.missing(seq):
+                    wire().at(time.monotonic() + _LOOK_AGAIN_S, self._book)
+                    break
+                self._pending.popleft()
                 booked.append((transfer, self._clock.book(seq, transfer.kind, transfer.full_bytes)))
         for transfer, times in booked:
             wire().book(transfer, *times)

@@ -57,9 +57,7 @@ def clear() -> None:
 class Transfer(dist.Work):
     """A collective under way: what `async_op=True` returns."""
 
-    def __init__(
-        self, kind: str, full_bytes: int, ranks: tuple[int, ...], deliver: Callable[[], dist.Work] | None = None
-    ) -> None:
+    def __init__(self, kind: str, full_bytes: int, ranks: tuple[int, ...]) -> None:
         super().__init__()
         self.kind, self.full_bytes, self.ranks = kind, full_bytes, ranks
         self.issued_s, self.ready_s = time.monotonic(), reached_s()  # called, and next on its stream
@@ -68,7 +66,7 @@ class Transfer(dist.Work):
         self.booked = threading.Event()  # moved, and the times of the network are known
         self.result: list[torch.Tensor] = []
         self.error: Exception | None = None
-        self._deliver, self._delivery = deliver, None  # of a message: see `send`
+        self.delivery: dist.Work | None = None  # of a message: gloo's
         self._done = threading.Event()
         self._triggers: deque[torch.futures.Future] = deque()  # of futures that were asked for
 
@@ -82,7 +80,7 @@ class Transfer(dist.Work):
             raise RuntimeError(f"rank {dist.get_rank()}: {self.kind} is not through after {timeout.total_seconds()} s")
         if self.error is not None:
             raise self.error
-        return self._delivery is None or self._delivery.wait()
+        return self.delivery is None or self.delivery.wait()
 
     def wait_for_data(self) -> None:
         self.booked.wait()
@@ -90,7 +88,7 @@ class Transfer(dist.Work):
             raise self.error
 
     def is_completed(self) -> bool:
-        return self._done.is_set() and (self._delivery is None or self._delivery.is_completed())
+        return self._done.is_set() and (self.delivery is None or self.delivery.is_completed())
 
     def get_future(self) -> torch.futures.Future:
         """For DDP: it hangs its next actions on it."""
@@ -117,51 +115,69 @@ class Transfer(dist.Work):
         return self.result
 
     def finish(self) -> None:
-        try:
-            self._delivery = self._deliver and self._deliver()
-        except RuntimeError as error:
-            self.error = error
         if self.error is None:
             times = (self.issued_s, self.all_ready_s, self.started_s, time.monotonic())
             _log.append(Collective(self.kind, self.full_bytes, self.ranks, *times))
         self._done.set()
 
 
+class Receipt(dist.Work):
+    """What `irecv` returns: gloo's work, which is over when the network has delivered the message."""
+
+    def __init__(self, work: dist.Work, due_s: Callable[[], float]) -> None:
+        super().__init__()
+        self._work, self._due_s = work, due_s
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        done = self._work.wait(timeout) if timeout else self._work.wait()
+        time.sleep(max(0.0, self._due_s() - time.monotonic()))
+        return done
+
+    def is_completed(self) -> bool:
+        return self._work.is_completed() and time.monotonic() >= self._due_s()
+
+
 class _Wire:
-    """Completes this rank's transfers when they are due."""
+    """Does what is to be done at a given time; above all it completes this rank's transfers when they are due."""
 
     def __init__(self) -> None:
-        self._booked: list[tuple[float, int, Transfer]] = []  # a heap
+        self._to_do: list[tuple[float, int, Callable[[], None]]] = []  # a heap
         self._change, self._closing = threading.Condition(), False
-        self._order = itertools.count()  # among those that are due at the same time
-        self._thread = threading.Thread(target=self._finish_on_time, daemon=True, name="simulated network")
+        self._order = itertools.count()  # among what is due at the same time
+        self._thread = threading.Thread(target=self._run, daemon=True, name="simulated network")
         self._thread.start()
         atexit.register(self._close)
 
     def book(self, transfer: Transfer, all_ready_s: float, started_s: float, due_s: float) -> None:
         transfer.all_ready_s, transfer.started_s, transfer.due_s = all_ready_s, started_s, due_s
         transfer.booked.set()
-        if due_s <= time.monotonic():  # gloo took longer than the network: done, on gloo's own thread
+        if due_s > time.monotonic():
+            self.at(due_s, lambda: self._complete(transfer))
+        else:  # gloo took longer than the network: done, on gloo's own thread
             transfer.finish()
             transfer.call_back()
-            return
+
+    def at(self, moment_s: float, do: Callable[[], None]) -> None:
         with self._change:
-            heapq.heappush(self._booked, (due_s, next(self._order), transfer))
+            heapq.heappush(self._to_do, (moment_s, next(self._order), do))
             self._change.notify()
 
-    def _finish_on_time(self) -> None:
-        while (transfer := self._next_due()) is not None:
-            transfer.finish()
-            if transfer.has_futures:  # not here: a hook may wait for the next transfer
-                threading.Thread(target=transfer.call_back, daemon=True).start()
+    def _complete(self, transfer: Transfer) -> None:
+        transfer.finish()
+        if transfer.has_futures:  # not here: a hook may wait for the next transfer
+            threading.Thread(target=transfer.call_back, daemon=True).start()
 
-    def _next_due(self) -> Transfer | None:
-        """Sleep until a transfer is due; None at the end, when none is left."""
+    def _run(self) -> None:
+        while (do := self._next_due()) is not None:
+            do()
+
+    def _next_due(self) -> Callable[[], None] | None:
+        """Sleep until something is due; None at the end, when nothing is left."""
         with self._change:
-            while self._booked or not self._closing:
-                wait_s = self._booked[0][0] - time.monotonic() if self._booked else None
-                if self._booked and (self._closing or wait_s <= 0):
-                    return heapq.heappop(self._booked)[2]
+            while self._to_do or not self._closing:
+                wait_s = self._to_do[0][0] - time.monotonic() if self._to_do else None
+                if self._to_do and (self._closing or wait_s <= 0):
+                    return heapq.heappop(self._to_do)[2]
                 self._change.wait(wait_s)
         return None
 
