@@ -103,6 +103,17 @@ def test_failure_is_blamed_and_nothing_stays(failures, hangs, says, repeats, han
         assert re.search(rf"rank {culprit}\b.* {says}", message.splitlines()[0]), message
 
 
+def test_two_that_disagree_are_told_apart_by_a_third_that_comes_late(no_leaks):
+    def two_disagree():
+        dist.barrier()
+        if dist.get_rank() == 0:
+            time.sleep(0.3)  # by then gloo has ended rank 1
+        dist.all_reduce(torch.zeros(4 if dist.get_rank() == 1 else 8))
+
+    with pytest.raises(LaunchError, match="rank 1 of 3 called another collective than the others"):
+        launch(two_disagree, 3, timeout_s=60, stream=False)
+
+
 def test_a_launch_works_after_each_failure():
     for failure in (raises, exits, is_killed, returns):
         with pytest.raises(LaunchError):

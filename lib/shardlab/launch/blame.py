@@ -46,6 +46,12 @@ def failure(ranks: list["RankProcess"]) -> LaunchError:
     return _error([head, body, disagreement, "\n".join(others)], culprit.number)
 
 
+def is_undecided(ranks: list["RankProcess"]) -> bool:
+    """Two ranks called different things, and a third one's call will tell whose was wrong."""
+    disagreement, odd = _disagreement(ranks)
+    return disagreement is not None and odd is None and len(ranks) > 2
+
+
 def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
     """The account of the last collectives, and every waiting rank's stack; blame the one that called something else,
     or fewer collectives, than the others."""

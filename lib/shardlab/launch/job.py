@@ -80,6 +80,7 @@ class Job:
             self._listen(deadline - time.monotonic())
             if any(r.failure or r.vanished for r in self.ranks):
                 self._ask_whereabouts()
+                self._ask_again()
                 raise blame.failure(self.ranks)
             if time.monotonic() >= deadline:
                 self._ask_whereabouts()
@@ -101,9 +102,8 @@ class Job:
     def _ask_whereabouts(self) -> None:
         """Ask every living rank where it is; one that can't answer gets its stack dumped by a signal handler in C."""
         for r in self.ranks:
-            if not r.answered and not r.lifeline.closed:
-                with suppress(OSError):
-                    r.lifeline.send("where are you?")
+            if not r.answered:
+                r.ask()
         self._listen_until(lambda: all(r.answered for r in self.ranks))
         mute = [r for r in self.ranks if not r.answered]
         for r in mute:
@@ -112,6 +112,14 @@ class Job:
                 os.kill(r.process.pid, signal.SIGUSR1)
         if mute:
             self._listen_until(lambda: False)
+
+    def _ask_again(self) -> None:
+        """Ranks disagree, but too few have called yet to tell which of them is odd: give the others a moment."""
+        end = time.monotonic() + _GRACE_S
+        while blame.is_undecided(self.ranks) and time.monotonic() < end:
+            for r in self.ranks:
+                r.ask()
+            self._listen(0.05)
 
     def _listen_until(self, done: Callable[[], bool]) -> None:
         end = time.monotonic() + _GRACE_S

@@ -29,6 +29,12 @@ class RankProcess:
         self.remote_lifeline.close()
         self.remote_output.close()
 
+    def ask(self) -> None:
+        """Its answer, if it can give one, will be its `whereabouts`."""
+        if not self.lifeline.closed:
+            with suppress(OSError):
+                self.lifeline.send("where are you?")
+
     def drain(self) -> None:
         """Take what it has said so far, in bounded time even if it never stops talking."""
         while not self.lifeline.closed and self.lifeline.poll():
