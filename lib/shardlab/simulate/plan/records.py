@@ -1,0 +1,119 @@
+"""What a plan says: memory as terms at named moments of a step, speed as spans of a timeline."""
+
+from dataclasses import dataclass, field
+
+from shardlab.measure.ledger import CATEGORIES
+from shardlab.measure.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of a rank's memory, with the words that derive it: "logits, B T V in fp32"."""
+
+    category: str  # one of measure.ledger.CATEGORIES
+    words: str
+    n_bytes: float
+
+    def __post_init__(self) -> None:
+        if self.category not in CATEGORIES:
+            raise ValueError(f"no category {self.category!r}; there are {', '.join(CATEGORIES)}")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of one part's forward or backward: what of the part itself is live there, and nothing else's."""
+
+    name: str  # "feed_forward.down"
+    terms: tuple[Term, ...]  # activations and temporaries
+    gradients: tuple[str, ...] = ()  # of the part's parameters, those that backward has made by then
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the embedding, a block, or the output layer with its loss makes of one micro-batch on one rank."""
+
+    kept: tuple[Term, ...]  # from its forward until its backward
+    forward: tuple[Point, ...]
+    backward: tuple[Point, ...]  # `kept`, as far as it is still there, is among the terms
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is live at once, at the fullest point of one part of a step."""
+
+    name: str  # "forward of block 3", "loss", "backward of the output layer", "optimizer"
+    phase: str  # forward, backward, optimizer
+    terms: tuple[Term, ...]
+
+    @property
+    def n_bytes(self) -> float:
+        return sum(t.n_bytes for t in self.terms)
+
+    def by_category(self) -> dict[str, float]:
+        return {c: sum(t.n_bytes for t in self.terms if t.category == c) for c in CATEGORIES}
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Of one rank, the fullest one: bytes on its device, and beside them what the host and an NVMe disk hold."""
+
+    moments: tuple[Moment, ...]  # in the order of a step
+    reserved_bytes: tuple[float, float]  # by the caching allocator, at its tidiest and at its worst
+    context_bytes: float  # CUDA's context, NCCL's buffers, libraries' workspaces
+    host_bytes: float = 0.0
+    nvme_bytes: float = 0.0
+
+    @property
+    def peak(self) -> Moment:
+        return max(self.moments, key=lambda m: m.n_bytes)
+
+    @property
+    def allocated_bytes(self) -> float:
+        return self.peak.n_bytes
+
+    @property
+    def device_bytes(self) -> tuple[float, float]:
+        """What nvidia-smi would show, low and high."""
+        low, high = self.reserved_bytes
+        return low + self.context_bytes, high + self.context_bytes
+
+
+@dataclass(frozen=True)
+class SpeedPlan:
+    """Of a whole step: all its micro-batches and the optimizer. Seconds, bytes of one rank."""
+
+    timeline: Timeline  # of the last micro-batch
+    parts_s: dict[str, float]  # computation, exposed communication, optimizer, offload, bubble, launch; sum: step_s
+    bytes_by_link: dict[str, float]  # "inside" and "between" nodes, "host", "nvme": sent by a rank in a step
+    tokens: int  # that a GPU trains on in a step (the job's tokens over its GPUs)
+    model_flops: float  # of a GPU in a step, recomputation not counted
+    hardware_flops: float  # recomputation counted
+    peak_flops: float  # of the GPU, a second
+
+    @property
+    def step_s(self) -> float:
+        return sum(self.parts_s.values())
+
+    @property
+    def tokens_per_s(self) -> float:
+        """A GPU's."""
+        return self.tokens / self.step_s
+
+    @property
+    def mfu(self) -> float:
+        return self.model_flops / self.step_s / self.peak_flops
+
+    @property
+    def hfu(self) -> float:
+        return self.hardware_flops / self.step_s / self.peak_flops
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`fits` says "yes", "maybe" (within the allocator's range) or "no"."""
+
+    setup: "object"
+    memory: MemoryPlan
+    speed: SpeedPlan
+    bottleneck: str
+    advice: tuple[str, ...] = field(default=())
