@@ -29,6 +29,7 @@ from torch.distributed.fsdp import (
 from shardlab.parallel.fsdp.api import make_unit, schedule_of
 from shardlab.parallel.fsdp.flat_parameter import FlatParameter, OrigParams
 from shardlab.parallel.fsdp.ranks import Ranks, current_device, ranks_of
+from shardlab.parallel.norm import norm_over_ranks
 from shardlab.parallel.precision import cast_buffers
 
 HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
@@ -136,12 +137,7 @@ class FullyShardedDataParallel(nn.Module):
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         total = nn.utils.get_total_norm(gradients, norm_type).to(self._ranks.device)
         if self._ranks.shard_group is not None:
-            if norm_type == float("inf"):
-                dist.all_reduce(total, dist.ReduceOp.MAX, self._ranks.shard_group)
-            else:
-                total = total**norm_type
-                dist.all_reduce(total, group=self._ranks.shard_group)
-                total = total ** (1 / norm_type)
+            total = norm_over_ranks(total, norm_type, self._ranks.shard_group)
         nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, total)
         return total
 

@@ -31,6 +31,7 @@ from shardlab.parallel.ddp import (
     broadcast_tensors,
     check_same_on_every_rank,
 )
+from shardlab.parallel.norm import norm_over_ranks
 from shardlab.parallel.zero.bucket import Bucket, Shard, all_gather
 
 # They treat each element by itself, so that parameters may be cut anywhere. A class unknown here gets whole parameters.
@@ -177,13 +178,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         self.reduce_gradients()
         shards = [shard.shard_param for shard in self.shards()]
         norm = nn.utils.get_total_norm([p.grad for p in shards if p.grad is not None], norm_type)
-        norm = norm.to(self.buckets[0].flat.device, torch.float64)
-        if norm_type == inf:
-            dist.all_reduce(norm, dist.ReduceOp.MAX, group=self.process_group)
-        else:
-            dist.all_reduce(norm.pow_(norm_type), group=self.process_group)
-            norm.pow_(1 / norm_type)
-        norm = norm.to(self.buckets[0].flat.dtype)
+        flat = self.buckets[0].flat
+        norm = norm_over_ranks(norm.to(flat.device, torch.float64), norm_type, self.process_group).to(flat.dtype)
         nn.utils.clip_grads_with_norm_(shards, max_norm, norm)
         return norm
 
