@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from shardlab.cli_plan import plan_command
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sharded data-parallel training, taught and graded.")
 bench = typer.Typer(no_args_is_help=True, help="Measure: ours beside torch's, interleaved in one run.")
 app.add_typer(bench, name="bench")
@@ -40,6 +42,9 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] =
             table.add_row("[green]ok[/]" if f.ok else "[red]!![/]", f.what, f.found, "" if f.ok else f.remedy)
         console.print(table)
     raise typer.Exit(not all(f.ok for f in findings))
+
+
+app.command("plan")(plan_command)
 
 
 @app.command()
@@ -110,10 +115,16 @@ def bench_shaped(json_file: JsonFile = None) -> None:
     _write(_measure("shaped"), json_file)
 
 
+@bench.command("plan")
+def bench_plan(json_file: JsonFile = None) -> None:
+    """The planner: beside real ranks, beside a trace of the real FSDP2, and beside what others have published."""
+    _write(_measure("plan"), json_file)
+
+
 @bench.command("all")
 def bench_all(json_file: JsonFile = None) -> None:
     """All of them, in one file."""
-    _write({name: _measure(name) for name in ("launch", "ddp", "parallel", "interconnect", "shaped")}, json_file)
+    _write({name: _measure(name) for name in ("launch", "ddp", "parallel", "interconnect", "shaped", "plan")}, json_file)
 
 
 def _measure(name: str) -> dict:

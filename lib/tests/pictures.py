@@ -1,4 +1,4 @@
-"""Every figure of `shardlab.show.plots`, drawn from small real runs: for tests, and to look at."""
+"""Every figure of `shardlab.show.plots`, drawn from small real runs and real plans: for tests, and to look at."""
 
 from functools import cache, partial
 
@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from shardlab import launch
+from shardlab.bench import plan_published
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.record import record_timeline
@@ -21,6 +22,10 @@ from shardlab.show import plots
 from shardlab.show.plots.style import LessonFigure
 from shardlab.simulate.computation import sleep_in
 from shardlab.simulate.overlap import finish_time
+from shardlab.simulate.plan.api import setup_of
+from shardlab.simulate.plan.figures import figures_of
+from shardlab.simulate.plan.search import search
+from shardlab.simulate.plan.strategy import Strategy
 
 CONFIG = ModelConfig(vocab_size=256, dim=64, n_layers=4, n_heads=4, n_kv_heads=2, hidden_dim=160, max_seq_len=64)
 N = 4
@@ -38,6 +43,11 @@ NAMES = (
     "overlap_roofline",
     "bucket_curve",
     "scaling_efficiency",
+    "planned_memory",
+    "planned_stacks",
+    "step_parts",
+    "speed_against_memory",
+    "predicted_beside_published",
 )
 CAPS_MB = (0.02, 0.1, 0.25, 0.5, 2)
 
@@ -155,7 +165,7 @@ def pictures() -> dict[str, LessonFigure]:
     times = launch(step_times, N, network=LINK)[0]
     weak = scaling(make_step, 1, seq_len=8, network=LINK, rounds=3, steps=3)
     others = {"bucket_curve": bucket_picture(times), "scaling_efficiency": scaling_picture(weak)}
-    return memory_pictures(memory) | timeline_pictures(ranks) | others
+    return memory_pictures(memory) | timeline_pictures(ranks) | others | planned_pictures()
 
 
 def memory_pictures(ranks: list[dict]) -> dict[str, LessonFigure]:
@@ -197,3 +207,38 @@ def bucket_picture(times: dict[float, list[float]]) -> LessonFigure:
 def scaling_picture(weak: Scaling) -> LessonFigure:
     predicted = {n: ALONE_S / predicted_step_s(0.25, n) for n in (1, 2, 4)}
     return plots.scaling_efficiency({"weak scaling": weak.rows}, predicted={"weak scaling": predicted})
+
+
+# ---------------------------------------------------------------------------------------------------- what was planned
+
+
+def planned_pictures() -> dict[str, LessonFigure]:
+    job = {"model": "8B", "machine": "dgx-h100", "seq_len": 8192}
+    plans = {s: figures_of(setup_of(world_size=16, sharding=s, **job)) for s in ("DDP", "ZERO_1", "FULL_SHARD")}
+    fsdp = plans["FULL_SHARD"]
+    capacity = fsdp.setup.machine.gpu.name, fsdp.setup.machine.memory_bytes
+    memory = {name: plan.memory for name, plan in plans.items()}
+    return {
+        "planned_memory": plots.planned_memory(fsdp.memory, capacity, title="8B on 16 GPUs, FULL_SHARD"),
+        "planned_stacks": plots.planned_stacks(memory, capacity, title="8B on 16 GPUs"),
+        "step_parts": plots.step_parts(
+            {name: plan.speed.parts_s for name, plan in plans.items()}, title="8B on 16 GPUs"
+        ),
+        "speed_against_memory": search_picture(),
+        "predicted_beside_published": published_picture(),
+    }
+
+
+def search_picture() -> LessonFigure:
+    found = search("8B", "dgx-h100", gpus=16, seq_len=8192, tensor=1, pipeline=1, context=1)
+    names = [front_name(plan.setup.strategy) for plan in found.front[:6]]
+    return plots.speed_against_memory(found.fitting, found.front, names, title="8B on 16 GPUs: what fits")
+
+
+def front_name(s: Strategy) -> str:
+    return f"{s.sharding}, {s.recompute}, {s.micro_batch}"
+
+
+def published_picture() -> LessonFigure:
+    rows = [row for row in plan_published.run() if row["figure"] == "tokens_per_s" and not row["outside"]]
+    return plots.predicted_beside_published(rows, "tokens/s of a GPU", title="Published runs, predicted")

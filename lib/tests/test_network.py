@@ -190,7 +190,7 @@ def test_words(words, n, network):
 @pytest.mark.parametrize(
     "words",
     ["", "fast", "1 Gb/s", "50 us", "2x2 nodes", "2x2 nodes, 1 GB/s between", "1 gb/s, 5 us", "-1 Gb/s, 5 us",
-     "dgx-h200", "1 Gb/s 5 us", "1 Gb/s, 5 h", "1 Gb/s, 5 us, jitter 10", "1 Gb/s, 5 us, star"],
+     "dgx-h900", "1 Gb/s 5 us", "1 Gb/s, 5 h", "1 Gb/s, 5 us, jitter 10", "1 Gb/s, 5 us, star"],
 )  # fmt: skip
 def test_words_that_say_no_network_are_refused_with_an_example(words):
     with pytest.raises(ValueError, match="as in '1 Gb/s, 50 us'|write e.g. '1 Gb/s, 50 us'"):

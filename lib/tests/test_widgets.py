@@ -1,13 +1,9 @@
-"""The widgets without a browser: what they show is what the library says, and a notebook keeps a picture of it."""
+"""The widgets without a browser: what they show is what the library says. (`test_plan_widget` has the planner.)"""
 
-import base64
 import threading
 import time
 from functools import partial
 
-import nbclient
-import nbconvert
-import nbformat
 import pytest
 import torch
 from matplotlib.colors import to_rgba
@@ -16,52 +12,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
 from shardlab import launch
-from shardlab.measure.strategies import STRATEGIES, Expected
-from shardlab.show.widgets import BucketSlider, MemoryExplorer, ShardingExplorer, sharding_picture, who_holds
-from shardlab.show.widgets.memory_explorer import by_category, model_units
+from shardlab.show.widgets import BucketSlider, ShardingExplorer, sharding_picture, who_holds
 from shardlab.show.widgets.sharding_picture import sharding
 from shardlab.show.widgets.who_holds import WORLD_SIZE, Held, layout, record
 
 N = WORLD_SIZE
 KEPT = "before the step"
-
-# ----------------------------------------------------------------------------------------------------- memory explorer
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_the_memory_explorer_shows_the_most_that_the_formulas_allow(strategy):
-    """A stack is `peak_of_states`, and under DDP the buckets, a second copy of the gradients."""
-    expected = Expected(strategy, model_units("1M", torch.float32), N, bucket_bytes=1 << 20)
-    parts = by_category(expected)
-    whole = sum(p.nbytes for unit in expected.units for p in unit)
-    largest = max(p.nbytes for unit in expected.units for p in unit)
-    largest_block = max(sum(p.nbytes for p in unit) for unit in expected.units[:-1])
-    sharded = {"parameters": whole / N, "gradients": whole / N, "buckets": 4 * largest_block}
-    due = {
-        "DDP": {"parameters": whole, "gradients": whole + largest, "buckets": whole, "unsharded": 0},
-        "ZERO_1": {"optimizer_states": 2 * whole / N, "buckets": 2 * ((1 << 20) + largest), "unsharded": 0},
-        "ZERO_2": {"gradients": whole / N + 2 * ((1 << 20) + largest), "buckets": 0},
-        "SHARD_GRAD_OP": sharded,
-        "FULL_SHARD": sharded,
-    }
-    for category, n_bytes in due.get(strategy, {}).items():
-        assert parts[category] == pytest.approx(n_bytes, rel=1e-3), category
-    assert sum(parts.values()) == expected.peak_of_states + (whole if strategy.startswith("DDP") else 0)
-
-
-def test_the_memory_explorer_answers():
-    """8 B parameters in bf16 with a master copy and AdamW: 2 + 2 + 12 bytes each, and 2 of buckets."""
-    explorer, n_params = MemoryExplorer(), 8.03e9
-    held = explorer.held("DDP")
-    assert sum(held.values()) == pytest.approx((2 + 2 + 12 + 2) * n_params, rel=0.08)
-    assert explorer.held("ZERO_1")["optimizer_states"] == pytest.approx(12 * n_params / 8, rel=1e-3)
-    explorer.strategy.value = "DDP"
-    assert "is 55.6 GiB too little" in explorer.message
-    explorer.ranks.value, before = 64, explorer.message
-    assert explorer.message != before
-    explorer.optimizer.value, explorer.precision.value = "SGD", "bf16 only"
-    assert explorer.held("DDP")["optimizer_states"] < 1e4, "step counts alone"
-
 
 # -------------------------------------------------------------------------------------------------------- bucket slider
 
@@ -259,21 +215,3 @@ def drawn(ax, look: str) -> float:
     face = to_rgba(sharding_picture._LOOKS[look][0])
     bars = [bars for bars in ax.collections if tuple(bars.get_facecolor()[0]) == face]
     return sum(path.get_extents().width for some in bars for path in some.get_paths())
-
-
-# ----------------------------------------------------------------------------------------------------- without a kernel
-
-
-def test_a_notebook_keeps_the_last_picture_and_its_words():
-    """Executed, and converted to HTML with the widgets' state and without."""
-    show, change = "from shardlab.show.widgets import MemoryExplorer\nm = MemoryExplorer('1M')\nm", "m.ranks.value = 2"
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in (show, change)])
-    nbclient.NotebookClient(nb, kernel_name="python3", timeout=60).execute()
-    controls, picture = nb.cells[0].outputs
-    assert set(controls.data) == {"text/plain", "application/vnd.jupyter.widget-view+json"}
-    assert base64.b64decode(picture.data["image/png"]).startswith(b"\x89PNG")
-    assert picture.data["text/plain"].startswith("Memory explorer. FULL_SHARD, 1M on 2 ranks")
-    for _ in ("with the widgets' state", "without"):
-        page, _ = nbconvert.HTMLExporter().from_notebook_node(nb)
-        assert picture.data["image/png"] in page
-        nb.metadata.pop("widgets", None)

@@ -112,6 +112,14 @@ class Ledger:
             now[storage.category] += change
             yield seconds, phase, dict(now)
 
+    def changes(self) -> tuple[list[tuple[Storage, int]], list[tuple[Storage, int]]]:
+        """(storage, bytes) that were there from the beginning, and (storage, change in bytes) ever since."""
+        return list(self._opening), [(storage, change) for _, _, storage, change in self._log]
+
+    @property
+    def n_changes(self) -> int:
+        return len(self._log)
+
     def _die(self, key: int) -> None:
         if key in self._live:
             known, _ = self._live.pop(key)

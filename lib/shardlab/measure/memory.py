@@ -212,7 +212,7 @@ class MemoryTracker(TorchDispatchMode):
     def _label_by_use(self, func, t: Tensor, known: Storage) -> None:
         if _is_collective(func):
             known.label("buckets")
-        if type(t) is nn.Parameter and known.category in ("unsharded", "buckets", "activations", "temporaries"):
+        if isinstance(t, nn.Parameter) and known.category in ("unsharded", "buckets", "activations", "temporaries"):
             self._label_unsharded(t)
 
     def _label_unsharded(self, p: nn.Parameter) -> None:

@@ -36,9 +36,9 @@ buckets = BucketSlider(on_ranks(make_step, 4, network=LINK), predicted_s, first_
 buckets
 """
 
-MEMORY = "from shardlab.show.widgets import MemoryExplorer\nmemory = MemoryExplorer()\nmemory"
+PLANNER = "from shardlab.show.widgets import Planner\nplanner = Planner()\nplanner"
 SHARDING = "from shardlab.show.widgets import ShardingExplorer\nshards = ShardingExplorer()\nshards"
-WIDGETS = {"memory explorer": MEMORY, "bucket slider": BUCKET_SLIDER, "sharding explorer": SHARDING}
+WIDGETS = {"planner": PLANNER, "bucket slider": BUCKET_SLIDER, "sharding explorer": SHARDING}
 
 
 def notebook(figures: bool, tests: str) -> nbformat.NotebookNode:

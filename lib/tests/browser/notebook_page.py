@@ -86,7 +86,8 @@ class Widget:
         self.output.get_by_label(label, exact=True).select_option(option)
 
     def press(self, key: str) -> None:
-        self.output.get_by_role("slider").focus()
+        """On its first slider."""
+        self.output.get_by_role("slider").first.focus()
         self.page.page.keyboard.press(key)
 
     def drag_slider_to(self, share: float) -> None:

@@ -5,8 +5,11 @@ They draw what they are given: one message a figure, what is measured in colour 
 
 from shardlab.show.plots.buckets import bucket_curve
 from shardlab.show.plots.memory import memory_over_step, memory_stacks
+from shardlab.show.plots.planned import planned_memory, planned_stacks, step_parts
+from shardlab.show.plots.published import predicted_beside_published
 from shardlab.show.plots.roofline import overlap_roofline
 from shardlab.show.plots.scaling import scaling_efficiency
+from shardlab.show.plots.searched import speed_against_memory
 from shardlab.show.plots.timeline import timelines
 
 __all__ = [
@@ -14,6 +17,11 @@ __all__ = [
     "memory_over_step",
     "memory_stacks",
     "overlap_roofline",
+    "planned_memory",
+    "planned_stacks",
+    "predicted_beside_published",
     "scaling_efficiency",
+    "speed_against_memory",
+    "step_parts",
     "timelines",
 ]

@@ -60,8 +60,8 @@ def memory_stacks(
             ax.axvline(budget[1] / unit, color=TEXT, lw=1.6)
             side = "right" if budget[1] > end / 2 else "left"
             note(ax, budget[0], (budget[1] / unit, 1), ("data", "axes fraction"), (0, 4), ha=side)
-        shown = _visible((held for _, held in bars), end)
-        _legend(fig, shown, bool(measured), loc="outside lower center", ncols=4)
+        shown = visible((held for _, held in bars), end)
+        legend(fig, shown, bool(measured), loc="outside lower center", ncols=4)
     return fig
 
 
@@ -84,19 +84,22 @@ def _bars(name: str, predicted: Mapping, measured: Mapping) -> list[tuple[str, M
 def _group(ax: Axes, y: float, bars: list[tuple[str, Mapping[str, float]]], unit: float) -> None:
     """Bars from y downwards, and dashes from the ends of what was predicted down the measured ones."""
     for i, (label, held) in enumerate(bars):
-        ends = _stack(ax, y - i, {k: n / unit for k, n in held.items()}, label != _PREDICTED)
+        ends = stack(ax, y - i, {k: n / unit for k, n in held.items()}, label != _PREDICTED)
         if label == _PREDICTED and len(bars) > 1:
             ax.vlines(ends, y - len(bars) + 0.55, y - 0.4, color=TEXT, lw=0.9, ls=(0, (2, 2)))
 
 
-def _stack(ax: Axes, y: float, held: Mapping[str, float], is_measured: bool) -> list[float]:
-    """One bar; returns where its parts end."""
+def stack(
+    ax: Axes, y: float, held: Mapping[str, float], in_colour: bool, label: str = "", label_at: float | None = None
+) -> list[float]:
+    """One bar, and its length or `label` behind it; returns where its parts end."""
     ends = [0.0]
     for category in _LOOKS:
         if n := held.get(category):
-            ax.barh(y, n, 0.8, ends[-1], **_look(category, is_measured))
+            ax.barh(y, n, 0.8, ends[-1], **look(category, in_colour))
             ends.append(ends[-1] + n)
-    note(ax, f"{ends[-1]:.3g}" if ends[-1] < 1000 else f"{ends[-1]:,.0f}", (ends[-1], y), shift=(4, 0), va="center")
+    words = label or (f"{ends[-1]:.3g}" if ends[-1] < 1000 else f"{ends[-1]:,.0f}")
+    note(ax, words, (ends[-1] if label_at is None else label_at, y), shift=(4, 0), va="center")
     return ends[1:]
 
 
@@ -120,26 +123,26 @@ def memory_over_step(
     peak = totals.index(max(totals))
     with figure(7.4, 4.0) as (fig, ax):
         unit = bytes_axis(ax.yaxis, totals[peak], "memory of this rank")
-        shown = _visible((held for _, held in timeline), totals[peak])
-        _areas(ax, xs, [{k: held[k] / unit for k in held} for _, held in timeline], shown)
+        shown = visible((held for _, held in timeline), totals[peak])
+        areas(ax, xs, [{k: held[k] / unit for k in held} for _, held in timeline], shown)
         ax.set(xlim=(xs[0], xs[-1]), ylim=(0, totals[peak] / unit * 1.16))
         ax.set_title(title, pad=20)
         ax.set_xlabel("time since the step began, ms" if by_time else "allocations and frees since the step began")
-        _phase_strip(ax, [*phase_starts, xs[-1]], [name for _, name in phases])
+        phase_strip(ax, [*phase_starts, xs[-1]], [name for _, name in phases])
         _peak_note(ax, xs[peak], totals[peak] / unit, in_left_half=xs[peak] < (xs[0] + xs[-1]) / 2)
-        _legend(fig, shown, True, loc="outside right center", reverse=True)
+        legend(fig, shown, True, loc="outside right center", reverse=True)
     return fig
 
 
 _COLUMNS = 1000  # more moments than this a picture can't show
 
 
-def _areas(ax: Axes, xs: list[float], held: list[dict[str, float]], shown: set[str]) -> None:
+def areas(ax: Axes, xs: list[float], held: list[dict[str, float]], shown: set[str]) -> None:
     moments = _highest_of_each_column(xs, [sum(h.values()) for h in held])
     xs, floor = [xs[i] for i in moments], [0.0] * len(moments)
     for category in (name for name in _LOOKS if name in shown):
         top = [low + held[i].get(category, 0) for low, i in zip(floor, moments, strict=True)]
-        ax.fill_between(xs, floor, top, step="post", **_look(category, is_measured=True))
+        ax.fill_between(xs, floor, top, step="post", **look(category, in_colour=True))
         floor = top
 
 
@@ -153,7 +156,7 @@ def _highest_of_each_column(xs: list[float], totals: list[float]) -> list[int]:
     return sorted({i for group in columns for i in (max(group, key=totals.__getitem__), group[-1])} | {0})
 
 
-def _phase_strip(ax: Axes, edges: list[float], names: list[str]) -> None:
+def phase_strip(ax: Axes, edges: list[float], names: list[str]) -> None:
     """What the rank was doing, above the areas; a phase too short for its name goes without."""
     for name, (start, end) in zip(names, pairwise(edges), strict=True):
         if (end - start) / edges[-1] > 0.013 * len(name):
@@ -168,18 +171,18 @@ def _peak_note(ax: Axes, x: float, total: float, in_left_half: bool) -> None:
     note(ax, text, (x, total), weight="bold", **beside)
 
 
-def _look(category: str, is_measured: bool) -> dict:
+def look(category: str, in_colour: bool) -> dict:
     face, edge, hatch = _LOOKS[category]
-    if is_measured:
+    if in_colour:
         return {"facecolor": face, "edgecolor": edge, "hatch": hatch, "lw": 0}
     return {"facecolor": _PALE, "edgecolor": TEXT, "hatch": hatch, "lw": 0.8}
 
 
-def _visible(held: Iterable[Mapping[str, float]], end: float) -> set[str]:
+def visible(held: Iterable[Mapping[str, float]], end: float) -> set[str]:
     return {name for by_category in held for name, n in by_category.items() if n > end / 500}
 
 
-def _legend(fig: Figure, shown: set[str], is_measured: bool, **options) -> None:
+def legend(fig: Figure, shown: set[str], in_colour: bool, more: Sequence[Patch] = (), **options) -> None:
     names = [name for name in _LOOKS if name in shown]
-    swatches = [Patch(**_look(name, is_measured)) for name in names]
-    fig.legend(swatches, [name.replace("_", " ") for name in names], handlelength=1.6, handleheight=1.1, **options)
+    swatches = [Patch(**look(name, in_colour), label=name.replace("_", " ")) for name in names]
+    fig.legend(handles=[*swatches, *more], handlelength=1.6, handleheight=1.1, **options)

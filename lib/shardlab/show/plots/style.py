@@ -3,7 +3,8 @@
 [Note: colours] Backgrounds are transparent, so all must read on white and on black. A colour of relative luminance 0.18
 stands 4.5 to 1 against both, which is what WCAG 2 asks of small text: TEXT and the colours of lines are of that kind.
 Areas may be lighter. Any two that can meet in one figure are told apart with deuteranopia and protanopia as well, and
-differ in shape or hatch too. Grey is arithmetic, or context; colour is measured.
+differ in shape or hatch too. Grey is arithmetic beside a measurement, or context; colour is measured. Where all is
+arithmetic (`planned`), categories keep the colours that they have when they are measured.
 """
 
 import io

@@ -1,6 +1,6 @@
 """What a reader may play with: controls, and a figure that answers. One file a widget.
 
-    MemoryExplorer()                        what a rank holds, by the formulas, against what a GPU has
+    Planner()                               will it fit, how fast will it be, what limits it: memory, time and words
     BucketSlider(measure, predicted_s)      each move trains on real ranks, and adds a point
     ShardingExplorer()                      who holds which elements at each moment of a step, as found on real ranks
 
@@ -9,7 +9,7 @@ cell ran.
 """
 
 from shardlab.show.widgets.bucket_slider import BucketSlider
-from shardlab.show.widgets.memory_explorer import MemoryExplorer
+from shardlab.show.widgets.planner import Planner
 from shardlab.show.widgets.sharding_explorer import ShardingExplorer
 
-__all__ = ["BucketSlider", "MemoryExplorer", "ShardingExplorer"]
+__all__ = ["BucketSlider", "Planner", "ShardingExplorer"]

@@ -21,7 +21,8 @@ class Shape:
     max_seq_len: int
     tied: bool = False  # one matrix for the embedding and the output
     gated: bool = True  # SwiGLU: two matrices up and one down; without, one and one
-    norm: str = "rms"  # or "layer", which has a bias
+    norm: str = "rms"  # or "layer"
+    norm_bias: bool = True  # of "layer"; MPT leaves it out
     qkv_bias: bool = False
     linear_bias: bool = False  # of the other products
     qk_norm: bool = False  # a norm over each head of the queries and keys
@@ -82,7 +83,7 @@ class Shape:
         }
 
     def _norm(self, name: str) -> dict[str, tuple[int, ...]]:
-        bias = {f"{name}.bias": (self.dim,)} if self.norm == "layer" else {}
+        bias = {f"{name}.bias": (self.dim,)} if self.norm == "layer" and self.norm_bias else {}
         return {f"{name}.weight": (self.dim,), **bias}
 
     @property

@@ -30,10 +30,13 @@ PRECISIONS = {
 }
 # Optimizer states an element, and bytes of each where that is not the precision's
 OPTIMIZERS = {"adamw": (2, None), "adamw-8bit": (2, 1 + 4 / 256), "momentum": (1, None), "sgd": (0, None)}
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "products", "full")  # keep all, every second product, all products, nothing
 OFFLOAD = ("none", "cpu", "nvme")  # where the optimizer's states and the parameters' shards live between steps
-ATTENTION = ("flash", "math")  # "math" makes the (B, H, T, T) scores
-CROSS_ENTROPY = ("whole", "chunked", "fused")
+ATTENTION = ("flash", "flash-1", "math")  # FlashAttention-2, its first version; "math" makes the (B, H, T, T) scores
+# Of all logits at once: by torch's operations in fp32, compiled, or by flash-attention's kernel, with the gradient
+# written over the logits. Or of a part of them at a time: by torch's operations, or by Liger's kernel
+CROSS_ENTROPY = ("whole", "compiled", "in-place", "chunked", "fused")
+NORM_KERNELS = ("composed", "fused")  # of torch operations, in fp32; or one kernel, which keeps its input as it is
 OPTIMIZER_KERNELS = ("foreach", "fused", "forloop")
 WRAP = ("block", "whole")
 
@@ -66,7 +69,10 @@ class Strategy:
     tensor: int = 1  # degrees of the parallelisms beyond data
     pipeline: int = 1
     context: int = 1
+    virtual_stages: int = 1  # of a pipeline, interleaved: so many pieces of the model a rank, taken in turns
     sequence_parallel: bool = True  # with tensor > 1: norms and residuals are split over it too
+    gather_again: bool = False  # then: keep a share of each product's input, as Megatron; DTensor keeps the whole one
+    norm_kernel: str = "composed"
 
     def __post_init__(self) -> None:
         for name, values in CHOICES.items():
@@ -81,7 +87,7 @@ class Strategy:
 
 
 CHOICES = {
-    "sharding": tuple(STRATEGIES),
+    "sharding": ("NONE", *STRATEGIES),  # NONE: one GPU, and nothing wrapped
     "precision": tuple(PRECISIONS),
     "optimizer": tuple(OPTIMIZERS),
     "recompute": RECOMPUTE,
@@ -90,6 +96,7 @@ CHOICES = {
     "optimizer_kernel": OPTIMIZER_KERNELS,
     "wrap": WRAP,
     "cross_entropy": CROSS_ENTROPY,
+    "norm_kernel": NORM_KERNELS,
 }
 POSITIVE = (
     "recompute_every",
@@ -100,6 +107,7 @@ POSITIVE = (
     "tensor",
     "pipeline",
     "context",
+    "virtual_stages",
 )
 
 

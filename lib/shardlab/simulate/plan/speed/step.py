@@ -1,0 +1,72 @@
+"""How long a step takes: what each unit computes and sends, put in order by `schedules`, and what the step adds to it.
+
+    kernels      how long a unit computes, forward and backward           products, attention, memory-bound work
+    messages     how long each of its collectives takes, alone            `costs`, at the bandwidths that NCCL reaches
+    schedules    what waits for what: the timeline of a micro-batch       what is hidden, what is exposed
+    speed        the step: micro-batches, the pipeline's bubble, the optimizer, offloading, launches
+
+[Note: pipeline] In 1F1B the first micro-batch passes p-1 stages before the last stage can begin, and so does its
+gradient: a bubble of p-1 micro-batches' time. With v virtual stages a rank, interleaved, a stage takes 1/v of that
+time, and so does the bubble. The slowest stage sets the pace.
+Source: Narayanan et al. 2021, section 2.2.
+
+[Note: launches] The host runs ahead of the GPU and launches one kernel after the other. Where that takes it longer
+than the GPU computes, the GPU waits.
+"""
+
+from shardlab.simulate.plan.flops import hardware_flops, model_flops
+from shardlab.simulate.plan.records import SpeedPlan
+from shardlab.simulate.plan.setup import Setup
+from shardlab.simulate.plan.speed import achievable
+from shardlab.simulate.plan.speed.collectives import seconds
+from shardlab.simulate.plan.speed.kernels import peak_flops
+from shardlab.simulate.plan.speed.micro_batch import MicroBatch, micro_batches
+from shardlab.simulate.plan.speed.offloading import offload_s
+from shardlab.simulate.plan.speed.replicas import after_backward_s
+from shardlab.simulate.plan.speed.updating import optimizer_launches, optimizer_s
+from shardlab.simulate.plan.traffic import bytes_by_link
+from shardlab.simulate.plan.traffic.model_parallel import pipeline_parallel
+from shardlab.simulate.plan.weights import Stage, stages
+
+
+def speed_plan(setup: Setup) -> SpeedPlan:
+    """Of the stage that sets the pace."""
+    parts_s, last = max((_stage(setup, stage) for stage in stages(setup)), key=lambda found: sum(found[0].values()))
+    s = setup.strategy
+    return SpeedPlan(
+        timeline=last.timeline,
+        parts_s=parts_s,
+        bytes_by_link=bytes_by_link(setup),
+        tokens=setup.tokens * s.accumulation / (s.tensor * s.pipeline),
+        model_flops=model_flops(setup),
+        hardware_flops=hardware_flops(setup),
+        peak_flops=peak_flops(setup),
+    )
+
+
+def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], MicroBatch]:
+    n, batches = setup.strategy.accumulation, micro_batches(setup, stage)
+    computed_s, exposed_s = sum(k * b.computed_s for k, b in batches), sum(k * b.exposed_s for k, b in batches)
+    streamed_s = sum(k * b.offload_s for k, b in batches)
+    late_s = sum(k * max(0.0, launch_s(setup, b.launches) - b.timeline.duration_s) for k, b in batches)
+    update_s = optimizer_s(setup, stage)
+    parts_s = {
+        "computation": computed_s,
+        "exposed communication": exposed_s + after_backward_s(setup, stage),
+        "optimizer": update_s,
+        "offload": streamed_s + offload_s(setup, stage),
+        "bubble": bubble_s(setup, (computed_s + exposed_s + streamed_s) / n),
+        "launch": late_s + max(0.0, launch_s(setup, optimizer_launches(setup, stage)) - update_s),
+    }
+    return parts_s, batches[-1][1]
+
+
+def bubble_s(setup: Setup, micro_batch_s: float) -> float:
+    """See [Note: pipeline]."""
+    hops_s = sum(2 * seconds(setup, send) for send in pipeline_parallel(setup))
+    return (setup.strategy.pipeline - 1) * (micro_batch_s / setup.strategy.virtual_stages + hops_s)
+
+
+def launch_s(setup: Setup, launches: float) -> float:
+    """See [Note: launches]."""
+    return launches * achievable.LAUNCH_S * (achievable.COMPILED_LAUNCH if setup.strategy.compile else 1)
