@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from shardlab.cli_claims import claims_command
 from shardlab.cli_plan import plan_command
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sharded data-parallel training, taught and graded.")
@@ -45,6 +46,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] =
 
 
 app.command("plan")(plan_command)
+app.command("claims")(claims_command)
 
 
 @app.command()
@@ -124,7 +126,8 @@ def bench_plan(json_file: JsonFile = None) -> None:
 @bench.command("all")
 def bench_all(json_file: JsonFile = None) -> None:
     """All of them, in one file."""
-    _write({name: _measure(name) for name in ("launch", "ddp", "parallel", "interconnect", "shaped", "plan")}, json_file)
+    names = ("launch", "ddp", "parallel", "interconnect", "shaped", "plan")
+    _write({name: _measure(name) for name in names}, json_file)
 
 
 def _measure(name: str) -> dict:

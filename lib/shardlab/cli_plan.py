@@ -109,7 +109,7 @@ class _Price:
         self.tokens, self.dollars = tokens, dollars_per_gpu_hour
 
     def of(self, plan):
-        from shardlab.simulate.plan.cost import cost
+        from shardlab.simulate.plan.choose.cost import cost
 
         return cost(plan, self.tokens, self.dollars) if self.tokens else None
 
@@ -136,7 +136,7 @@ def _plan(console: Console, terms: bool, trace: bool, price: _Price, *args, **st
 def _search(console: Console, most: int, price: _Price, *args, **options) -> dict:
     from shardlab.show.plan_table import plan_report, search_table
     from shardlab.simulate.plan.api import plan_of
-    from shardlab.simulate.plan.search import search
+    from shardlab.simulate.plan.choose.search import search
 
     found = search(*args, progress=lambda groups: _late_progress(groups, console), **options)
     if not found.best:
@@ -154,7 +154,7 @@ def _cost_as_json(costs) -> dict:
 
 
 def _how_many(gpus: int | None, on, budget: float | None, price: float | None, search: bool) -> int:
-    from shardlab.simulate.plan.cost import affordable_gpus
+    from shardlab.simulate.plan.choose.cost import affordable_gpus
 
     if not search or budget is None:
         return on.gpus_per_node if gpus is None else gpus

@@ -23,8 +23,8 @@ from shardlab.show.plots.style import LessonFigure
 from shardlab.simulate.computation import sleep_in
 from shardlab.simulate.overlap import finish_time
 from shardlab.simulate.plan.api import setup_of
+from shardlab.simulate.plan.choose.search import search
 from shardlab.simulate.plan.figures import figures_of
-from shardlab.simulate.plan.search import search
 from shardlab.simulate.plan.strategy import Strategy
 
 CONFIG = ModelConfig(vocab_size=256, dim=64, n_layers=4, n_heads=4, n_kv_heads=2, hidden_dim=160, max_seq_len=64)

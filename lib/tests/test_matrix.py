@@ -5,7 +5,7 @@ from rich.console import Console
 
 from shardlab.claims.exercises import exercises
 from shardlab.show.matrix_table import exercises_table, matrix_table
-from shardlab.simulate.plan.matrix import SCENARIOS, Row, best_plan, in_words, matrix, pages_plan
+from shardlab.simulate.plan.choose.matrix import SCENARIOS, Row, best_plan, in_words, matrix, pages_plan
 
 # Billions of parameters times the least bytes a GPU: 16 whole, 16/N sharded; with SHARD_GRAD_OP (4+8)/N and the whole
 # bf16 weights, gradients following as those go; QLoRA's 4-bit weights. What fits by this has room for a sequence, too.

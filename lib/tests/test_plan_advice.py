@@ -10,10 +10,10 @@ import pytest
 from shardlab.measure.ledger import CATEGORIES
 from shardlab.measure.timeline import Span, Timeline
 from shardlab.model import ModelConfig
-from shardlab.simulate.plan.advice import LEAST_GAIN, Advice, advise
 from shardlab.simulate.plan.api import plan, plan_of, setup_of
-from shardlab.simulate.plan.bottleneck import bottleneck, memory_in_words, time_in_words
-from shardlab.simulate.plan.changes import TRAINING, single_changes
+from shardlab.simulate.plan.choose.advice import LEAST_GAIN, Advice, advise
+from shardlab.simulate.plan.choose.bottleneck import bottleneck, memory_in_words, time_in_words
+from shardlab.simulate.plan.choose.changes import TRAINING, single_changes
 from shardlab.simulate.plan.figures import figures_of
 from shardlab.simulate.plan.records import MemoryPlan, Moment, Plan, SpeedPlan, Term
 from shardlab.simulate.plan.shape import Shape

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from shardlab.measure.strategies import Expected, units_of
 from shardlab.model import ModelConfig, Transformer, preset
 from shardlab.simulate.machines import machine
-from shardlab.simulate.plan import allocator, offload, states
-from shardlab.simulate.plan.memory import memory_plan
+from shardlab.simulate.plan.memory import allocator, memory_plan, offload, states
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.shape import Shape
 from shardlab.simulate.plan.strategy import OPTIMIZERS, PRECISIONS, Strategy

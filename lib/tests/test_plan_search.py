@@ -6,9 +6,9 @@ import pytest
 
 from shardlab.simulate.machines import machine
 from shardlab.simulate.plan.api import setup_of
-from shardlab.simulate.plan.cost import affordable_gpus, cost
+from shardlab.simulate.plan.choose.cost import affordable_gpus, cost
+from shardlab.simulate.plan.choose.search import MICRO_BATCHES, Search, search
 from shardlab.simulate.plan.figures import figures_of
-from shardlab.simulate.plan.search import MICRO_BATCHES, Search, search
 from shardlab.simulate.plan.strategy import RECOMPUTE
 
 ALONE = {"tensor": 1, "pipeline": 1, "context": 1}  # data parallelism

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from shardlab.simulate.plan import flops, states
-from shardlab.simulate.plan.memory import memory_plan
+from shardlab.simulate.plan import flops
+from shardlab.simulate.plan.memory import memory_plan, states
 from shardlab.simulate.plan.published import SPEED, Run, runs
 from shardlab.simulate.plan.records import MemoryPlan, SpeedPlan
 from shardlab.simulate.plan.setup import Setup

@@ -1,7 +1,7 @@
 """What to choose: the pages' decision matrix, planned; and what runs that were published did."""
 
 from shardlab.claims.claim import Findings
-from shardlab.simulate.plan.matrix import pages_plan
+from shardlab.simulate.plan.choose.matrix import pages_plan
 from shardlab.simulate.plan.published import Run, runs
 
 

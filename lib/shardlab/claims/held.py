@@ -3,9 +3,9 @@
 from shardlab.claims.claim import Findings
 from shardlab.claims.planned import PRECISIONS, setups
 from shardlab.simulate.plan.memory import memory_plan
+from shardlab.simulate.plan.memory.states import gradients, optimizer_states, parameters
 from shardlab.simulate.plan.records import Plan
 from shardlab.simulate.plan.setup import Setup
-from shardlab.simulate.plan.states import gradients, optimizer_states, parameters
 from shardlab.simulate.plan.weights import stages
 
 GB = 1e9

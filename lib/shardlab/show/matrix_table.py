@@ -8,7 +8,7 @@ from rich.table import Table
 from shardlab.claims.claim import Findings
 from shardlab.claims.exercises import Exercise
 from shardlab.show.claims_table import in_words as claim_words
-from shardlab.simulate.plan.matrix import Row, in_words
+from shardlab.simulate.plan.choose.matrix import Row, in_words
 from shardlab.simulate.plan.records import Plan
 
 _FITS = {"yes": "[green]fits[/]", "maybe": "[yellow]may fit, or not[/]", "no": "[red]does not fit[/]"}

@@ -12,10 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from shardlab.simulate.plan.bottleneck import largest_terms, memory_in_words, time_in_words
-from shardlab.simulate.plan.cost import Cost
+from shardlab.simulate.plan.choose.bottleneck import largest_terms, memory_in_words, time_in_words
+from shardlab.simulate.plan.choose.cost import Cost
+from shardlab.simulate.plan.choose.search import Search
 from shardlab.simulate.plan.records import MemoryPlan, Moment, Plan, SpeedPlan
-from shardlab.simulate.plan.search import Search
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.strategy import Strategy
 from shardlab.simulate.plan.words import GIB, duration, gib, percent, seconds

@@ -16,7 +16,7 @@ from shardlab.show.plots import planned_memory, planned_stacks, step_parts
 from shardlab.show.widgets.pane import Pane, choice, slider
 from shardlab.simulate.machines import MACHINES
 from shardlab.simulate.plan.api import plan_of, setup_of
-from shardlab.simulate.plan.bottleneck import memory_in_words, time_in_words
+from shardlab.simulate.plan.choose.bottleneck import memory_in_words, time_in_words
 from shardlab.simulate.plan.figures import figures_of
 from shardlab.simulate.plan.records import Plan
 from shardlab.simulate.plan.setup import Setup

@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 
 from shardlab.simulate import machines
 from shardlab.simulate.machines import Machine
-from shardlab.simulate.plan.advice import advise
-from shardlab.simulate.plan.bottleneck import bottleneck
+from shardlab.simulate.plan.choose.advice import advise
+from shardlab.simulate.plan.choose.bottleneck import bottleneck
 from shardlab.simulate.plan.figures import figures_of
 from shardlab.simulate.plan.models import shape_of
 from shardlab.simulate.plan.records import Plan

@@ -12,10 +12,10 @@ parameters are not sharded only the optimizer is on the host: gradients out and 
 Source: Ren et al. 2021, "ZeRO-Offload", section 4; Rajbhandari et al. 2021, "ZeRO-Infinity", section 5.
 """
 
+from shardlab.simulate.plan.memory.states import shards_of_states
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.speed import achievable
 from shardlab.simulate.plan.speed.updating import updated_bytes_each
-from shardlab.simulate.plan.states import shards_of_states
 from shardlab.simulate.plan.traffic.host import shard_bytes, updated_bytes
 from shardlab.simulate.plan.traffic.units import sharded
 from shardlab.simulate.plan.weights import Stage, Weight

@@ -15,9 +15,9 @@ With a master copy that is what is updated; the gradient is read and cast for it
 In 8 bits a state is read and written once: torchao compiles its step.
 """
 
+from shardlab.simulate.plan.memory.states import shards_of_states
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.speed.kernels import moved_s
-from shardlab.simulate.plan.states import shards_of_states
 from shardlab.simulate.plan.strategy import OPTIMIZERS
 from shardlab.simulate.plan.weights import Stage
 

@@ -14,13 +14,13 @@ tensors (`max_memory_allocated`); what the allocator and CUDA add is in `allocat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shardlab.simulate.plan import allocator, offload, optimizing
-from shardlab.simulate.plan.gathering import Gathering
-from shardlab.simulate.plan.live import Live, Terms, total
+from shardlab.simulate.plan.memory import allocator, offload, optimizing
+from shardlab.simulate.plan.memory.gathering import Gathering
+from shardlab.simulate.plan.memory.live import Live, Terms, total
+from shardlab.simulate.plan.memory.replicating import Ddp, WholeParameters, Zero1, Zero2
+from shardlab.simulate.plan.memory.walks import Walk, walks
 from shardlab.simulate.plan.records import MemoryPlan, Moment, Term
-from shardlab.simulate.plan.replicating import Ddp, WholeParameters, Zero1, Zero2
 from shardlab.simulate.plan.setup import Setup
-from shardlab.simulate.plan.walks import Walk, walks
 from shardlab.simulate.plan.weights import Stage, stages
 
 ENGINES = {  # each answers to the same calls: see Gathering

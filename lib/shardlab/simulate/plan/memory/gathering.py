@@ -23,7 +23,7 @@ less where the peak lies in forward, as with SHARD_GRAD_OP; else they are equal 
 Source: torch.distributed.fsdp._fully_shard, _fsdp_param_group.py and _fsdp_collectives.py of torch 2.13.
 """
 
-from shardlab.simulate.plan.live import Live, Terms
+from shardlab.simulate.plan.memory.live import Live, Terms
 from shardlab.simulate.plan.records import Term
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.weights import Stage, Weight

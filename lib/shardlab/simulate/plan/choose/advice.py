@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, groupby, product
 
-from shardlab.simulate.plan.changes import GPUS, PRICES, TRAINING, Change, single_changes
+from shardlab.simulate.plan.choose.changes import GPUS, PRICES, TRAINING, Change, single_changes
 from shardlab.simulate.plan.memory import memory_plan
 from shardlab.simulate.plan.records import MemoryPlan, Plan, SpeedPlan
 from shardlab.simulate.plan.setup import Setup

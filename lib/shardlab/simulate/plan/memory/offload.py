@@ -14,8 +14,8 @@ Source: Ren et al. 2021, "ZeRO-Offload", section 4; Rajbhandari et al. 2021, "Ze
 
 from typing import NamedTuple
 
-from shardlab.simulate.plan import states
-from shardlab.simulate.plan.live import total
+from shardlab.simulate.plan.memory import states
+from shardlab.simulate.plan.memory.live import total
 from shardlab.simulate.plan.records import Term
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.weights import Stage

@@ -11,7 +11,7 @@ and casts its gradient first where that has 16 bits.
 Source: torch/optim/adamw.py and adam.py, _single_tensor_adam and _multi_tensor_adam; torchao's optim/adam.py.
 """
 
-from shardlab.simulate.plan import states
+from shardlab.simulate.plan.memory import states
 from shardlab.simulate.plan.records import Term
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.weights import Stage

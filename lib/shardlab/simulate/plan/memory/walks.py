@@ -4,7 +4,7 @@ from functools import cache
 
 from shardlab.simulate.plan import activations
 from shardlab.simulate.plan.activations.sizes import Chosen
-from shardlab.simulate.plan.live import Terms, total
+from shardlab.simulate.plan.memory.live import Terms, total
 from shardlab.simulate.plan.records import Part
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.weights import Stage

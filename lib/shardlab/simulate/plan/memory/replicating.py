@@ -19,8 +19,8 @@ Source: torch/csrc/distributed/c10d/reducer.cpp; shardlab.parallel.zero, and Raj
 from collections import Counter
 from math import ceil
 
-from shardlab.simulate.plan import states
-from shardlab.simulate.plan.live import Live
+from shardlab.simulate.plan.memory import states
+from shardlab.simulate.plan.memory.live import Live
 from shardlab.simulate.plan.records import Term
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.weights import Stage

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from shardlab.simulate.plan.api import setup_of
+from shardlab.simulate.plan.choose.search import search
 from shardlab.simulate.plan.memory import memory_plan
 from shardlab.simulate.plan.records import Plan
-from shardlab.simulate.plan.search import search
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.speed import speed_plan
 from shardlab.simulate.plan.strategy import Strategy
