@@ -5,6 +5,7 @@
     traced      peak bytes of models too large for this machine, on up to 512 ranks (`plan_trace`)
     published   memory and speed of other people's runs, hits and misses (`plan_published`)
     claims      what the course's sources say, recomputed or measured (`plan_claims`)
+    matrix      their decision matrix, planned (`plan_matrix`)
 
 A row says what was predicted and what was found, and their ratio. No prediction is made from what it is compared with;
 the published runs that constants were fitted on are marked, and are no evidence.
@@ -14,13 +15,14 @@ from types import ModuleType
 
 import torch
 
-from shardlab.bench import environment, plan_claims, plan_gpu, plan_measured, plan_published, plan_trace
+from shardlab.bench import environment, plan_claims, plan_gpu, plan_matrix, plan_measured, plan_published, plan_trace
 
 PARTS: dict[str, ModuleType] = {
     "measured": plan_measured,
     "traced": plan_trace,
     "published": plan_published,
     "claims": plan_claims,
+    "matrix": plan_matrix,
 }
 
 

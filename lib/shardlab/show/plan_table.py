@@ -190,8 +190,8 @@ def trace_table(planned: Moment, traced: Moment) -> Table:
         _compare(table, name.replace("_", " "), ours[name], theirs[name])
     table.add_section()
     _compare(table, "allocated", planned.n_bytes, traced.n_bytes)
-    where = (escape(planned.name), escape(traced.name))
-    table.add_row("the peak lies in", *where, "")
+    elsewhere = "" if traced.name == planned.name else f"; the trace's in {traced.name}"
+    table.caption = escape(f"The peak lies in {planned.name}{elsewhere}.")
     return table
 
 

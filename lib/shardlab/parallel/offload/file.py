@@ -200,19 +200,27 @@ def _reserve(folder: Path, n_bytes: int, keep: bool) -> tuple[Path | None, int]:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is to hold optimizer states, but there is no such folder: make it first")
     rank = dist.get_rank() if dist.is_initialized() else 0
-    fd, path = tempfile.mkstemp(prefix=f"optimizer_states_rank{rank}_", dir=folder)
+    path, fd = _open(folder, rank, keep)
     try:
         if n_bytes:
             getattr(os, "posix_fallocate", lambda fd, _, size: os.ftruncate(fd, size))(fd, 0, n_bytes)
     except OSError as error:
         os.close(fd)
-        os.unlink(path)
+        if path:
+            path.unlink()
         raise OSError(
             error.errno, f"rank {rank} has no room for {n_bytes} bytes of optimizer states", folder
         ) from error
+    return path, fd
+
+
+def _open(folder: Path, rank: int, keep: bool) -> tuple[Path | None, int]:
+    """Without `keep` a file that never has a name, where the system knows how: nothing is left, whoever is killed."""
     if not keep:
-        os.unlink(path)
-    return Path(path) if keep else None, fd
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return None, os.dup(file.fileno())
+    fd, path = tempfile.mkstemp(prefix=f"optimizer_states_rank{rank}_", dir=folder)
+    return Path(path), fd
 
 
 def _copied(value):
