@@ -22,9 +22,17 @@ def is_ours_that_differs(c: dict) -> bool:
 
 def check(row: dict) -> None:
     assert row["ratio"] == pytest.approx(1, abs=GOAL), row
-    by_category = row["predicted"] if row["library"] == "torch" else {}  # ZeRO-2 has two moments that are almost equal
-    for category, n_bytes in by_category.items():
-        assert n_bytes == pytest.approx(row["measured"][category], abs=GOAL * row["measured_bytes"]), (category, row)
+    if row["library"] == "torch":  # ZeRO-2 has two moments that are almost equal
+        predicted, measured = by_use(row["predicted"]), by_use(row["measured"])
+        for use, n_bytes in predicted.items():
+            assert n_bytes == pytest.approx(measured[use], abs=GOAL * row["measured_bytes"]), (use, row)
+
+
+def by_use(held: dict) -> dict:
+    """What stays, each for itself; and together what comes and goes: of a copy or a gradient that waits, a tracker does
+    not always learn whether it is a bucket, an unsharded gradient or a mere temporary."""
+    stay = {name: held[name] for name in ("parameters", "optimizer_states", "activations")}
+    return stay | {"for a while": sum(held.values()) - sum(stay.values())}
 
 
 def test_there_are_at_least_40_configurations_that_differ():
