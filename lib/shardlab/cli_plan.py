@@ -130,7 +130,7 @@ def _plan(console: Console, terms: bool, trace: bool, price: _Price, *args, **st
             traced = trace_memory(found.setup)
         console.print(trace_table(found.memory.peak, traced.peak))
         figures["trace"] = {"peak": traced.peak.name, "bytes": traced.peak.by_category(), "seconds": traced.seconds}
-    return figures | ({"cost": asdict(costs)} if costs else {})
+    return figures | _cost_as_json(costs)
 
 
 def _search(console: Console, most: int, price: _Price, *args, **options) -> dict:

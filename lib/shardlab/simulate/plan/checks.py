@@ -6,8 +6,6 @@ Not checked here, as it works and is only slow: tensor parallelism across nodes,
 from math import gcd, prod
 from typing import TYPE_CHECKING
 
-from shardlab.measure.strategies import STRATEGIES
-
 if TYPE_CHECKING:
     from shardlab.simulate.plan.setup import Setup
 
@@ -88,7 +86,7 @@ def _sharding(setup: "Setup") -> None:
         _refuse("sharding", s.sharding, why, "DDP")
     if size is None:
         return
-    if not STRATEGIES.get(s.sharding, (False,))[0]:
+    if not s.sharded[0]:
         why = f"{s.sharding} keeps whole parameters; hybrid sharding is FULL_SHARD or SHARD_GRAD_OP among fewer ranks"
         _refuse("shard_size", size, why, None)
     if size < 1 or setup.data_ranks % size:

@@ -96,10 +96,8 @@ def recomputed_attention(setup: Setup) -> float:
 
 def recomputed_blocks(setup: Setup) -> float:
     """Share of the blocks that are recomputed."""
-    s, n_layers = setup.strategy, setup.shape.n_layers
-    if s.recompute == "none":
-        return 0.0
-    return n_layers // s.recompute_every / n_layers if s.recompute == "full" else 1.0
+    n_layers = setup.shape.n_layers
+    return sum(map(setup.strategy.recomputes, range(1, n_layers + 1))) / n_layers
 
 
 def model_flops(setup: Setup, causal: bool = False) -> float:

@@ -85,6 +85,16 @@ class Strategy:
     def bytes(self) -> Precision:
         return PRECISIONS[self.precision]
 
+    @property
+    def sharded(self) -> tuple[bool, bool, bool]:
+        """Whether parameters, gradients and optimizer states are; with nothing wrapped, nothing is."""
+        return STRATEGIES.get(self.sharding, (False, False, False))
+
+    def recomputes(self, block: int) -> bool:
+        """Blocks count from 1. With "full" it is every `recompute_every`-th, else all of them or none."""
+        every = self.recompute_every if self.recompute == "full" else 1
+        return self.recompute != "none" and block % every == 0
+
 
 CHOICES = {
     "sharding": ("NONE", *STRATEGIES),  # NONE: one GPU, and nothing wrapped

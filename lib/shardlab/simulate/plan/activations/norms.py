@@ -1,5 +1,7 @@
 """RMSNorm as the course's model composes it, and LayerNorm, which torch has in one piece."""
 
+from collections.abc import Callable
+
 from shardlab.simulate.plan.activations import operations as ops
 from shardlab.simulate.plan.activations.tape import Tape, Value
 
@@ -29,15 +31,8 @@ def _x_and_rsqrt(t: Tape, name: str, x: Value, row: str) -> tuple[Value, Value]:
 
 def _square(t: Tape, x: Value) -> Value:
     """Saves x. Backward: g (2 x^1), with x^1 and 2 x^1 as tensors of their own."""
-    dims, itemsize = x.dims, x.itemsize
-
-    def backward(g: Value):
-        held = t.new("x to the power of 1", dims, itemsize), t.new("2 x", dims, itemsize)
-        result = t.new("gradient", dims, itemsize)
-        del held
-        return (result,)
-
-    return t.new("square", dims, itemsize, t.node("square", (x,), [x], backward))
+    node = t.node("square", (x,), [x], _by_two_tensors(t, x, "x to the power of 1", "2 x"))
+    return t.new("square", x.dims, x.itemsize, node)
 
 
 def _mean(t: Tape, x: Value, dims: str) -> Value:
@@ -53,18 +48,23 @@ def _plus_eps(t: Tape, x: Value) -> Value:
 
 def _rsqrt(t: Tape, x: Value) -> Value:
     """Saves its result r. Backward: (-g/2) r^3, each a tensor."""
-    dims, itemsize = x.dims, x.itemsize
+    node = t.node("rsqrt", (x,), [], _by_two_tensors(t, x, "r^3", "-g/2"))
+    result = t.new("rsqrt(mean + eps)", x.dims, x.itemsize, node)
+    t.save_result(node, result)
+    return result
+
+
+def _by_two_tensors(t: Tape, x: Value, first: str, second: str) -> Callable:
+    """A backward that makes two tensors of x's size on its way to the gradient."""
+    dims, itemsize = x.dims, x.itemsize  # and not x itself, which it would keep alive
 
     def backward(g: Value):
-        held = t.new("r^3", dims, itemsize), t.new("-g/2", dims, itemsize)
+        held = t.new(first, dims, itemsize), t.new(second, dims, itemsize)
         result = t.new("gradient", dims, itemsize)
         del held
         return (result,)
 
-    node = t.node("rsqrt", (x,), [], backward)
-    result = t.new("rsqrt(mean + eps)", dims, itemsize, node)
-    t.save_result(node, result)
-    return result
+    return backward
 
 
 def layer_norm(t: Tape, name: str, x: Value) -> Value:

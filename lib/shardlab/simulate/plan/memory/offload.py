@@ -32,7 +32,7 @@ def on_device(setup: Setup, stage: Stage) -> tuple[Term, ...]:
     """Between steps."""
     if setup.strategy.offload == "none":
         return (states.parameters(setup, stage), *states.optimizer_states(setup, stage))
-    return () if states.sharded(setup)[0] else (states.parameters(setup, stage),)
+    return () if setup.strategy.sharded[0] else (states.parameters(setup, stage),)
 
 
 def away(setup: Setup, stage: Stage) -> Away:
@@ -51,7 +51,7 @@ def away(setup: Setup, stage: Stage) -> Away:
 
 def _copy_bytes(setup: Setup, stage: Stage) -> float:
     """The shards themselves under FSDP; else the optimizer's own copy, unless it is the master."""
-    if states.sharded(setup)[0]:
+    if setup.strategy.sharded[0]:
         return states.parameters(setup, stage).n_bytes
     b = setup.strategy.bytes
     return 0.0 if b.master else b.parameters * sum(states.shards_of_states(setup, stage))

@@ -11,7 +11,6 @@ precision with Adam: weight 2, gradient 2, master 4, two moments of 4).
 from collections.abc import Sequence
 from math import ceil
 
-from shardlab.measure.strategies import STRATEGIES
 from shardlab.simulate.plan.records import Term
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.strategy import OPTIMIZERS
@@ -22,13 +21,8 @@ SMALLEST_8BIT, BLOCK_8BIT = 4096, 256  # torchao: fewer numbers, or no multiple 
 TABLES_8BIT = 2 * 256 * 4  # of the two states' 256 values each, for each parameter
 
 
-def sharded(setup: Setup) -> tuple[bool, bool, bool]:
-    """Parameters, gradients, optimizer states."""
-    return STRATEGIES.get(setup.strategy.sharding, (False, False, False))
-
-
 def parameters(setup: Setup, stage: Stage) -> Term:
-    cut = sharded(setup)[0]
+    cut = setup.strategy.sharded[0]
     n_bytes = sum(w.stored * n for w, n in _numels(setup, stage.weights, cut))
     each = f"{setup.strategy.bytes.parameters} bytes each" + (", the frozen base in 4 bits" * setup.strategy.base_4bit)
     return Term("parameters", f"parameters, {each}{_share(setup, cut)}", n_bytes)
@@ -36,7 +30,7 @@ def parameters(setup: Setup, stage: Stage) -> Term:
 
 def gradients(setup: Setup, stage: Stage) -> Term:
     """When the last micro-batch's backward is through."""
-    cut, each = sharded(setup)[1], setup.strategy.bytes.gradients
+    cut, each = setup.strategy.sharded[1], setup.strategy.bytes.gradients
     n_bytes = each * sum(n for w, n in _numels(setup, trained(stage), cut))
     return Term("gradients", f"gradients, {each} bytes each{_share(setup, cut)}", n_bytes)
 
@@ -45,7 +39,7 @@ def optimizer_states(setup: Setup, stage: Stage) -> tuple[Term, ...]:
     """Adam's two moments (or momentum's one, or none), and the fp32 master weights, if it keeps them."""
     b, optimizer = setup.strategy.bytes, setup.strategy.optimizer
     shards = shards_of_states(setup, stage)
-    share, n = _share(setup, sharded(setup)[2]), sum(shards)
+    share, n = _share(setup, setup.strategy.sharded[2]), sum(shards)
     count = OPTIMIZERS[optimizer][0]
     terms = []
     if optimizer == "adamw-8bit":
@@ -72,7 +66,7 @@ def shards_of_states(setup: Setup, stage: Stage) -> list[int]:
         return [w.numel for w in weights]
     if sharding == "DDP+ZERO_1":
         return max(deal_out(weights, setup.shards), key=sum)
-    if sharded(setup)[0]:
+    if setup.strategy.sharded[0]:
         return [w.shard_numel(setup.shards) for w in weights]
     return [n for bucket in buckets(setup, weights) for n in slice_of(bucket, setup.shards)]
 
@@ -120,7 +114,7 @@ def _numels(setup: Setup, weights: Sequence[Weight], cut: bool):
     """Elements of each that the fullest rank holds."""
     if not cut or setup.shards == 1:
         return [(w, w.numel) for w in weights]
-    if sharded(setup)[0]:
+    if setup.strategy.sharded[0]:
         return [(w, w.shard_numel(setup.shards)) for w in weights]
     return [(bucket[0], ceil(sum(w.numel for w in bucket) / setup.shards)) for bucket in buckets(setup, weights)]
 

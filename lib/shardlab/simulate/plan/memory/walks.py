@@ -40,11 +40,9 @@ class Walks:
         )
 
     def blocks(self, setup: Setup, stage: Stage) -> list[Walk]:
-        """Every `recompute_every`-th is recomputed, if any is. The first may differ: LoRA trains nothing before it."""
-        s = setup.strategy
-        every = {"none": 0, "full": s.recompute_every}.get(s.recompute, 1)
-        numbers = range(1, stage.n_blocks + 1)
-        return [self.block(bool(every) and n % every == 0, stage.first and n == 1 and s.lora_rank > 0) for n in numbers]
+        """The first may differ: LoRA trains nothing before it."""
+        s, numbers = setup.strategy, range(1, stage.n_blocks + 1)
+        return [self.block(s.recomputes(n), stage.first and n == 1 and s.lora_rank > 0) for n in numbers]
 
 
 _known: dict[tuple[Chosen, bool], Walks] = {}

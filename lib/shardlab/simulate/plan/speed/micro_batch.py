@@ -21,7 +21,7 @@ from shardlab.simulate.plan.speed.offloading import stream_s
 from shardlab.simulate.plan.speed.replicas import bucket_timeline
 from shardlab.simulate.plan.traffic.data_parallel import unit_sends
 from shardlab.simulate.plan.traffic.model_parallel import context_sends, root_tensor_sends, tensor_sends
-from shardlab.simulate.plan.traffic.units import BLOCK, ROOT, gathered_bytes, gradient_bytes, sharded
+from shardlab.simulate.plan.traffic.units import BLOCK, ROOT, gathered_bytes, gradient_bytes
 from shardlab.simulate.plan.weights import Stage, Weight
 from shardlab.simulate.schedules import Unit, fsdp_step
 
@@ -63,7 +63,7 @@ def micro_batches(setup: Setup, stage: Stage) -> list[tuple[int, MicroBatch]]:
     s = setup.strategy
     keeps, delays = s.pipeline > 1 and s.sharding == "SHARD_GRAD_OP", s.accumulate_unsharded
     kinds = Counter((not keeps or i == 0, not delays or i == s.accumulation - 1) for i in range(s.accumulation))
-    recomputed = _recomputed(setup, stage)
+    recomputed = [s.recomputes(block) for block in range(1, stage.n_blocks + 1)]
     blocks = {r: Costs(block_work(setup, r), messages_s(setup, r)) for r in sorted(set(recomputed))}
     root = Costs(root_work(setup, stage.first, stage.last), root_messages_s(setup, stage))
     costs = [root, *(blocks[r] for r in recomputed)]
@@ -94,7 +94,7 @@ def _timeline(
 
 def _in_order(setup: Setup, stage: Stage, units: Sequence[Unit], reduces: bool) -> Timeline:
     s = setup.strategy
-    if not sharded(setup)[0]:
+    if not setup.strategy.sharded[0]:
         return bucket_timeline(setup, stage, units, reduces)
     units = [_joined(units)] if s.wrap == "whole" else units
     keeps = s.sharding == "SHARD_GRAD_OP"
@@ -106,7 +106,7 @@ def _unit(setup: Setup, stage: Stage, costs: Costs, is_root: bool, gathers: bool
     name, weights = (ROOT, stage.root) if is_root else (BLOCK, stage.block)
     forward_s = costs.work.forward.seconds + costs.waited_s[0]
     backward_s = costs.work.backward.seconds + costs.waited_s[1]
-    if not sharded(setup)[0] or not weights:
+    if not setup.strategy.sharded[0] or not weights:
         return Unit(name, forward_s, backward_s, 0.0, 0.0)
     sends_s = {send.kind: seconds(setup, send) for send in unit_sends(setup, name, weights)}
     fetch_s, bring_s = stream_s(setup, weights) if streams else (0.0, 0.0)
@@ -149,13 +149,6 @@ def root_messages_s(setup: Setup, stage: Stage) -> tuple[float, float]:
     """Forward has half of the embedding's and of the output layer's messages, and backward the other."""
     half_s = all_s(setup, root_tensor_sends(setup)) * (stage.first + stage.last) / 2
     return half_s, half_s
-
-
-def _recomputed(setup: Setup, stage: Stage) -> list[bool]:
-    """Of each block."""
-    s = setup.strategy
-    every = {"none": stage.n_blocks + 1, "full": s.recompute_every}.get(s.recompute, 1)
-    return [i % every == 0 for i in range(1, stage.n_blocks + 1)]
 
 
 def _joined(units: Sequence[Unit]) -> Unit:

@@ -17,13 +17,12 @@ from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.speed import achievable
 from shardlab.simulate.plan.speed.updating import updated_bytes_each
 from shardlab.simulate.plan.traffic.host import shard_bytes, updated_bytes
-from shardlab.simulate.plan.traffic.units import sharded
 from shardlab.simulate.plan.weights import Stage, Weight
 
 
 def stream_s(setup: Setup, weights: tuple[Weight, ...]) -> tuple[float, float]:
     """Seconds before each all_gather, and after each reduction, of one unit."""
-    if setup.strategy.offload == "none" or not sharded(setup)[0]:
+    if setup.strategy.offload == "none" or not setup.strategy.sharded[0]:
         return 0.0, 0.0
     fetched = shard_bytes(setup, weights)
     from_drive_s = fetched / _drives(setup)[0] if setup.strategy.offload == "nvme" else 0.0
@@ -40,7 +39,7 @@ def offload_s(setup: Setup, stage: Stage) -> float:
     if s.offload == "nvme":
         n_bytes, (read, write) = updated_bytes(setup, stage.weights), _drives(setup)
         update_s = max(update_s, n_bytes / read + n_bytes / write)
-    if sharded(setup)[0]:
+    if setup.strategy.sharded[0]:
         return update_s
     out, back = shard_bytes(setup, stage.weights, gradients=True), shard_bytes(setup, stage.weights)
     return update_s + (out + back) / setup.machine.host.bandwidth_bytes_per_s

@@ -30,7 +30,6 @@ from shardlab.simulate.plan.traffic.units import (
     gradient_bytes,
     held_bytes,
     reductions,
-    sharded,
     units,
 )
 from shardlab.simulate.plan.weights import Stage, Weight
@@ -55,7 +54,7 @@ def unit_sends(setup: Setup, name: str, weights: tuple[Weight, ...]) -> list[Sen
     if sharding == "DDP+ZERO_1":
         updated = Send("broadcast", parameters, data, held_bytes(setup, weights), 1)
         return [Send("all_reduce", gradients, data, whole, times), updated]
-    if sharded(setup)[0]:
+    if setup.strategy.sharded[0]:
         gathered = Send("all_gather", parameters, shard, gathered_bytes(setup, weights), gathers(setup, name))
     else:
         gathered = Send("all_gather", parameters, shard, held_bytes(setup, weights), 1)

@@ -13,7 +13,7 @@ from math import ceil
 
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.strategy import OPTIMIZERS
-from shardlab.simulate.plan.traffic.units import gathers, reductions, sharded, units
+from shardlab.simulate.plan.traffic.units import gathers, reductions, units
 from shardlab.simulate.plan.weights import Weight, stages
 
 
@@ -22,7 +22,7 @@ def host_bytes(setup: Setup) -> dict[str, float]:
     s = setup.strategy
     if s.offload == "none":
         return {"host": 0.0, "nvme": 0.0}
-    cut = sharded(setup)[0]
+    cut = setup.strategy.sharded[0]
     fetched = brought = updated = 0.0
     for name, weights, count in units(stages(setup)[0]):
         fetched += count * (gathers(setup, name) if cut else 1) * shard_bytes(setup, weights)
@@ -48,4 +48,4 @@ def updated_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:
 
 def share_of(setup: Setup, w: Weight) -> int:
     """Elements that this rank's optimizer updates."""
-    return ceil(w.numel / setup.shards) if sharded(setup)[2] else w.numel
+    return ceil(w.numel / setup.shards) if setup.strategy.sharded[2] else w.numel

@@ -1,15 +1,9 @@
 """A stage's units, a block or the root: how often a step gathers and reduces each, and how many bytes that is."""
 
-from shardlab.measure.strategies import STRATEGIES
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.weights import Stage, Weight
 
 BLOCK, ROOT = "a block", "the root"
-
-
-def sharded(setup: Setup) -> tuple[bool, bool, bool]:
-    """Whether parameters, gradients and optimizer states are; with nothing wrapped, nothing is."""
-    return STRATEGIES.get(setup.strategy.sharding, (False, False, False))
 
 
 def units(stage: Stage) -> list[tuple[str, tuple[Weight, ...], int]]:
@@ -42,7 +36,7 @@ def gathered_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:
 
 def gradient_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:
     """On the wire, unsharded; of what is trained."""
-    n = setup.shards if sharded(setup)[0] else 1
+    n = setup.shards if setup.strategy.sharded[0] else 1
     return sum(setup.strategy.bytes.reduce * w.shard_numel(n) * n for w in weights if w.trained)
 
 
