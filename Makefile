@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow look lab course bench lint release grade feedback clean
+.PHONY: help setup demo test slow look lab course book tidy bench lint release grade feedback clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -21,14 +21,21 @@ slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m alone
 
 look: setup ## open every figure and widget in a real browser; pictures in build/pictures
-	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser,book]'
 	$(BIN)/python -m pytest lib/tests/browser -m browser
 
 lab: setup ## open JupyterLab on the first lesson
 	$(BIN)/jupyter lab $(firstword $(wildcard course/00_*.ipynb) course)
 
-course: setup ## run every lesson and every solution on this machine's tier
+course: setup ## run every lesson and every solution on this machine's tier; figures in build/run/course.json
 	$(BIN)/shardlab run
+
+book: setup ## write the course as a site to read, with what its lessons put out, to build/book/html
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[book]'
+	$(BIN)/shardlab book
+
+tidy: setup ## put lessons into the form in which they are committed
+	$(BIN)/shardlab tidy
 
 bench: setup ## measure: ours beside torch's
 	$(BIN)/shardlab bench all

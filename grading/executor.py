@@ -26,10 +26,10 @@ from grading.checks import check_name
 from grading.referee import Referee
 from grading.verdict import Verdict
 from shardlab.environ import environ
+from shardlab.lessons.run import QUIET_KERNEL
 
 LARGEST_ANSWER_BYTES = 64 << 20
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
-QUIET_KERNEL = ["--log-level=CRITICAL"]  # the kernel's own log, not what the notebook prints
 _PRIVATE_SOCKETS = Config({"KernelManager": {"transport": "ipc"}})  # not TCP ports, which other users could reach
 _ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
 _referees: dict[str, Referee] = {}  # one a lab: its reference crew serves every submission of the class

@@ -53,11 +53,33 @@ app.command("claims")(claims_command)
 def run(
     notebooks: Annotated[list[Path] | None, typer.Argument(help="all lessons and solutions if left out")] = None,
     tier: Annotated[str | None, typer.Option(help="cpu, gpu1, gpu4 or gpu8; detected if left out")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="outcomes; build/run/course.json if left out")
+    ] = None,
 ) -> None:
     """Execute notebooks with papermill; what ran is kept in build/run."""
-    from grading.course import course_notebooks, run_notebooks
+    from shardlab.lessons.run import course_notebooks, run_notebooks
 
-    raise typer.Exit(not run_notebooks(notebooks or course_notebooks(), tier, console))
+    raise typer.Exit(not run_notebooks(notebooks or course_notebooks(), tier, console, json_file))
+
+
+@app.command()
+def tidy(notebooks: Annotated[list[Path] | None, typer.Argument(help="all lessons if left out")] = None) -> None:
+    """Rewrite lessons in the form in which they are committed: no outputs, ids that follow from the source."""
+    from shardlab.lessons.run import ROOT
+    from shardlab.lessons.tidy import tidy as tidy_up
+
+    for notebook in notebooks or sorted((ROOT / "course").glob("*.ipynb")):
+        if tidy_up(notebook):
+            print(f"tidied {notebook.name}")
+
+
+@app.command()
+def book() -> None:
+    """Write the course as a site to read, build/book/html; lessons that were not run as they stand are run first."""
+    from shardlab.lessons.book import make_book
+
+    raise typer.Exit(not make_book(console))
 
 
 @app.command()

@@ -7,8 +7,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from typer.testing import CliRunner
 
-from grading import course
 from shardlab.cli import app
+from shardlab.lessons import run as course
 
 shell = CliRunner()
 

@@ -1,14 +1,15 @@
 """The claims on trial, for people: a table for a terminal, one claim in full, and a page for a notebook."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
 from rich import box
 from rich.markup import escape as plain
 from rich.table import Table
 
-from shardlab.claims.claim import Claim, Findings, Value
-from shardlab.claims.trial import Trial
+from shardlab.claims.claim import Claim, Findings, Value, claims
+from shardlab.claims.trial import Trial, try_claim
 from shardlab.show.plots.style import BLUE, ORANGE, PINK, TEXT
 
 MARKS = {"holds": "✓", "holds under conditions": "~", "wrong": "✗"}
@@ -53,6 +54,17 @@ def counted(claims: Sequence[Claim]) -> str:
     n = {verdict: sum(c.verdict == verdict for c in claims) for verdict in MARKS}
     holds, conditions, wrong = n.values()
     return f"{len(claims)} claims: {holds} hold, {conditions} hold under conditions, {wrong} are wrong"
+
+
+def claims_on_trial(lesson: int | None = None) -> "ClaimsPage":
+    """Try the claims that belong to a lesson (all of them, if None) here and now.
+
+    Raises RuntimeError if one of them comes out differently from `lib/benchmarks/claims.toml`.
+    """
+    trials = [try_claim(claim) for claim in claims().values() if lesson in (None, claim.lesson)]
+    if problems := [problem for trial in trials for problem in trial.problems]:
+        raise RuntimeError("on this machine a claim comes out differently:\n" + "\n".join(problems))
+    return ClaimsPage([replace(trial.claim, found=trial.found) for trial in trials])
 
 
 class ClaimsPage:

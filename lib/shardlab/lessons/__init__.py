@@ -1,0 +1,5 @@
+"""The notebooks of the course: the form they are kept in, what all of them have, and how they are run.
+
+Read in this order: `tidy` (the form in which a notebook is committed), `rules` (what every lesson has), `results` (what
+an executed lesson must not put out, and whether its prose says what its cells say), `run` (papermill, a table, JSON).
+"""

@@ -1,0 +1,108 @@
+"""Execute the course's notebooks as CI does: papermill, every cell, a table, and a JSON file for whoever compares."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import nbformat
+import papermill
+from papermill.exceptions import PapermillExecutionError
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from shardlab.bench import environment
+from shardlab.lessons.results import output_problems, unbacked_numbers
+from shardlab.tier import detect
+
+ROOT = Path(__file__).resolve().parents[3]
+CELL_TIMEOUT_S = 600
+QUIET_KERNEL = ["--log-level=CRITICAL"]  # the kernel's own log, not what the notebook prints
+
+
+@dataclass(frozen=True)
+class Outcome:
+    notebook: str
+    seconds: float
+    cells: int  # that were executed
+    slowest_cell_s: float
+    problems: list[str]
+
+
+def course_notebooks() -> list[Path]:
+    """Every lesson and the appendix, then every lab's solution, in reading order."""
+    return sorted((ROOT / "course").glob("*.ipynb")) + sorted((ROOT / "solutions").glob("*/*.ipynb"))
+
+
+def run_notebooks(notebooks: list[Path], tier: str | None, console: Console, json_file: Path | None = None) -> bool:
+    """True if all of them ran to the end with nothing to complain of. What ran, up to an error, is in build/run."""
+    folder = ROOT / "build" / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    outcomes = list(_run_all(notebooks, folder, tier, console))
+    console.print(outcome_table(outcomes))
+    n_failed = sum(bool(o.problems) for o in outcomes)
+    seconds = sum(o.seconds for o in outcomes)
+    console.print(f"{len(outcomes) - n_failed} passed, {n_failed} failed, {seconds:.0f} s", highlight=False)
+    record = {"environment": environment(), "tier": detect(tier).name, "notebooks": [asdict(o) for o in outcomes]}
+    (json_file or folder / "course.json").write_text(json.dumps(record, indent=1) + "\n")
+    return not n_failed
+
+
+def outcome_table(outcomes: list[Outcome]) -> Table:
+    table = Table("notebook", "cells", "seconds", "slowest cell", "outcome", header_style="bold")
+    for o in outcomes:
+        words = "[green]ran[/]" if not o.problems else "\n".join(f"[red]{p}[/]" for p in o.problems)
+        table.add_row(o.notebook, str(o.cells), f"{o.seconds:.0f}", f"{o.slowest_cell_s:.0f}", words)
+    return table
+
+
+def _run_all(notebooks: list[Path], folder: Path, tier: str | None, console: Console) -> Iterator[Outcome]:
+    columns = SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(notebooks))
+        for notebook in notebooks:
+            progress.update(task, description=notebook.stem)
+            yield run_notebook(notebook, folder / notebook.name, tier)
+            progress.advance(task)
+
+
+def run_notebook(notebook: Path, target: Path, tier: str | None) -> Outcome:
+    """Execute it to `target`, and read what came out."""
+    began = time.monotonic()
+    error = _execute(notebook, target, tier)
+    seconds = time.monotonic() - began
+    if not target.is_file():
+        return Outcome(notebook.stem, seconds, 0, 0.0, [error])
+    executed = nbformat.read(target, as_version=4)
+    problems = [error] if error else output_problems(executed)
+    if not error and notebook.resolve().parent.name == "course":
+        problems += [f"the prose says what no cell does: {words}" for words in unbacked_numbers(executed)]
+    durations = [cell.metadata.get("papermill", {}).get("duration") or 0.0 for cell in executed.cells]
+    n_run = sum(bool(cell.get("execution_count")) for cell in executed.cells)
+    return Outcome(notebook.stem, seconds, n_run, max(durations, default=0.0), problems)
+
+
+def _execute(notebook: Path, target: Path, tier: str | None) -> str:
+    """Empty if it ran; else what went wrong, in a line."""
+    target.unlink(missing_ok=True)
+    if not notebook.is_file():
+        return "there is no such notebook"
+    try:
+        papermill.execute_notebook(
+            notebook,
+            target,
+            parameters={"tier": tier},
+            kernel_name="python3",
+            language="python",
+            cwd=notebook.parent,
+            progress_bar=False,
+            execution_timeout=CELL_TIMEOUT_S,
+            extra_arguments=QUIET_KERNEL,
+        )
+    except PapermillExecutionError as error:
+        return f"cell {error.cell_index}: {error.ename}: {error.evalue}".splitlines()[0]
+    except (OSError, ValueError) as error:
+        return f"can't be run: {error}".splitlines()[0]
+    return ""

@@ -1,0 +1,92 @@
+"""The site for readers in a real browser, from files: formulas, outputs, links, search, and a dark mode.
+
+For `make look`. One small lesson stands in for all of them: what they say is for `make course`.
+"""
+
+import shutil
+
+import nbformat
+import pytest
+from lab import browser, check_installed
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from shardlab.lessons.book import SITE, questions, typeset
+from shardlab.lessons.tidy import KERNEL
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore:.*Check CHANGES for Sphinx:DeprecationWarning"),  # its extensions' affair
+    pytest.mark.filterwarnings("ignore:.*Check CHANGES for Sphinx:PendingDeprecationWarning"),
+]
+LESSON = """# 0. A lesson
+
+**What is a zebrafinch?**
+
+A formula: $a^2 = \\frac{1}{2}$. [The appendix](appendix_claims_on_trial.ipynb)."""
+
+
+def write(path, cells) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(new_notebook(cells=cells, metadata=KERNEL), path)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    pages = tmp_path_factory.mktemp("book") / "pages"
+    shutil.copytree(SITE, pages)
+    output = new_output("stream", name="stdout", text="42 bytes")
+    write(pages / "course" / "00_lesson.ipynb", [new_markdown_cell(LESSON), new_code_cell("f()", outputs=[output])])
+    write(pages / "course" / "appendix_claims_on_trial.ipynb", [new_markdown_cell("# Appendix")])
+    write(pages / "labs" / "lab1" / "lab1.ipynb", [new_markdown_cell("# Lab 1")])
+    (pages / "course" / "README.md").write_text("# The course\n")
+    (pages / "questions.md").write_text(questions([pages / "course" / "00_lesson.ipynb"]))
+    return pages
+
+
+@pytest.fixture(scope="module")
+def page(pages):
+    assert typeset(pages, pages.parent / "html")
+    check_installed()
+    with browser() as chromium:
+        page = chromium.new_page(color_scheme="light")
+        page.fetched = []
+        page.on("request", lambda request: page.fetched.append(request.url))
+        page.start = f"file://{pages.parent}/html/index.html"
+        yield page
+
+
+def test_a_reader_finds_the_lesson_by_its_question(page):
+    page.goto(page.start)
+    assert "What is a zebrafinch?" in page.inner_text("article")
+    page.click("article >> text=0. A lesson")
+    assert "42 bytes" in page.inner_text("article")
+    assert page.locator("article math").bounding_box()["height"] > 10
+    page.click("article >> text=The appendix")
+    assert page.inner_text("h1").startswith("Appendix")
+
+
+def test_search_answers_without_a_server(page):
+    page.goto(page.start.replace("index.html", "search.html?q=zebrafinch"))
+    page.wait_for_selector(".search >> text=0. A lesson", timeout=10_000)
+
+
+def test_dark_mode_follows_the_system(page):
+    shades = {}
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        page.goto(page.start)
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        shades[scheme] = sum(map(float, colour.removeprefix("rgb(").rstrip(")").split(",")))
+    assert shades["dark"] < 150 < 600 < shades["light"]
+
+
+def test_nothing_is_fetched_from_the_web(page):
+    page.goto(page.start)
+    assert page.fetched and not [url for url in page.fetched if not url.startswith(("file:", "data:"))]
+
+
+def test_a_link_to_nowhere_is_an_error(pages, tmp_path):
+    shutil.copytree(pages, tmp_path / "pages")
+    write(tmp_path / "pages" / "course" / "01_x.ipynb", [new_markdown_cell("# 1. X\n\n[there](07_not_there.ipynb)")])
+    assert not typeset(tmp_path / "pages", tmp_path / "html")
