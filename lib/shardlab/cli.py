@@ -52,7 +52,7 @@ app.command("claims")(claims_command)
 @app.command()
 def run(
     notebooks: Annotated[list[Path] | None, typer.Argument(help="all lessons and solutions if left out")] = None,
-    tier: Annotated[str | None, typer.Option(help="cpu, gpu1, gpu4 or gpu8; detected if left out")] = None,
+    tier: Annotated[str | None, typer.Option(help="cpu, cpu8, gpu1, gpu4 or gpu8; detected if left out")] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="outcomes; build/run/course.json if left out")
     ] = None,

@@ -134,12 +134,16 @@ def _kind(entry: dict) -> str:
 
 def _parse(entry: dict, members: tuple[int, ...] = ()) -> Collective:
     inputs, outputs = entry["input_sizes"], entry["output_sizes"]
+    kind, input_bytes = _kind(entry), _bytes(inputs, entry["input_dtypes"])
+    output_bytes = _bytes(outputs, entry["output_dtypes"])
+    if kind == "all_gather":  # of a functional one, as DTensor's are, gloo records one rank's share of the output
+        output_bytes = max(output_bytes, input_bytes * len(members))
     return Collective(
         seq=entry["collective_seq_id"],
         group=entry["process_group"][0],
-        kind=_kind(entry),
-        input_bytes=_bytes(inputs, entry["input_dtypes"]),
-        output_bytes=_bytes(outputs, entry["output_dtypes"]),
+        kind=kind,
+        input_bytes=input_bytes,
+        output_bytes=output_bytes,
         dtype=(entry["input_dtypes"] or [""])[0],
         shape=tuple(tuple(s) for s in inputs),
         issued_s=entry["time_created_ns"] / 1e9,

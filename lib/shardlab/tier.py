@@ -23,6 +23,7 @@ class Tier:
 
 TIERS = {
     "cpu": Tier("cpu", 4, "cpu", preset("1M"), micro_batch=2, seq_len=64),
+    "cpu8": Tier("cpu8", 8, "cpu", preset("1M"), micro_batch=2, seq_len=64),  # the ranks of gpu8 without its GPUs
     "gpu1": Tier("gpu1", 4, "cuda", preset("125M"), micro_batch=4, seq_len=512),
     "gpu4": Tier("gpu4", 4, "cuda", preset("1B"), micro_batch=2, seq_len=2048),
     "gpu8": Tier("gpu8", 8, "cuda", preset("1B"), micro_batch=2, seq_len=2048),

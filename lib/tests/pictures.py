@@ -16,12 +16,14 @@ from shardlab.measure.strategies import Expected, units_of
 from shardlab.measure.throughput import time_step
 from shardlab.measure.timeline import Timeline
 from shardlab.model import ModelConfig, Transformer
+from shardlab.parallel import collectives
 from shardlab.parallel.ddp import DDP, assign_buckets
 from shardlab.parallel.fsdp import fully_shard as our_fully_shard
 from shardlab.show import plots
 from shardlab.show.plots.style import LessonFigure
 from shardlab.simulate.computation import sleep_in
 from shardlab.simulate.overlap import finish_time
+from shardlab.simulate.pipeline import gpipe, interleaved, one_f_one_b, pipeline_timelines
 from shardlab.simulate.plan.api import setup_of
 from shardlab.simulate.plan.choose.search import search
 from shardlab.simulate.plan.figures import figures_of
@@ -42,12 +44,16 @@ NAMES = (
     "timelines_of_schedules",
     "overlap_roofline",
     "bucket_curve",
+    "chunks_over_hops",
+    "curves_beside_points",
     "scaling_efficiency",
+    "pipeline_schedules",
     "planned_memory",
     "planned_stacks",
     "step_parts",
     "speed_against_memory",
     "predicted_beside_published",
+    "predicted_beside_measured",
 )
 CAPS_MB = (0.02, 0.1, 0.25, 0.5, 2)
 
@@ -164,8 +170,15 @@ def pictures() -> dict[str, LessonFigure]:
     ranks = launch(steps, N, network=LINK)
     times = launch(step_times, N, network=LINK)[0]
     weak = scaling(make_step, 1, seq_len=8, network=LINK, rounds=3, steps=3)
-    others = {"bucket_curve": bucket_picture(times), "scaling_efficiency": scaling_picture(weak)}
-    return memory_pictures(memory) | timeline_pictures(ranks) | others | planned_pictures()
+    others = {
+        "bucket_curve": bucket_picture(times),
+        "chunks_over_hops": chunks_picture(),
+        "curves_beside_points": curves_picture(times),
+        "scaling_efficiency": scaling_picture(weak),
+    }
+    others |= {"pipeline_schedules": pipeline_picture()}
+    last = {"predicted_beside_measured": beside_picture(times)}
+    return memory_pictures(memory) | timeline_pictures(ranks) | others | planned_pictures() | last
 
 
 def memory_pictures(ranks: list[dict]) -> dict[str, LessonFigure]:
@@ -192,6 +205,34 @@ def timeline_pictures(ranks: list[dict[str, Timeline]]) -> dict[str, LessonFigur
     }
 
 
+def halfway() -> list:
+    """The ranks whose numbers are in each chunk, before and after a reduce_scatter."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    before = torch.full((n,), 10**rank)
+    after, mine = before.clone(), before[:1].clone()
+    collectives.reduce_scatter_tensor(mine, before)
+    after[rank] = mine
+    return [[[r for r in range(n) if value // 10**r % 10] for value in x.tolist()] for x in (before, after)]
+
+
+def chunks_picture() -> LessonFigure:
+    before, after = zip(*launch(halfway, N, device="cpu"), strict=True)
+    hops = {"before": before, "after a reduce_scatter": after}
+    return plots.chunks_over_hops(hops, title="Whose numbers are in which chunk")
+
+
+def pipeline_picture() -> LessonFigure:
+    """Both kinds of rows by arithmetic: what is measured comes in the same records."""
+    orders = {"GPipe": gpipe, "1F1B": one_f_one_b, "interleaved": partial(interleaved, v=2)}
+    costs = {"GPipe": 0.02, "1F1B": 0.02, "interleaved": 0.01}
+    ranks = {
+        name: pipeline_timelines([order(rank, N, 2 * N) for rank in range(N)], costs[name], 2 * costs[name])
+        for name, order in orders.items()
+    }
+    slower = {"1F1B": pipeline_timelines([one_f_one_b(rank, N, 2 * N) for rank in range(N)], 0.021, 0.043)}
+    return plots.pipeline_schedules(slower, ranks, title="Three schedules of a pipeline")
+
+
 def bucket_picture(times: dict[float, list[float]]) -> LessonFigure:
     levels = {"computing alone": ALONE_S, "computing, then one message for all": predicted_step_s(1000)}
     return plots.bucket_curve(
@@ -202,6 +243,21 @@ def bucket_picture(times: dict[float, list[float]]) -> LessonFigure:
         guesses_ms={0.1: 90.0, 2: None},
         full_size=100,
     )
+
+
+def curves_picture(times: dict[float, list[float]]) -> LessonFigure:
+    curves = (
+        {"predicted": {cap: predicted_step_s(cap) * 1e3 for cap in CAPS_MB}},
+        {"measured": {cap: min(of_cap) * 1e3 for cap, of_cap in times.items()}},
+    )
+    levels = {"computing alone": ALONE_S * 1e3}
+    return plots.curves_beside_points(*curves, "bucket, MiB", "step, ms", levels=levels, log_x=True)
+
+
+def beside_picture(times: dict[float, list[float]]) -> LessonFigure:
+    predicted = {f"{cap} MiB": predicted_step_s(cap) for cap in CAPS_MB}
+    measured = {f"{cap} MiB": min(of_cap) for cap, of_cap in times.items()}
+    return plots.predicted_beside_measured(predicted, measured, "step, s", title="Buckets")
 
 
 def scaling_picture(weak: Scaling) -> LessonFigure:

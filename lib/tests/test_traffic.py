@@ -10,7 +10,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
 from shardlab import flight, launch
@@ -24,11 +26,13 @@ ELEMENTS = 96  # float32, divisible by 2 and by 4
 def collectives(world_size: int) -> dict:
     """One after the other: what each leaves in the record."""
     whole, shard = torch.ones(ELEMENTS), torch.ones(ELEMENTS // world_size)
+    dtensor = DTensor.from_local(shard, init_device_mesh("cpu", (world_size,)), [Shard(0)])
     calls = {
         "all_reduce": lambda: dist.all_reduce(whole),
         "asynchronous": lambda: dist.all_reduce(whole, async_op=True).wait(),
         "half precision": lambda: dist.all_reduce(whole.bfloat16()),
         "all_gather": lambda: dist.all_gather(list(torch.empty(ELEMENTS).chunk(world_size)), shard),
+        "functional all_gather": lambda: dtensor.full_tensor().sum(),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(torch.empty_like(shard), whole),
         "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole),
         "broadcast": lambda: dist.broadcast(whole, 0),
@@ -57,6 +61,7 @@ def test_counts_and_wire_bytes_are_the_closed_forms(n):
         "asynchronous": ({"all_reduce": 1}, 2 * (n - 1) / n * size),
         "half precision": ({"all_reduce": 1}, 2 * (n - 1) / n * size / 2),
         "all_gather": ({"all_gather": 1}, (n - 1) / n * size),
+        "functional all_gather": ({"all_gather": 1}, (n - 1) / n * size),
         "reduce_scatter": ({"reduce_scatter": 1}, (n - 1) / n * size),
         "all_to_all": ({"all_to_all": 1}, (n - 1) / n * size),
         "broadcast": ({"broadcast": 1}, size),
@@ -65,7 +70,7 @@ def test_counts_and_wire_bytes_are_the_closed_forms(n):
     }
     for rank, found in enumerate(launch(collectives, n, n, device="cpu", stream=False)):
         count, wire, gathers = found.pop("everything")
-        assert (count, gathers) == (sum(sum(kinds.values()) for kinds, _, _ in found.values()), 1)
+        assert (count, gathers) == (sum(sum(kinds.values()) for kinds, _, _ in found.values()), 2)
         assert wire == pytest.approx(sum(wire for _, wire, _ in found.values()))
         for name, (kinds, wire, where) in found.items():
             assert (kinds, wire) == (expected[name][0], pytest.approx(expected[name][1])), f"rank {rank}: {name}"
@@ -271,3 +276,19 @@ def methods_are_torchs_again() -> bool:
 
 def test_nothing_stays_behind():
     assert launch(methods_are_torchs_again, 1, device="cpu") == [True]
+
+
+def in_two_groups() -> tuple[dict, float]:
+    """An all_gather among all four, and all_reduces among two."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    whole = torch.ones(ELEMENTS)
+    with record_traffic() as traffic:
+        dist.all_gather(list(torch.empty(ELEMENTS).chunk(4)), whole[: ELEMENTS // 4])
+        dist.all_reduce(whole, group=pairs[dist.get_rank() // 2])
+    return {kind: traffic.sent_bytes(kind) for kind in ("all_gather", "all_reduce")}, traffic.sent_bytes()
+
+
+def test_sent_bytes_are_those_of_each_collectives_own_group():
+    size = 4 * ELEMENTS
+    due = {"all_gather": 3 / 4 * size, "all_reduce": 2 * 1 / 2 * size}
+    assert launch(in_two_groups, 4, device="cpu", stream=False) == [(due, sum(due.values()))] * 4

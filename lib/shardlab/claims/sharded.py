@@ -3,6 +3,7 @@
 Bytes are told as shares of the model's, so that they stand for a model of any size.
 """
 
+import gc
 import warnings
 from functools import cache, partial
 
@@ -46,6 +47,7 @@ def evidence() -> dict[str, Evidence]:
 
 
 def _probes() -> dict[str, Evidence]:
+    gc.freeze()  # a probe looks at all that Python knows of: what torch made when it was imported is no tensor
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # NO_SHARD is deprecated, which is not the question here
         return {name: _probe(build) for name, build in BUILDS.items()}

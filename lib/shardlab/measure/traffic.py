@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _resolve_process_group
 
 from shardlab import flight
 
@@ -28,6 +29,11 @@ class Traffic:
     def wire_bytes(self, world_size: int) -> float:
         """Bytes that this rank puts on the wire when every collective runs as a ring."""
         return sum(wire_bytes(c, world_size) for c in self.collectives)
+
+    def sent_bytes(self, kind: str | None = None) -> float:
+        """The same, each collective with the size of its own group: hybrid sharding has two. Ask on the rank."""
+        of_kind = (c for c in self.collectives if kind in (None, c.kind))
+        return sum(wire_bytes(c, _resolve_process_group(c.group).size()) for c in of_kind)
 
 
 def wire_bytes(c: flight.Collective, world_size: int) -> float:

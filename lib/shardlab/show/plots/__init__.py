@@ -3,8 +3,12 @@
 They draw what they are given: one message a figure, what is measured in colour beside what was predicted in grey.
 """
 
+from shardlab.show.plots.beside import predicted_beside_measured
 from shardlab.show.plots.buckets import bucket_curve
+from shardlab.show.plots.chunks import chunks_over_hops
+from shardlab.show.plots.curves import curves_beside_points
 from shardlab.show.plots.memory import memory_over_step, memory_stacks
+from shardlab.show.plots.pipeline import pipeline_schedules
 from shardlab.show.plots.planned import planned_memory, planned_stacks, step_parts
 from shardlab.show.plots.published import predicted_beside_published
 from shardlab.show.plots.roofline import overlap_roofline
@@ -14,11 +18,15 @@ from shardlab.show.plots.timeline import timelines
 
 __all__ = [
     "bucket_curve",
+    "chunks_over_hops",
+    "curves_beside_points",
     "memory_over_step",
     "memory_stacks",
     "overlap_roofline",
+    "pipeline_schedules",
     "planned_memory",
     "planned_stacks",
+    "predicted_beside_measured",
     "predicted_beside_published",
     "scaling_efficiency",
     "speed_against_memory",

@@ -1,0 +1,86 @@
+"""course/README.md leads where it says: its lessons are there, and so are the sections that treat a source's topic."""
+
+import re
+
+import nbformat
+import pytest
+
+from shardlab.claims import claims
+from shardlab.lessons.rules import markdown
+from shardlab.lessons.run import ROOT
+
+COURSE = ROOT / "course"
+TEXT = (COURSE / "README.md").read_text()
+LESSONS = sorted(COURSE.glob("[0-9][0-9]_*.ipynb"))
+PLACE = re.compile(r"\[(\d+)\]\((\w+\.ipynb)\) (.+)")
+
+
+def topics(text: str) -> list[tuple[str, list[tuple[int, str, str]]]]:
+    """(page and section, [(lesson, file, heading)]) of each row."""
+    rows = [line.split(" | ") for line in text.splitlines() if re.match(r"\| 00\d ", line)]
+    places = [[PLACE.fullmatch(p) for p in row[2].removesuffix(" |").split("; ")] for row in rows]
+    assert all(all(row) for row in places), "a place is a link to a lesson and the heading of a section"
+    return [
+        (row[0].removeprefix("| "), [(int(p[1]), p[2], p[3]) for p in found])
+        for row, found in zip(rows, places, strict=True)
+    ]
+
+
+def headings(path) -> set[str]:
+    """Those of sections, without their numbers."""
+    text = re.sub(r"```.*?```", "", markdown(nbformat.read(path, as_version=4)), flags=re.S)
+    return {re.sub(r"^\d+\. ", "", h.strip()) for h in re.findall(r"^##+ (.*)$", text, re.M)}
+
+
+def unfounded(text: str) -> list[str]:
+    """Places that are not there."""
+    known = {path.name: headings(path) for path in LESSONS}
+    named = {place for _, places in topics(text) for place in places}
+    wrong = [p for p in named if p[2] not in known.get(p[1], ()) or not p[1].startswith(f"{p[0]:02d}_")]
+    return sorted(f"{file}: {heading}" for _, file, heading in wrong)
+
+
+def untreated(text: str) -> list[str]:
+    """Claims whose section of a page has no row that leads to their lesson."""
+    treated = {(source, lesson) for source, places in topics(text) for lesson, _, _ in places}
+    missing = {(s, c.lesson) for c in claims().values() for s in c.sources} - treated
+    return sorted(f"{source}: lesson {lesson}" for source, lesson in missing)
+
+
+def misquoted(text: str) -> list[str]:
+    """Lessons that the first table does not give with their title, question and minutes."""
+    found = []
+    for path in LESSONS:
+        first = nbformat.read(path, as_version=4).cells[0].source
+        number, title = re.match(r"# (\d+)\. (.*)", first).groups()
+        question, minutes = re.search(r"^\*\*(.*)\*\*$", first, re.M)[1], re.search(r"About (\d+) minutes", first)[1]
+        if f"| {number} | [{title}]({path.name}) | {question} | {minutes} |" not in text:
+            found.append(path.name)
+    return found
+
+
+def test_every_section_that_is_named_is_there():
+    assert unfounded(TEXT) == []
+
+
+def test_every_claims_source_leads_to_the_claims_lesson():
+    assert untreated(TEXT) == []
+
+
+def test_the_lessons_are_given_in_their_own_words():
+    assert misquoted(TEXT) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "old", "new"),
+    [
+        (unfounded, "What is a unit?", "What was a unit?"),
+        (unfounded, "[6](06_fsdp.ipynb) What is a unit?", "[7](06_fsdp.ipynb) What is a unit?"),
+        (untreated, "| 002 FMD d |", "| 002 FMD e |"),
+        (untreated, "[9](09_offload.ipynb) States in a file", "[10](10_many_nodes.ipynb) A straggler"),
+        (misquoted, "FSDP for real](", "FSDP](")
+    ],
+)  # fmt: skip
+def test_a_planted_mistake_is_found(check, old, new):
+    assert old in TEXT
+    assert len(check(TEXT.replace(old, new))) == 1

@@ -1,0 +1,37 @@
+"""Errors of ranks, as a lesson shows them."""
+
+import linecache
+
+from shardlab.show.text import report
+
+CELL = "/somewhere/ipykernel_7/123.py"
+HANG = f"""no result from rank 0 within 3 s
+
+rank 0 was running
+  File "{CELL}", line 2, in step
+  File "/venv/torch/distributed/c10d.py", line 9, in all_reduce
+    work.wait()
+
+rank 1 was running
+  File "/lib/queue.py", line 5, in get
+    self.wait()
+"""
+
+
+def test_a_report_has_the_code_of_a_cell_that_no_rank_knows(monkeypatch):
+    """It is in the notebook's line cache; a frame that brings its code along keeps it, and torch's frames go."""
+    lines = ["def step():\n", "    dist.all_reduce(x)\n"]
+    monkeypatch.setitem(linecache.cache, CELL, (len("".join(lines)), None, lines, CELL))
+    assert report(RuntimeError(HANG)).splitlines()[2:] == [
+        "rank 0 was running",
+        '  File "123.py", line 2, in step',
+        "    dist.all_reduce(x)",
+        "",
+        "rank 1 was running",
+        '  File "queue.py", line 5, in get',
+        "    self.wait()",
+    ]
+
+
+def test_code_that_nobody_knows_is_left_out():
+    assert report(RuntimeError(f'  File "{CELL}", line 2, in step')) == '  File "123.py", line 2, in step'
