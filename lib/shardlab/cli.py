@@ -1,6 +1,7 @@
 """The command line: what the Makefile calls, and the same for GPU nodes and batch scripts."""
 
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -59,7 +60,13 @@ def run(
 ) -> None:
     """Execute notebooks with papermill; what ran is kept in build/run."""
     from shardlab.lessons.run import course_notebooks, run_notebooks
+    from shardlab.tier import detect
 
+    try:
+        detect(tier)
+    except (ValueError, RuntimeError) as error:
+        print(f"shardlab run: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
     raise typer.Exit(not run_notebooks(notebooks or course_notebooks(), tier, console, json_file))
 
 

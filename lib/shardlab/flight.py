@@ -34,7 +34,8 @@ _UNEVEN = ("scatter", "all_to_all")  # ranks may put in different sizes
 POINT_TO_POINT = ("send", "recv")
 _DEFAULT_GROUP = "0"  # the one that all ranks belong to
 _TORCHS_API = ("/distributed/distributed_c10d.py", "/distributed/_functional_collectives.py")
-_NOT_THE_CALLER = ("/torch/", "/typing_extensions.py", "/shardlab/measure/", "/shardlab/simulate/", "<frozen")
+_NOT_THE_CALLER = ("/torch/", "/typing_extensions.py", "/contextlib.py", "/shardlab/measure/", "/shardlab/simulate/")
+_NOT_THE_CALLER += ("<frozen",)
 
 
 @dataclass(frozen=True)

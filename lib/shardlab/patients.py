@@ -54,7 +54,7 @@ def healthy(cured: bool = True) -> Patient:
 
 
 def patient_a(cured: bool = False) -> Patient:
-    """The optimizer was made before the model was sharded: it holds, and updates, parameters that are nobody's."""
+    """The optimizer was made before the model was sharded: it holds parameters that are nobody's, without gradients."""
     model = _model()
     early = _adamw(model)
     _shard(model)

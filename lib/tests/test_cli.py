@@ -51,3 +51,8 @@ def test_run_executes_a_notebook_and_names_the_error(source, outcome, tmp_path, 
     assert outcome in result.output
     assert result.exit_code == ("1 / 0" in source)
     assert (tmp_path / "build" / "run" / "lesson.ipynb").exists()
+
+
+def test_a_tier_that_is_not_here_is_said_before_anything_runs():
+    result = shell.invoke(app, ["run", "--tier", "gpu16"])
+    assert result.exit_code == 2 and "there are cpu, cpu8, gpu1" in result.output

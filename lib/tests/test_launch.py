@@ -69,6 +69,11 @@ def test_the_device_is_told_to_the_ranks():
     assert launch(local_device, 1, device="cpu") == [torch.device("cpu")]
 
 
+def test_cpu_ranks_see_no_gpu():
+    """Or whatever takes "the accelerator", as fully_shard does for its mesh, would leave the CPU."""
+    assert launch(lambda: os.environ["CUDA_VISIBLE_DEVICES"], 1, device="cpu") == [""]
+
+
 def test_two_threads_may_launch_at_once(no_leaks, capfd):
     """Each has its own port, and the script's main module is still there afterwards."""
     results, main = {}, sys.modules["__main__"]

@@ -35,3 +35,8 @@ def test_a_report_has_the_code_of_a_cell_that_no_rank_knows(monkeypatch):
 
 def test_code_that_nobody_knows_is_left_out():
     assert report(RuntimeError(f'  File "{CELL}", line 2, in step')) == '  File "123.py", line 2, in step'
+
+
+def test_a_with_statement_of_torch_is_no_frame_of_the_caller():
+    error = RuntimeError('  File "/x/contextlib.py", line 137, in __enter__\n    next(gen)\nrank 1 was running')
+    assert report(error) == "rank 1 was running"

@@ -259,8 +259,11 @@ def test_a_slower_rank_is_waited_for(by_rank):
 
 def test_where_the_host_runs_ahead_the_compute_lane_is_the_devices(by_rank):
     for _, _, (t, slept), _ in by_rank:
-        expected = [(c.kind, c.name, c.started_s) for c in slept if c.finished_s - c.started_s > 1e-3]
-        assert [(s.name, s.unit, s.start_s) for s in t.lane("compute") if s.duration_s > 1e-3] == expected
+        computed = [s for s in t.lane("compute") if s.duration_s > 1e-3]
+        expected = [c for c in slept if c.finished_s - c.started_s > 1e-3]
+        assert [(s.name, s.unit) for s in computed] == [(c.kind, c.name) for c in expected]
+        # To a tenth of a block: on a busy machine the two are noted some microseconds apart.
+        assert [s.start_s for s in computed] == pytest.approx([c.started_s for c in expected], abs=0.1 * SLEEP_S)
         assert not t.lane("wait")
         assert served(t, "all_gather") == sorted([*BLOCKS, *BLOCKS, "root"])
 

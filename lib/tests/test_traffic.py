@@ -228,6 +228,12 @@ def test_nccls_own_record_is_left_as_it_is():
     assert as_recorded("nccl:send 0->1", [24], [24], "isend").kind == "send"
 
 
+def test_a_caller_is_whoever_is_outside_of_torch_and_its_with_statements():
+    files = "/x/torch/fsdp/api.py", "/lib/python3.11/contextlib.py", "/x/torch/nn/module.py", "/home/train.py"
+    frames = [{"filename": file, "line": line, "name": "step"} for line, file in enumerate(files)]
+    assert flight.where(frames) == "train.py:3 in step"
+
+
 @pytest.mark.parametrize("network", [None, "1 Gb/s, 10 us"])
 def test_messages_count_where_they_are_sent(network):
     sent, received = ("send", 12, 0, "send Int[3]"), ("recv", 0, 12, "recv Int[3]")

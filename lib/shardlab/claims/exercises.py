@@ -73,8 +73,8 @@ def bucket() -> Exercise:
             "8B fits under DDP": held.fits("8B", **job),
             "1B, s a step": _named(seconds.step, caps, model="1B", **job),
         },
-        "None: 8B with AdamW does not fit an A100 under DDP, and FSDP has no buckets but units. For a model that fits, "
-        "the curve says it.",
+        "None: 8B with AdamW does not fit an A100 under DDP, and FSDP has no buckets but units. For 1B, which fits, "
+        "the cap hardly matters: backward hides all buckets but the last.",
     )
 
 

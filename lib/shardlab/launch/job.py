@@ -71,7 +71,7 @@ class Job:
             "OMP_NUM_THREADS": str(self.settings.threads),
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback),
             "SHARDLAB_DEVICE": self.settings.device,
-        }
+        } | ({"CUDA_VISIBLE_DEVICES": ""} if self.settings.device == "cpu" else {})  # else fully_shard takes the GPUs
 
     def results(self, timeout_s: float) -> list[Any]:
         """Watch until every rank returned; raise LaunchError as soon as one can't any more."""

@@ -40,12 +40,13 @@ def run_notebooks(notebooks: list[Path], tier: str | None, console: Console, jso
     """True if all of them ran to the end with nothing to complain of. What ran, up to an error, is in build/run."""
     folder = ROOT / "build" / "run"
     folder.mkdir(parents=True, exist_ok=True)
+    record = {"environment": environment(), "tier": detect(tier).name}
     outcomes = list(_run_all(notebooks, folder, tier, console))
     console.print(outcome_table(outcomes))
     n_failed = sum(bool(o.problems) for o in outcomes)
     seconds = sum(o.seconds for o in outcomes)
     console.print(f"{len(outcomes) - n_failed} passed, {n_failed} failed, {seconds:.0f} s", highlight=False)
-    record = {"environment": environment(), "tier": detect(tier).name, "notebooks": [asdict(o) for o in outcomes]}
+    record |= {"seconds": round(seconds), "notebooks": [asdict(o) for o in outcomes]}
     (json_file or folder / "course.json").write_text(json.dumps(record, indent=1) + "\n")
     return not n_failed
 
@@ -74,14 +75,14 @@ def run_notebook(notebook: Path, target: Path, tier: str | None) -> Outcome:
     error = _execute(notebook, target, tier)
     seconds = time.monotonic() - began
     if not target.is_file():
-        return Outcome(notebook.stem, seconds, 0, 0.0, [error])
+        return Outcome(notebook.stem, round(seconds, 1), 0, 0.0, [error])
     executed = nbformat.read(target, as_version=4)
     problems = [error] if error else output_problems(executed)
     if not error and notebook.resolve().parent.name == "course":
         problems += [f"the prose says what no cell does: {words}" for words in unbacked_numbers(executed)]
     durations = [cell.metadata.get("papermill", {}).get("duration") or 0.0 for cell in executed.cells]
     n_run = sum(bool(cell.get("execution_count")) for cell in executed.cells)
-    return Outcome(notebook.stem, seconds, n_run, max(durations, default=0.0), problems)
+    return Outcome(notebook.stem, round(seconds, 1), n_run, round(max(durations, default=0.0), 1), problems)
 
 
 def _execute(notebook: Path, target: Path, tier: str | None) -> str:

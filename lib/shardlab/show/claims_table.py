@@ -53,7 +53,8 @@ def counted(claims: Sequence[Claim]) -> str:
     """ "128 claims: 40 hold, 30 hold under conditions, 58 are wrong"."""
     n = {verdict: sum(c.verdict == verdict for c in claims) for verdict in MARKS}
     holds, conditions, wrong = n.values()
-    return f"{len(claims)} claims: {holds} hold, {conditions} hold under conditions, {wrong} are wrong"
+    claim, are = "claim" if len(claims) == 1 else "claims", "is" if wrong == 1 else "are"
+    return f"{len(claims)} {claim}: {holds} hold, {conditions} hold under conditions, {wrong} {are} wrong"
 
 
 def claims_on_trial(lesson: int | None = None) -> "ClaimsPage":

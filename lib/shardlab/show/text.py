@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from IPython.display import Markdown
 
-_TORCH_FRAME = re.compile(r'  File "[^"]*/torch/[^"]*".*\n(?:    .*\n)*')
+_TORCH_FRAME = re.compile(r'  File "[^"]*/(?:torch/[^"]*|contextlib\.py)".*\n(?:    .*\n)*')
 _FRAME_WITHOUT_CODE = re.compile(r'  File "([^"\n]+)", line (\d+), in .*\n(?!    )')
 
 
