@@ -39,7 +39,7 @@ class Variant:
     """
 
     engine: str  # "DDP" or "FSDP"
-    library: str = "torch"
+    whose: str = "torch"
     overlap: bool = True
     bucket_bytes: int = 0
     backward_prefetch: bool = True
@@ -66,7 +66,7 @@ def build(variant: Variant, forward_s: float, backward_s: float) -> Callable[[],
 
 
 def _ddp(variant: Variant, model: Transformer) -> nn.Module:
-    ddp = LIBRARIES[variant.library].DDP
+    ddp = LIBRARIES[variant.whose].DDP
     module = ddp(model, bucket_cap_mb=variant.bucket_bytes / MIB, gradient_as_bucket_view=True)
     if not variant.overlap:
         module.register_comm_hook(None, _blocking_all_reduce)
@@ -81,7 +81,7 @@ def _blocking_all_reduce(_, bucket: dist.GradBucket) -> torch.futures.Future[Ten
 
 
 def _fsdp(variant: Variant, model: Transformer) -> nn.Module:
-    fsdp2(LIBRARIES[variant.library], model, replicas=variant.replicas)
+    fsdp2(LIBRARIES[variant.whose], model, replicas=variant.replicas)
     if not variant.backward_prefetch:
         for unit in (model, *model.blocks):
             unit.set_modules_to_backward_prefetch([unit])  # itself: it is there already

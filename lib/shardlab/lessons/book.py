@@ -8,7 +8,6 @@ from nbformat import NotebookNode
 from rich.console import Console
 
 from shardlab.lessons.run import ROOT, run_notebook
-from shardlab.lessons.tidy import tidied
 
 SITE = Path(__file__).parent / "site"
 WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -65,7 +64,7 @@ def questions(lessons: list[Path]) -> str:
 
 def as_page(executed: NotebookNode) -> NotebookNode:
     """Without what papermill added, and without widgets, which need a kernel."""
-    cells = [c for c in executed.cells if "injected-parameters" not in c.metadata.get("tags", [])]
+    cells = _as_written(executed)
     for cell in cells:
         cell.metadata = {"tags": cell.metadata.get("tags", [])}
         for output in cell.get("outputs", []):
@@ -80,6 +79,10 @@ def is_run_of(ran: Path, lesson: Path) -> bool:
         return False
     executed = nbformat.read(ran, as_version=4)
     finished = all(cell.execution_count for cell in executed.cells if cell.cell_type == "code" and cell.source.strip())
-    executed.cells = [c for c in executed.cells if "injected-parameters" not in c.metadata.get("tags", [])]
-    sources = [cell.source for cell in tidied(executed).cells]
+    sources = [cell.source.strip("\n") for cell in _as_written(executed)]
     return finished and sources == [cell.source for cell in nbformat.read(lesson, as_version=4).cells]
+
+
+def _as_written(executed: NotebookNode) -> list[NotebookNode]:
+    """Its cells, but for the one with parameters that papermill has put in."""
+    return [cell for cell in executed.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
