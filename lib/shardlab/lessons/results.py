@@ -29,9 +29,9 @@ def output_problems(executed: NotebookNode) -> list[str]:
             elif output.get("name") == "stderr":
                 found.append(f"a warning in {name!r}: {output.text.strip()[:200]}")
     printed = "\n".join(_printed(executed))
-    for folder in {str(Path.home()) + "/", sys.prefix, tempfile.gettempdir() + "/", 'File "/'} - {"//"}:
-        if folder in printed:
-            found.append(f"an output names a folder of the machine: {folder}")
+    folders = {str(Path.home()) + "/", sys.prefix, tempfile.gettempdir() + "/", 'File "/'} - {"//"}
+    if named := sorted(folder for folder in folders if folder in printed):
+        found.append(f"an output names a folder of the machine: {', '.join(named)}")
     return found
 
 
