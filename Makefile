@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow look lab course book tidy bench lint release grade feedback clean
+.PHONY: help setup demo test slow samples look lab course book tidy bench lint release grade feedback clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -14,11 +14,14 @@ demo: setup ## run one lab on 4 CPU ranks, grade a small class, print the grade 
 	$(BIN)/shardlab demo
 
 test: setup ## run the tests, but for those that take minutes
-	$(BIN)/python -m pytest -m 'not slow and not alone and not browser' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'not slow and not samples and not alone and not browser' -n 2 --dist loadfile
 
 slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m 'slow and not alone' -n 2 --dist loadfile
 	$(BIN)/python -m pytest -m alone
+
+samples: setup ## put every submission that a lab's judges were made for before them (about an hour)
+	$(BIN)/python -m pytest -m 'slow or samples' -n 2 --dist loadfile grading/tests/test_lab*_samples.py
 
 look: setup ## open every figure and widget in a real browser; pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser,book]'
@@ -27,8 +30,8 @@ look: setup ## open every figure and widget in a real browser; pictures in build
 lab: setup ## open JupyterLab on the first lesson
 	$(BIN)/jupyter lab $(firstword $(wildcard course/00_*.ipynb) course)
 
-course: setup ## run every lesson and every solution on this machine's tier; figures in build/run/course.json
-	$(BIN)/shardlab run
+course: setup ## run every lesson on this machine's tier; figures in build/run/course.json
+	$(BIN)/shardlab run course/*.ipynb
 
 book: setup ## write the course as a site to read, with what its lessons put out, to build/book/html
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[book]'

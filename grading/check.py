@@ -13,34 +13,48 @@ from typing import Any
 from grading.checks import lab_module
 from grading.referee import Referee
 from shardlab.launch.travel import dumps
+from shardlab.tier import Tier
 
 ANSWERS = "SHARDLAB_ANSWERS"  # environment: the folder where answers are written down; set by the grading executor
 
 
-def check(name: str, answer: Any) -> None:
-    """Judge `answer` for the check called `name` and show the verdict.
+def check(name: str, answer: Any, tier: Tier | str | None = None) -> None:
+    """Judge `answer` for the check called `name`, on `tier` (None: what this machine has), and show the verdict.
 
-    Raises AssertionError if it does not get full points, so that nbgrader's Validate shows it too.
+    Raises AssertionError if it does not get full points, so that nbgrader's Validate shows it too; TypeError if it is
+    nothing that could be run, or can't travel to other processes.
     """
     checks = lab_module(name).CHECKS
     if name not in checks:
         raise ValueError(f"no check {name!r}; this lab has {', '.join(checks)}")
-    pickled = _pickle(name, answer)
+    pickled = _pickle(name, _runnable(name, answer))
     if folder := os.environ.get(ANSWERS):
         Path(folder, name).write_bytes(pickled)
         print(f"{name}: handed in")
         return
-    verdict = _referee(name.split(".")[0]).judge({name: pickled}, only=name)[0]
+    referee = _referee(name.split(".")[0], tier.name if isinstance(tier, Tier) else tier)
+    verdict = referee.judge({name: pickled}, only=name)[0]
     print(verdict.text())
     assert verdict.passed or verdict.inconclusive, f"{name}: {verdict.cause}"
 
 
 @cache
-def _referee(lab: str) -> Referee:
+def _referee(lab: str, tier: str | None) -> Referee:
     """One for the whole notebook, so that only the first check waits for processes to start."""
-    referee = Referee(lab, same_player=True)
+    referee = Referee(lab, tier, same_player=True)
     atexit.register(referee.close)
     return referee
+
+
+def _runnable(name: str, answer: Any) -> Any:
+    """Answers are functions or classes, or several in a tuple: they are run, on inputs that are drawn then."""
+    parts = answer if isinstance(answer, tuple) and answer else (answer,)
+    if not all(map(callable, parts)):
+        raise TypeError(
+            f"{name}: the answer is the function or class itself, and this is {answer!r:.60}. "
+            "Was its name given to something else, or was it called? Run the cell that defines it once more"
+        )
+    return answer
 
 
 def _pickle(name: str, answer: Any) -> bytes:

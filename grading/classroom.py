@@ -59,6 +59,12 @@ class Classroom:
         """solutions/<lab> -> labs/<lab>, without the answers."""
         _succeed(self.api.generate_assignment(lab, force=True, create=True), f"release {lab}")
 
+    def hand_in(self, lab: str, student: str, nb: nbformat.NotebookNode) -> None:
+        """Put a notebook where the student's submission belongs, in the place of an earlier one."""
+        folder = self.root / "grading" / "submitted" / student / lab
+        folder.mkdir(parents=True, exist_ok=True)
+        nbformat.write(nb, folder / f"{lab}.ipynb")
+
     def autograde(self, lab: str, student: str) -> Grade:
         lab_module(lab)  # a lab without checks is the instructor's mistake, not the student's
         _succeed(self.api.autograde(lab, student, force=True, create=True), f"grade {student}'s {lab}")
@@ -80,8 +86,12 @@ class Classroom:
                     points[g.cell.name], most[g.cell.name] = float(g.score), float(g.max_score)
             return Grade(student, points, most, self._verdicts(lab, student))
 
+    def autograded(self, lab: str, student: str) -> Path:
+        """The notebook as it ran, with the verdicts."""
+        return self.root / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
+
     def _verdicts(self, lab: str, student: str) -> list[Verdict]:
-        notebook = self.root / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
+        notebook = self.autograded(lab, student)
         return read_verdicts(nbformat.read(notebook, as_version=4)) if notebook.exists() else []
 
     def close(self) -> None:

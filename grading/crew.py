@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from typing import NoReturn
 
 import psutil
 
@@ -39,6 +40,7 @@ class _Lines:
 
     def __init__(self, fd: int, error: type[Exception]) -> None:
         self.fd, self.error, self._buffer = fd, error, b""
+        self.ended = False
 
     def fileno(self) -> int:
         return self.fd
@@ -47,6 +49,7 @@ class _Lines:
         """Call when the descriptor is readable: the next message once its line is complete. Raises at the end."""
         data = os.read(self.fd, 1 << 16)
         if not data:
+            self.ended = True
             raise self.error("the processes ended without a reply")
         self._buffer += data
         if len(self._buffer) > _LONGEST_LINE:
@@ -84,12 +87,25 @@ class Crew:
         self.replies = _Lines(self._host.stdout.fileno(), self.error)
         self._owes_reply, self._deadline = False, 0.0
 
-    def order(self, drill: str, answer: bytes | None, *, world_size: int, timeout_s: float, **arguments) -> list:
-        """Run a drill on fresh ranks, with a pickled answer or the reference; one JSON value a rank."""
-        self.begin(drill, answer, world_size=world_size, timeout_s=timeout_s, **arguments)
+    def order(self, drill: str, answer: bytes | None, **setting) -> list:
+        """Run a drill on fresh ranks, with a pickled answer or the reference; one JSON value a rank.
+
+        `setting` is what `begin` takes: world_size, timeout_s, device, network, and the drill's own arguments.
+        """
+        self.begin(drill, answer, **setting)
         return self.finish()
 
-    def begin(self, drill: str, answer: bytes | None, *, world_size: int, timeout_s: float, **arguments) -> None:
+    def begin(
+        self,
+        drill: str,
+        answer: bytes | None,
+        *,
+        world_size: int,
+        timeout_s: float,
+        device: str = "cpu",
+        network: str | None = None,
+        **arguments,
+    ) -> None:
         if self._owes_reply:
             self.close()
             self._start()
@@ -97,6 +113,8 @@ class Crew:
             "drill": drill,
             "answer": None if answer is None else base64.b64encode(answer).decode(),
             "world_size": world_size,
+            "device": device,
+            "network": network,
             "timeout_s": timeout_s,
             "arguments": arguments,
         }
@@ -169,7 +187,7 @@ class Stopwatch:
                 if source is self._server:
                     self._sockets.append(self._server.accept()[0])
                     strangers.append(_Lines(self._sockets[-1].fileno(), self._crew.error))
-                elif (hello := source.poll()) is not None:
+                elif (hello := self._poll(source)) is not None:
                     strangers.remove(source)
                     self._ranks[int(hello["rank"])] = source
 
@@ -182,18 +200,31 @@ class Stopwatch:
         while len(replies) < len(self._ranks):
             waiting = [lines for rank, lines in self._ranks.items() if rank not in replies]
             for source in self._wait(waiting):
-                reply = source.poll()
+                reply = self._poll(source)
                 if reply is not None:
                     replies[next(r for r, lines in self._ranks.items() if lines is source)] = reply
         return time.perf_counter() - start, [replies[r] for r in sorted(replies)]
+
+    def _poll(self, source: _Lines) -> dict | None:
+        """The rank's message; if it is gone, what the launcher says of it."""
+        try:
+            return source.poll()
+        except self._crew.error:
+            if source.ended:
+                self._report()
+            raise
 
     def _wait(self, sources: list) -> list:
         """Those that are readable; if the crew reports instead, or time is up, its own error is raised."""
         ready = select.select([*sources, self._crew.replies], [], [], max(0.0, self._deadline - time.monotonic()))[0]
         if not ready or self._crew.replies in ready:
-            self._crew.finish()
-            raise self._crew.error("the ranks left before the last lap")
+            self._report()
         return ready
+
+    def _report(self) -> NoReturn:
+        """Raises what the crew has to say; if it is content, the ranks went too early."""
+        self._crew.finish()
+        raise self._crew.error("the ranks left before the last lap") from None
 
     def close(self) -> None:
         """Tell the ranks to leave, by closing their connections."""

@@ -5,6 +5,7 @@ from contextlib import closing
 from rich.console import Console
 
 from grading.classroom import Classroom
+from grading.leaderboard import write_leaderboard
 from grading.report import grade_row, grade_table
 
 
@@ -28,15 +29,20 @@ def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Con
             f"[red]no submission of {lab} from {', '.join(sorted(missing))}[/]: nothing under grading/submitted"
         )
     chosen = [s for s in handed_in if s in students or not students]
-    table, problems = grade_table(f"{lab}: {len(chosen)} submissions"), []
+    table, problems = grade_table(f"{lab}: {len(chosen)} submissions", lab), []
     with console.status("") as status:
         for i, student in enumerate(chosen, 1):
             status.update(f"{lab}: grading {i} of {len(chosen)}, {student}")
             try:
-                table.add_row(*grade_row(classroom.autograde(lab, student)))
+                table.add_row(*grade_row(classroom.autograde(lab, student), lab))
             except RuntimeError as error:
                 problems.append(f"[red]{student} has no new grade[/]: {error}")
     console.print(table)
+    try:
+        for file in write_leaderboard(classroom, lab):
+            console.print(f"leaderboard: {file}")
+    except OSError as error:
+        problems.append(f"[red]no leaderboard[/]: {error}")
     for problem in problems:
         console.print(problem)
     return not problems and not missing

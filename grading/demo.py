@@ -8,7 +8,6 @@ import shutil
 import time
 from pathlib import Path
 
-import nbformat
 from rich.console import Console
 
 from grading.checks import cell_name, lab_module
@@ -26,19 +25,20 @@ def run_demo(console: Console, root: Path = ROOT / "build" / "demo") -> bool:
     shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
     classroom, checks = Classroom(root), lab_module(LAB).CHECKS
     students = [s for s in samples(LAB) if s.demo]
-    table = grade_table(f"{LAB}: {len(students)} submissions, each on 4 CPU ranks")
+    table = grade_table(f"{LAB}: {len(students)} submissions, each on 4 CPU ranks", LAB)
     table.add_column("due", justify="right", no_wrap=True)
     n_right, causes = 0, []
     try:
         with console.status("releasing the lab") as status:
             classroom.release(LAB)
             for i, sample in enumerate(students, 1):
-                _hand_in(sample, root)
+                classroom.hand_in(LAB, sample.name, sample.notebook())
                 status.update(f"grading {i} of {len(students)}: {sample.name} ({sample.about})")
                 grade = classroom.autograde(LAB, sample.name)
                 due = _points_due(sample, checks)
                 n_right += due == grade.points
-                table.add_row(*grade_row(grade), f"{sum(due.values()):g}" if due == grade.points else f"[red]{due}[/]")
+                shown = f"{sum(due.values()):g}" if due == grade.points else f"[red]{due}[/]"
+                table.add_row(*grade_row(grade, LAB), shown)
                 causes += _first_cause(grade)
             status.update("writing feedback")
             classroom.feedback(LAB)
@@ -50,13 +50,6 @@ def run_demo(console: Console, root: Path = ROOT / "build" / "demo") -> bool:
     console.print(f"{time.perf_counter() - start:.0f} s")
     console.print(f"{n_right} passed, {len(students) - n_right} failed", highlight=False)
     return n_right == len(students)
-
-
-def _hand_in(sample: Sample, root: Path) -> None:
-    folder = root / "grading" / "submitted" / sample.name / LAB
-    folder.mkdir(parents=True)
-    solution = root / "solutions" / LAB / f"{LAB}.ipynb"
-    nbformat.write(sample.notebook(solution), folder / f"{LAB}.ipynb")
 
 
 def _points_due(sample: Sample, checks: dict) -> dict[str, float]:

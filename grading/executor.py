@@ -32,7 +32,7 @@ LARGEST_ANSWER_BYTES = 64 << 20
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
 _PRIVATE_SOCKETS = Config({"KernelManager": {"transport": "ipc"}})  # not TCP ports, which other users could reach
 _ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
-_referees: dict[str, Referee] = {}  # one a lab: its reference crew serves every submission of the class
+_referees: dict[tuple[str, str], Referee] = {}  # one a lab: its reference crew serves every submission of the class
 
 
 class RefereeExecutor(NbGraderPreprocessor):
@@ -47,12 +47,13 @@ class RefereeExecutor(NbGraderPreprocessor):
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         lab = resources["nbgrader"]["assignment"]
         folder = resources["metadata"]["path"]
-        referee(lab).prepare()
+        judge = referee(lab, self.tier)
+        judge.prepare()
         with tempfile.TemporaryDirectory(prefix="shardlab-answers-") as answers_folder:
             executed = self._run(nb, folder, answers_folder)
-            answers = _read_answers(answers_folder, referee(lab).checks)
+            answers = _read_answers(answers_folder, judge.checks)
         _copy_outputs(executed, nb)
-        for verdict in self._judge(referee(lab), answers, _problems(nb)):
+        for verdict in self._judge(judge, answers, _problems(nb)):
             self.log.info(verdict.text())
             _write(verdict, nb)
         return nb, resources
@@ -102,11 +103,11 @@ def _too_long(timeout_s: int) -> dict:
     return {"ename": "CellTimeoutError", "evalue": words, "traceback": [words]}
 
 
-def referee(lab: str) -> Referee:
+def referee(lab: str, tier: str) -> Referee:
     """The lab's referee, made once a process; `close_referees` ends them."""
-    if lab not in _referees:
-        _referees[lab] = Referee(lab)
-    return _referees[lab]
+    if (lab, tier) not in _referees:
+        _referees[lab, tier] = Referee(lab, tier)
+    return _referees[lab, tier]
 
 
 def close_referees() -> None:

@@ -5,7 +5,7 @@ rank, or {"error": ..., "timed_out": ...}. It holds no secret, opens no answer a
 `python -m grading.host DRILLS_MODULE`.
 
 An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,
-"timeout_s": T, "arguments": {...}}.
+"timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "arguments": {...}}.
 """
 
 import base64
@@ -57,6 +57,8 @@ def _obey(order: dict, drills_module: str) -> dict:
             order["answer"],
             order["arguments"],
             timeout_s=order["timeout_s"],
+            device=order["device"],
+            network=order["network"],
             stream=False,
         )
         return {"results": results}

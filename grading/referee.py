@@ -1,25 +1,32 @@
 """Judge a submission's answers: one verdict for every check of the lab, whatever the submission does."""
 
+import re
 import traceback
+from collections import defaultdict
 from types import ModuleType
 
 from grading.checks import lab_module
 from grading.crew import Crew, CrewError, ReferenceCrewError
 from grading.session import Check, Session
 from grading.verdict import Verdict
+from shardlab.show.text import report
+from shardlab.tier import detect
 
+HANGS = 2  # of one answer, each of which costs the full deadline: after these it is not run again
+_OWN_FRAME = re.compile(r'  File "[^"]*/grading/host\.py".*\n(?:    .*\n)*')
 NOT_HANDED_IN = "the notebook did not hand in an answer for this check."
 
 
 class Referee:
-    """Judges one lab. Close it when done, or use it in a `with`.
+    """Judges one lab, on `tier` (None: what this machine has). Close it when done, or use it in a `with`.
 
     It keeps the reference's crew; a submission gets a crew of its own, ended with it. With `same_player`, as in a
     student's own notebook, every submission is the same person's and there is one crew for all, at once ready again.
     """
 
-    def __init__(self, lab: str, same_player: bool = False) -> None:
+    def __init__(self, lab: str, tier: str | None = None, same_player: bool = False) -> None:
         self.lab: ModuleType = lab_module(lab)
+        self.tier = detect(tier)
         self.same_player = same_player
         self._reference = Crew(self.lab.DRILLS, ReferenceCrewError)
         self._crew: Crew | None = None
@@ -38,9 +45,9 @@ class Referee:
     ) -> list[Verdict]:
         """`answers`: check name -> pickled answer. `problems`: why a check has none, where that is known."""
         self.prepare()
-        session = Session(answers, self._crew, self._reference, self.lab.WORLD_SIZE, self.lab.pace)
+        session = Session(answers, self._crew, self._reference, self.tier, self.lab.pace)
         problems = problems or {}
-        hung: dict[bytes, CrewError] = {}  # answers that hung once are not run again: each time costs the full deadline
+        hung: dict[bytes, list[CrewError]] = defaultdict(list)  # by answer
         try:
             names = [name for name in self.checks if only in (None, name)]
             return [self._judge_one(session, name, problems.get(name, NOT_HANDED_IN), hung) for name in names]
@@ -49,13 +56,13 @@ class Referee:
                 self._crew.close()
                 self._crew = None
 
-    def _judge_one(self, session: Session, name: str, problem: str, hung: dict[bytes, CrewError]) -> Verdict:
+    def _judge_one(self, session: Session, name: str, problem: str, hung: dict[bytes, list]) -> Verdict:
         check: Check = self.lab.CHECKS[name]
         answer = session.answers.get(name)
         if answer is None:
             return Verdict(name, 0, check.points, problem)
-        if answer in hung:
-            return _failed(name, check.points, hung[answer], "not run again, since your code hung: ")
+        if len(hung[answer]) >= HANGS:
+            return _failed(name, check.points, hung[answer][-1], f"not run, since your code hung {HANGS} times: ")
         try:
             return check.judge(session, name, check.points)
         except ReferenceCrewError as error:
@@ -63,7 +70,7 @@ class Referee:
             return Verdict(name, 0, check.points, cause, str(error), inconclusive=True)
         except CrewError as error:
             if error.timed_out:
-                hung[answer] = error
+                hung[answer].append(error)
             return _failed(name, check.points, error, "your code failed while it was run: ")
         except (ArithmeticError, LookupError, TypeError, ValueError):
             cause = "the judge could not read what your ranks replied: an instructor has to look."
@@ -82,5 +89,6 @@ class Referee:
 
 
 def _failed(name: str, points: float, error: CrewError, words: str) -> Verdict:
-    head, _, detail = str(error).partition("\n")
+    """As a lesson shows an error: the student's frames, no folder of this machine, nothing of how ranks are started."""
+    head, _, detail = report(RuntimeError(_OWN_FRAME.sub("", f"{error}\n"))).partition("\n")
     return Verdict(name, 0, points, words + head, detail.strip())

@@ -10,8 +10,9 @@ from functools import cached_property
 
 from grading.crew import Crew
 from grading.verdict import Verdict
+from shardlab.tier import Tier
 
-SHORTEST_DEADLINE_S = 15.0
+SHORTEST_DEADLINE_S, LONGEST_DEADLINE_S = 15.0, 90.0
 DEADLINE_RATIO = 20.0  # over what the reference takes for a drill of usual length
 REFERENCE_TIMEOUT_S = 120.0
 
@@ -21,7 +22,7 @@ class Session:
     answers: dict[str, bytes]  # check name -> pickled answer
     crew: Crew  # runs the answers of this submission and no other's
     reference: Crew  # runs the reference, for every submission
-    world_size: int
+    tier: Tier
     pace: Callable[["Session"], None]  # the lab's: has the reference run a drill of usual length
     seed: int = field(default_factory=lambda: secrets.randbelow(10_000))
     _replies: dict[tuple, list] = field(default_factory=dict)
@@ -33,18 +34,23 @@ class Session:
     def order_reference(self, drill: str, **arguments) -> list:
         return self._ask(self.reference, None, drill, REFERENCE_TIMEOUT_S, arguments)
 
+    @property
+    def setting(self) -> dict:
+        """Of every drill that asks for no other: as many ranks as the tier has, on its device, on the real network."""
+        return {"world_size": self.tier.world_size, "device": self.tier.device}
+
     @cached_property
     def deadline_s(self) -> float:
         """For one drill. Longer on a busy machine, which is nobody's fault: the reference has just shown how busy."""
         start = time.monotonic()
         self.pace(self)
-        return max(SHORTEST_DEADLINE_S, math.ceil(DEADLINE_RATIO * (time.monotonic() - start)))
+        due_s = math.ceil(DEADLINE_RATIO * (time.monotonic() - start))
+        return min(LONGEST_DEADLINE_S, max(SHORTEST_DEADLINE_S, due_s))
 
     def _ask(self, crew: Crew, answer: bytes | None, drill: str, timeout_s: float, arguments: dict) -> list:
         key = (answer, drill, json.dumps(arguments))
         if key not in self._replies:
-            arguments = {"world_size": self.world_size} | arguments
-            self._replies[key] = crew.order(drill, answer, timeout_s=timeout_s, **arguments)
+            self._replies[key] = crew.order(drill, answer, timeout_s=timeout_s, **self.setting | arguments)
         return self._replies[key]
 
 
@@ -54,3 +60,4 @@ class Check:
 
     points: float
     judge: Callable[[Session, str, float], Verdict]
+    timed: bool = False  # it reads a clock, and so wants a quiet machine

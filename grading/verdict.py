@@ -28,7 +28,8 @@ class Verdict:
 
     def text(self) -> str:
         lines = [f"{self.word} {self.check}: {self.points:g} of {self.max_points:g} points", f"  {self.cause}"]
-        lines += [f"  {name}: {got} (allowed: {allowed})" for name, (got, allowed) in self.figures.items()]
+        for name, (got, allowed) in self.figures.items():
+            lines.append(f"  {name}: {got}" + (f" (allowed: {allowed})" if allowed else ""))
         return "\n".join(lines + ([self.detail] if self.detail else []))
 
     def as_json(self) -> dict:

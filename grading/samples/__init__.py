@@ -1,7 +1,8 @@
 """Submissions to try the grader on: right ones in different styles, and every wrong one that a class will hand in.
 
 `class.toml` says who hands in what, and what it must be given, and why. A submission is the solution with a few slips
-(`edits`), or with cells of its own from a Python file of its name, each headed `# %% <grade_id>`.
+(`edits`), with cells as they were released (`blank`), or with cells of its own from a Python file of its name, each
+headed `# %% <grade_id>`.
 """
 
 import re
@@ -12,26 +13,32 @@ from pathlib import Path
 import nbformat
 
 _FOLDER = Path(__file__).parent
+_ROOT = _FOLDER.parent.parent
 
 
 @dataclass(frozen=True)
 class Sample:
     """`points` by check, for the checks that must not be full; `cause` must be found in the first of those verdicts."""
 
+    lab: str
     name: str
     about: str
     points: dict[str, float]
     cause: str
     demo: bool
     cells: dict[str, str]
+    blank: list[str]
     edits: list[tuple[str, str]]
 
-    def notebook(self, solution: Path) -> nbformat.NotebookNode:
-        """The solution's notebook with this sample's cells and edits. ValueError if an edit fits nowhere, or twice."""
-        nb = nbformat.read(solution, as_version=4)
+    def notebook(self) -> nbformat.NotebookNode:
+        """The solution's notebook with this sample's cells and edits. ValueError if one fits nowhere, or twice."""
+        nb = read_lab("solutions", self.lab)
+        released = {c.metadata.nbgrader.grade_id: c.source for c in read_lab("labs", self.lab).cells}
+        own = self.cells | {grade_id: released[grade_id] for grade_id in self.blank}
         for cell in nb.cells:
-            grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
-            cell.source = self.cells.get(grade_id, cell.source)
+            cell.source = own.pop(cell.metadata.nbgrader.grade_id, cell.source)
+        if own:
+            raise ValueError(f"sample {self.name}: no cell is called {', '.join(own)}")
         for old, new in self.edits:
             places = [cell for cell in nb.cells if old in cell.source]
             if len(places) != 1 or places[0].source.count(old) != 1:
@@ -40,17 +47,24 @@ class Sample:
         return nb
 
 
+def read_lab(folder: str, lab: str) -> nbformat.NotebookNode:
+    """Its notebook in `solutions` or `labs`."""
+    return nbformat.read(_ROOT / folder / lab / f"{lab}.ipynb", as_version=4)
+
+
 def samples(lab: str) -> list[Sample]:
     """The lab's samples, in the order of its class.toml."""
     entries = tomllib.loads((_FOLDER / lab / "class.toml").read_text(encoding="utf-8"))
     return [
         Sample(
+            lab,
             name,
             about=e["about"],
             points=e.get("points", {}),
             cause=e.get("cause", ""),
             demo=e.get("demo", False),
             cells=_cells(lab, name),
+            blank=e.get("blank", []),
             edits=e.get("edits", []),
         )
         for name, e in entries.items()

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from submissions import SOLUTION, pickled, run_cells
+from submissions import pickled, run_cells
 
 from grading.check import ANSWERS, check
 from grading.samples import samples
@@ -23,6 +23,14 @@ def test_an_answer_that_cannot_travel_is_told_why(tmp_path, monkeypatch):
         check("lab2.plan", lambda **_: lock)
 
 
+@pytest.mark.parametrize("answer", [None, "plan_buckets", [1, 2], (print, 3), ()])
+def test_an_answer_that_cannot_be_run_is_told_so(answer, tmp_path, monkeypatch):
+    monkeypatch.setenv(ANSWERS, str(tmp_path))
+    with pytest.raises(TypeError, match=r"lab2\.plan: the answer is the function or class itself, and this is"):
+        check("lab2.plan", answer)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_while_grading_an_answer_is_only_written_down(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv(ANSWERS, str(tmp_path))
     check("lab2.plan", print)
@@ -32,7 +40,7 @@ def test_while_grading_an_answer_is_only_written_down(tmp_path, monkeypatch, cap
 
 def test_a_student_is_told_the_verdict_and_a_wrong_answer_raises(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv(ANSWERS, str(tmp_path))
-    solution = run_cells(samples("lab2_ddp")[0].notebook(SOLUTION))
+    solution = run_cells(samples("lab2_ddp")[0].notebook())
     monkeypatch.delenv(ANSWERS)
     check("lab2.plan", solution["plan_buckets"])
     assert "PASSED lab2.plan: 3 of 3 points" in capsys.readouterr().out

@@ -4,7 +4,7 @@ import shutil
 
 import nbformat
 import pytest
-from submissions import LAB, ROOT, SOLUTION
+from submissions import LAB, ROOT
 
 from grading.classroom import Classroom
 from grading.samples import samples
@@ -21,18 +21,12 @@ def classroom(tmp_path_factory):
     classroom.close()
 
 
-def hand_in(classroom, student: str, nb: nbformat.NotebookNode) -> None:
-    folder = classroom.root / "grading" / "submitted" / student / LAB
-    folder.mkdir(parents=True, exist_ok=True)
-    nbformat.write(nb, folder / f"{LAB}.ipynb")
-
-
 def sample(name: str) -> nbformat.NotebookNode:
-    return next(s for s in samples(LAB) if s.name == name).notebook(SOLUTION)
+    return next(s for s in samples(LAB) if s.name == name).notebook()
 
 
 def test_a_blank_submission_gets_nothing_and_is_told_so(classroom):
-    hand_in(classroom, "blank", nbformat.read(classroom.root / "labs" / LAB / f"{LAB}.ipynb", as_version=4))
+    classroom.hand_in(LAB, "blank", nbformat.read(classroom.root / "labs" / LAB / f"{LAB}.ipynb", as_version=4))
     grade = classroom.autograde(LAB, "blank")
     assert grade.total == 0
     assert sum(grade.max_points.values()) == 15
@@ -44,18 +38,18 @@ def test_points_reach_the_gradebook_to_the_half_whatever_the_notebook_claims(cla
     nb = sample("best_cap")
     for cell in nb.cells:
         if cell.metadata.get("nbgrader", {}).get("grade_id") == "plan_buckets":
-            cell.source += "\n\n\ndef check(name, answer, honest=check):\n    honest(name, answer)\n    return 1000\n"
-    hand_in(classroom, "ada", nb)
+            cell.source += "\n\n\ndef check(*answer, honest=check):\n    honest(*answer)\n    return 1000\n"
+    classroom.hand_in(LAB, "ada", nb)
     grade = classroom.autograde(LAB, "ada")
     assert grade.points["lab2-plan"] == 1.5
     assert grade.total == 13.5
     classroom.feedback(LAB)
     page = classroom.root / "grading" / "feedback" / "ada" / LAB / f"{LAB}.html"
-    assert "times as long as need be" in page.read_text(encoding="utf-8")
+    assert "times as late as need be" in page.read_text(encoding="utf-8")
 
 
 def test_a_submission_that_cannot_be_judged_keeps_its_old_grade(classroom, monkeypatch):
-    hand_in(classroom, "bob", sample("right"))
+    classroom.hand_in(LAB, "bob", sample("right"))
     monkeypatch.setattr(
         "grading.executor.RefereeExecutor._run", lambda self, nb, *_: nb
     )  # papermill's part is not asked

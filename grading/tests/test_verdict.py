@@ -12,6 +12,11 @@ def test_a_verdict_survives_a_notebook_file():
     assert list(Verdict.from_json(MIXED.as_json()).figures) == ["peak", "after"]
 
 
+def test_a_figure_without_a_limit_is_shown_without():
+    lines = Verdict("lab2.plan", 3, 3, "fine.", "", {"peak": ("3 MiB", "4 MiB"), "tokens/s": ("12", "")}).text()
+    assert lines.splitlines()[2:] == ["  peak: 3 MiB (allowed: 4 MiB)", "  tokens/s: 12"]
+
+
 def test_partial_points_are_partial_and_noise_is_no_fail():
     assert MIXED.word == "PARTIAL"
     assert Verdict("lab2.plan", 0, 3, "noisy", inconclusive=True).word == "INCONCLUSIVE"

@@ -152,15 +152,21 @@ def bench_plan(json_file: JsonFile = None) -> None:
     _write(_measure("plan"), json_file)
 
 
+@bench.command("labs")
+def bench_labs(json_file: JsonFile = None) -> None:
+    """Every lab's solution, graded: points and seconds."""
+    _write(_measure("labs"), json_file)
+
+
 @bench.command("all")
 def bench_all(json_file: JsonFile = None) -> None:
     """All of them, in one file."""
-    names = ("launch", "ddp", "parallel", "interconnect", "shaped", "plan")
+    names = ("launch", "ddp", "parallel", "interconnect", "shaped", "plan", "labs")
     _write({name: _measure(name) for name in names}, json_file)
 
 
 def _measure(name: str) -> dict:
-    module = import_module(f"shardlab.bench.{name}")
+    module = import_module("grading.bench" if name == "labs" else f"shardlab.bench.{name}")
     with console.status(f"measuring: {name}"):
         result = module.run()
     module.show(result)

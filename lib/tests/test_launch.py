@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab import LaunchError, launch, local_device
+from shardlab.launch.travel import dumps
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 
@@ -51,6 +52,12 @@ def test_functions_travel_by_value():
     boxes = launch(lambda x, y: Box(double(x) + y + offset + dist.get_rank()), 2, 3, y := 100)
     assert [b.content for b in boxes] == [116, 117]
     assert y == 100
+
+
+def test_operations_travel_by_name():
+    """A policy of recomputation names them, and a notebook has `aten = torch.ops.aten` among its globals."""
+    for operation in (torch.ops, torch.ops.aten, torch.ops.aten.mm, torch.ops.aten.mm.default):
+        assert cloudpickle.loads(dumps([operation]))[0] is operation
 
 
 def test_large_results_and_arguments_travel():

@@ -1,8 +1,9 @@
-"""Errors of ranks, as a lesson shows them."""
+"""Source code and errors of ranks, as a lesson shows them."""
 
 import linecache
 
-from shardlab.show.text import report
+from shardlab.model import Attention, Block, RMSNorm
+from shardlab.show.text import report, source
 
 CELL = "/somewhere/ipykernel_7/123.py"
 HANG = f"""no result from rank 0 within 3 s
@@ -40,3 +41,11 @@ def test_code_that_nobody_knows_is_left_out():
 def test_a_with_statement_of_torch_is_no_frame_of_the_caller():
     error = RuntimeError('  File "/x/contextlib.py", line 137, in __enter__\n    next(gen)\nrank 1 was running')
     assert report(error) == "rank 1 was running"
+
+
+def test_a_method_says_of_which_class_it_is():
+    lines = source(RMSNorm, Attention.forward, Block.forward).data.splitlines()
+    assert lines[1].startswith("class RMSNorm")
+    heads = [i for i, line in enumerate(lines) if line.startswith("# of ")]
+    assert [lines[i] for i in heads] == ["# of Attention", "# of Block"]
+    assert all(lines[i + 1].startswith("def forward(") for i in heads)

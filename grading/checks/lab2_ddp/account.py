@@ -1,4 +1,5 @@
-"""What one step sends, when, and what it holds: three judgements of the same account, taken on the ranks."""
+"""What one step sends, when, and what it holds: three judgements of the same account, taken on the ranks; and one of a
+step in which rank 0 is late."""
 
 from functools import cache
 
@@ -8,6 +9,7 @@ from grading.verdict import Verdict
 from shardlab.parallel.ddp import MIB, assign_buckets
 
 SPARE_COLLECTIVES = 3  # beyond one a bucket: the token count, and buckets that close a parameter earlier or later
+MISSING_COLLECTIVES = 2  # below one a bucket; with fewer still, nobody looked at bucket_cap_mb
 COUNT_BYTES = 64  # a collective this small carries a count, not gradients
 HIDDEN_SHARE = 0.5  # of the gradients' bytes must be on their way before backward makes its last gradient
 PEAK_SLACK = 0.4  # of the gradients' bytes, above torch DDP's peak: a second copy would be 1.0
@@ -21,7 +23,10 @@ def judge_traffic(s: Session, check: str, points: float) -> Verdict:
     n_buckets = _bucket_count(cap_mb)
     allowed = n_buckets + SPARE_COLLECTIVES
     figures = {
-        "collectives with gradients": (f"{len(sent)}", f"{allowed}, for buckets of {cap_mb:g} MiB"),
+        "collectives with gradients": (
+            f"{len(sent)}",
+            f"{n_buckets - MISSING_COLLECTIVES} to {allowed}, for buckets of {cap_mb:g} MiB",
+        ),
         "gradient bytes sent": (f"{total:,}", f"{_gradient_bytes():,}"),
         "before the last micro-batch": (f"{sum(c['bytes'] for c in early):,} bytes", "0 bytes"),
     }
@@ -31,12 +36,16 @@ def judge_traffic(s: Session, check: str, points: float) -> Verdict:
         cause = "gradients are sent in every micro-batch: under no_sync nothing but counts may go out."
     elif len(sent) > allowed:
         cause = f"{len(sent)} messages where {n_buckets} buckets would do: each one pays the link's latency."
+    elif other := {c["dtype"] for c in sent} - {"Float"}:
+        cause = f"gradients are sent as {', '.join(other)}, and not in their own dtype."
     elif total > _gradient_bytes():
         cause = (
             f"{total / _gradient_bytes():.2f} times the gradients' bytes were sent: something goes out more than once."
         )
-    elif total < _gradient_bytes() and {c["dtype"] for c in sent} == {"Float"}:
+    elif total < _gradient_bytes():
         cause = "fewer bytes were sent than there are gradients: some parameters are never reduced."
+    elif len(sent) < n_buckets - MISSING_COLLECTIVES:
+        cause = f"{n_buckets} buckets are due, and {len(sent)} went out: a bucket closes at bucket_cap_mb."
     else:
         cause = "each gradient goes out once, in buckets, in the last micro-batch."
         return Verdict(check, points, points, cause, "", figures)
@@ -44,15 +53,31 @@ def judge_traffic(s: Session, check: str, points: float) -> Verdict:
 
 
 def judge_overlap(s: Session, check: str, points: float) -> Verdict:
-    """How much was on its way while backward still computed."""
+    """How much was on its way while backward still computed, and whether backward waited for it."""
     share = min(_hidden_share(r["collectives"]) for r in _account(s, check))
     figures = {"sent before the last gradient was made": (f"{share:.0%}", f"at least {HIDDEN_SHARE:.0%}")}
-    if share >= HIDDEN_SHARE:
+    if share < HIDDEN_SHARE:
+        cause = (
+            "most bytes are sent after backward is over, and so all of them are waited for: "
+            "send a bucket when it is full."
+        )
+    elif _waits_in_backward(s, check):
+        cause = (
+            "backward stands still while a message is on its way: rank 0 came late, and until then the others made no "
+            "more gradients. Wait when backward is over."
+        )
+    else:
         return Verdict(check, points, points, "the network works while backward computes.", "", figures)
-    cause = (
-        "most bytes are sent after backward is over, and so all of them are waited for: send a bucket when it is full."
-    )
     return Verdict(check, 0, points, cause, "", figures)
+
+
+def _waits_in_backward(s: Session, check: str) -> bool:
+    """Seen twice: a machine may stand still for a moment, too."""
+    for seed in (s.seed, s.seed + 1):
+        late, *others = s.order(check, "late_rank", seed=seed, cap_mb=drills.cap_mb(s.seed))
+        if all(r["last_gradient_s"] < late["woke_s"] for r in others):
+            return False
+    return True
 
 
 def judge_memory(s: Session, check: str, points: float) -> Verdict:
@@ -67,7 +92,7 @@ def judge_memory(s: Session, check: str, points: float) -> Verdict:
         "held after the step": (_mib(kept), _mib(kept_bar)),
     }
     if peak <= peak_bar and kept <= kept_bar:
-        return Verdict(check, points, points, "gradients live in their buckets and nowhere else.", "", figures)
+        return Verdict(check, points, points, "no more is held than with torch's DDP and its views.", "", figures)
     more = {name: n - reference["peak"].get(name, 0) for name, n in worst["peak"].items()}
     excess = max(peak - peak_bar, kept - kept_bar) + slack
     cause = (

@@ -1,7 +1,5 @@
 """Lab 2 on the ranks: what the submission is asked to do, and what is seen of it there."""
 
-import json
-import socket
 import time
 from contextlib import nullcontext
 
@@ -11,17 +9,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from grading.projections import project, project_cheaply
+from grading.race import serve_laps
+from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import Transformer, preset
 
-WORLD_SIZE = 4
 IGNORED = -100  # cross_entropy's own mark for a target that does not count
 # Layers of the model; micro-batches a step, samples of each, tokens of a sample.
 GRADIENT_SHAPE = dict(n_layers=2, count=3, samples=2, seq_len=32)
 ACCOUNT_SHAPE = dict(n_layers=4, count=3, samples=2, seq_len=64)
 LAP_SHAPE = dict(n_layers=4, count=2, samples=2, seq_len=64)
+NAP_IN_STEPS, SHORTEST_NAP_S, LONGEST_NAP_S = 5, 0.5, 5.0  # how long the late rank keeps the others waiting
 
 
 def cap_mb(seed: int) -> float:
@@ -46,10 +47,11 @@ class PlainDDP(nn.Module):
         (loss_sum / n_tokens.clamp(min=1)).backward()
 
 
-def micro_batches(seed: int, step: int, rank: int, world_size: int, shape: dict):
-    """`count` pairs of tokens and targets for this rank; targets end in padding of random length.
+def micro_batches(seed: int, step: int, rank: int, world_size: int, shape: dict, device: str | torch.device = "cpu"):
+    """`count` pairs of tokens and targets for this rank, on `device`; targets end in padding of random length.
 
-    Rank 1's first micro-batch is all padding: it happens, and dividing by its number of tokens is a mistake.
+    Rank 1's first micro-batch is all padding, and rank 2's last: it happens. Dividing by the number of its tokens is a
+    mistake, and so is leaving its backward out, for which the other ranks wait.
     """
     count, samples, seq_len = shape["count"], shape["samples"], shape["seq_len"]
     for i in range(count):
@@ -58,9 +60,9 @@ def micro_batches(seed: int, step: int, rank: int, world_size: int, shape: dict)
         )
         draw = torch.Generator().manual_seed(seed * 1_000_003 + step * 10_007 + i * 101 + rank)
         lengths = torch.randint(1, seq_len + 1, (samples, 1), generator=draw)
-        if rank == 1 % world_size and i == 0 and count > 1:
+        if count > 1 and (rank, i) in {(1 % world_size, 0), (2 % world_size, count - 1)}:
             lengths.zero_()
-        yield tokens, targets.masked_fill(torch.arange(seq_len) >= lengths, IGNORED)
+        yield tokens.to(device), targets.masked_fill(torch.arange(seq_len) >= lengths, IGNORED).to(device)
 
 
 def token_loss(model, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,42 +91,35 @@ def build(seed: int, rank: int, n_layers: int, tied: bool = False, frozen: bool 
     return model
 
 
-def project(model: nn.Module, seed: int) -> dict[str, list[float]]:
-    """Each gradient as its products with four random directions, drawn for this seed: short, and hard to make up."""
-    projections = {}
-    for i, (name, p) in enumerate(model.named_parameters()):
-        if p.grad is not None:
-            draw = torch.Generator().manual_seed(seed * 10_000 + i)
-            directions = torch.randn(4, p.numel(), generator=draw)
-            projections[name] = (directions @ p.grad.detach().float().flatten()).tolist()
-    return projections
+def gradients_of(model: nn.Module) -> list[tuple[str, Tensor | None]]:
+    return [(name, p.grad) for name, p in model.named_parameters()]
 
 
 def gradients(implementation, seed: int, cap_mb: float, tied: bool) -> dict[str, list[float]]:
     """The gradients of a second step, projected: after a first one, so that nothing of it may linger."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    module = build(seed, rank, GRADIENT_SHAPE["n_layers"], tied, frozen=True)
+    rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
+    module = build(seed, rank, GRADIENT_SHAPE["n_layers"], tied, frozen=True).to(device)
     model = implementation(module, bucket_cap_mb=cap_mb)
     for step in range(2):
         module.zero_grad()
-        train_step(model, micro_batches(seed, step, rank, world_size, GRADIENT_SHAPE))
-    return project(module, seed)
+        train_step(model, micro_batches(seed, step, rank, world_size, GRADIENT_SHAPE, device))
+    return project(gradients_of(module), seed)
 
 
 def account(implementation, seed: int, cap_mb: float) -> dict:
     """What a third step holds and sends: bytes by category, collectives by micro-batch, and when they went out."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    module = build(seed, rank, ACCOUNT_SHAPE["n_layers"])
+    rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
+    module = build(seed, rank, ACCOUNT_SHAPE["n_layers"]).to(device)
     last_gradient = [0.0]
     for p in module.parameters():  # registered before the submission's own hooks, so called before them
         p.register_post_accumulate_grad_hook(lambda p: last_gradient.__setitem__(0, time.time()))
     model = implementation(module, bucket_cap_mb=cap_mb)
     for step in range(2):
         module.zero_grad()
-        train_step(model, micro_batches(seed, step, rank, world_size, ACCOUNT_SHAPE))
+        train_step(model, micro_batches(seed, step, rank, world_size, ACCOUNT_SHAPE, device))
     module.zero_grad()
     ends: list[float] = []
-    batches = list(micro_batches(seed, 2, rank, world_size, ACCOUNT_SHAPE))
+    batches = list(micro_batches(seed, 2, rank, world_size, ACCOUNT_SHAPE, device))
     with record_traffic() as traffic, MemoryTracker(module) as memory:
         train_step(model, batches, after_micro_batch=lambda: ends.append(time.time()))
     return {
@@ -143,34 +138,65 @@ def account(implementation, seed: int, cap_mb: float) -> dict:
     }
 
 
-def laps(implementation, cap_mb: float, address: str) -> None:
-    """Stand ready, and at every "go" train two steps and reply with the gradients; leave when the referee hangs up."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    module = build(0, rank, LAP_SHAPE["n_layers"])
+def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
+    """When rank 0, which falls asleep in a second step's last backward, woke; and when backward here was over.
+
+    All messages need rank 0. So who waits for one in the middle of backward is not through before that.
+    """
+    rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
+    module = build(seed, rank, ACCOUNT_SHAPE["n_layers"]).to(device)
+    naps, seen = [], {"woke_s": 0.0, "last_gradient_s": 0.0}
+
+    def gradient_made(p: Tensor) -> None:
+        if naps:
+            time.sleep(naps.pop())
+            seen["woke_s"] = time.time()
+        seen["last_gradient_s"] = time.time()
+
+    for p in module.parameters():
+        p.register_post_accumulate_grad_hook(gradient_made)
     model = implementation(module, bucket_cap_mb=cap_mb)
-    referee = socket.socket(socket.AF_UNIX)
-    referee.connect(address)
-    with referee, referee.makefile("rw", encoding="utf-8") as lines:
-        print(json.dumps({"rank": rank}), file=lines, flush=True)
-        for line in lines:
-            order = json.loads(line)
-            for step in range(2):
-                module.zero_grad()
-                train_step(model, micro_batches(order["seed"], step, rank, world_size, LAP_SHAPE))
-            print(json.dumps(project_few(module, order["seed"])), file=lines, flush=True)
+    first, second = (list(micro_batches(seed, step, rank, world_size, ACCOUNT_SHAPE, device)) for step in range(2))
+    begin = time.monotonic()
+    train_step(model, first)
+    nap_s = min(LONGEST_NAP_S, max(SHORTEST_NAP_S, NAP_IN_STEPS * (time.monotonic() - begin)))
+    module.zero_grad()
+    done = []
+
+    def micro_batch_done() -> None:
+        done.append(True)
+        if rank == 0 and len(done) == len(second) - 1:
+            naps.append(nap_s)
+
+    train_step(model, second, micro_batch_done)
+    return seen
 
 
-def project_few(module: nn.Module, seed: int) -> dict[str, list[float]]:
-    """A cheap proof of work: sums over every gradient against a cosine of a frequency drawn for this lap."""
-    frequency = 0.1 + (seed % 9973) / 9973
-    wave = torch.cos(frequency * torch.arange(max(p.numel() for p in module.parameters())))
-    gradients = {name: p.grad.flatten() for name, p in module.named_parameters() if p.grad is not None}
-    return {name: [float(wave[: g.numel()] @ g)] for name, g in gradients.items()}
+def laps(implementation, cap_mb: float, address: str) -> None:
+    """Two steps a lap, and the gradients of the second as the proof of them."""
+    rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
+    module = build(0, rank, LAP_SHAPE["n_layers"]).to(device)
+    model = implementation(module, bucket_cap_mb=cap_mb)
+
+    def lap(order: dict) -> dict:
+        for step in range(2):
+            module.zero_grad()
+            train_step(model, micro_batches(order["seed"], step, rank, world_size, LAP_SHAPE, device))
+        return project_cheaply(gradients_of(module), order["seed"])
+
+    serve_laps(address, lap)
 
 
-def plan(implementation, instances: list[dict]) -> list[list[int]]:
-    """The submission's bucket plan for each instance."""
-    return [[int(n) for n in implementation(**instance)] for instance in instances]
+def plan(implementation, instances: list[dict]) -> list[list[int] | str]:
+    """The submission's bucket plan for each instance; what is no list of counts, in words."""
+    return [_counts(implementation(**instance)) for instance in instances]
+
+
+def _counts(plan) -> list[int] | str:
+    try:
+        return [int(n) for n in plan]
+    except (TypeError, ValueError):
+        return repr(plan)
 
 
 REFERENCE = {"account": PlainDDP, "laps": PlainDDP}

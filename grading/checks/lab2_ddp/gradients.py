@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from grading.checks.lab2_ddp import drills
+from grading.projections import distance, factor, parallel, project, project_cheaply, vector
 from grading.session import Session
 from grading.verdict import Verdict
 
@@ -16,7 +17,7 @@ TOLERANCE = 1e-3  # relative; float32 sums in another order differ by about 1e-6
 def judge(s: Session, check: str, points: float) -> Verdict:
     tied = bool(s.seed % 2)
     replies = s.order(check, "gradients", seed=s.seed, cap_mb=drills.cap_mb(s.seed), tied=tied)
-    truth = truth_of(drills.gradients, s.seed, tied=tied)
+    truth = truth_of(drills.gradients, s.seed, s.tier.world_size, tied=tied)
     mine = [vector(r) for r in replies]
     error = max(distance(v, truth.right) for v in mine)
     figures = {"relative error of the gradients": (f"{error:.1e}", f"{TOLERANCE:g}")}
@@ -31,6 +32,7 @@ class Truth:
 
     sums: list[list[torch.Tensor]]  # [rank][micro-batch]
     tokens: list[list[int]]
+    tokens_before: int  # of the step before, on all ranks
 
     @property
     def total(self) -> int:
@@ -58,21 +60,22 @@ class Truth:
         return sum(self.sums[rank])
 
 
-def truth_of(drill, seed: int, *, tied: bool = False) -> Truth:
+def truth_of(drill, seed: int, world_size: int, *, tied: bool = False) -> Truth:
     """Every rank's micro-batches of a drill's last step, one after the other in this process, from rank 0's weights."""
     is_lap = drill is drills.laps
-    shape, project = (drills.LAP_SHAPE, drills.project_few) if is_lap else (drills.GRADIENT_SHAPE, drills.project)
+    shape, projection = (drills.LAP_SHAPE, project_cheaply) if is_lap else (drills.GRADIENT_SHAPE, project)
     model_seed = 0 if is_lap else seed
     model = drills.build(model_seed, 0, shape["n_layers"], tied, frozen=not is_lap)
-    truth = Truth([], [])
-    for rank in range(drills.WORLD_SIZE):
+    steps_before = [drills.micro_batches(seed, 0, rank, world_size, shape) for rank in range(world_size)]
+    truth = Truth([], [], sum(int((t != drills.IGNORED).sum()) for batches in steps_before for _, t in batches))
+    for rank in range(world_size):
         truth.sums.append([])
         truth.tokens.append([])
-        for batch in drills.micro_batches(seed, 1, rank, drills.WORLD_SIZE, shape):
+        for batch in drills.micro_batches(seed, 1, rank, world_size, shape):
             model.zero_grad()
             loss_sum, n_tokens = drills.token_loss(model, *batch)
             loss_sum.backward()
-            truth.sums[-1].append(vector(project(model, seed)))
+            truth.sums[-1].append(vector(projection(drills.gradients_of(model), seed)))
             truth.tokens[-1].append(int(n_tokens))
     return truth
 
@@ -85,49 +88,32 @@ def _diagnosis(mine: list[torch.Tensor], truth: Truth) -> str:
         return (
             "a gradient is not finite: a rank may have no valid token in a micro-batch, so never divide by its count."
         )
-    if all(_parallel(v, truth.local(r)) for r, v in enumerate(mine)):
+    if all(parallel(v, truth.local(r), TOLERANCE) for r, v in enumerate(mine)):
         return "every rank still has its own gradient: nothing was exchanged."
     if max(distance(v, first) for v in mine) > TOLERANCE:
         return (
             "the ranks ended with different gradients: some were not reduced, or ranks started from different weights."
         )
-    if _parallel(first, truth.right):
-        return _wrong_factor(_factor(first, truth.right), truth.total)
-    if _parallel(first, truth.mean_of_rank_means) or _parallel(first, truth.mean_of_all_means):
+    if parallel(first, truth.right, TOLERANCE):
+        return _wrong_factor(factor(first, truth.right), truth)
+    if parallel(first, truth.mean_of_rank_means, TOLERANCE) or parallel(first, truth.mean_of_all_means, TOLERANCE):
         return (
             "ranks or micro-batches with few valid tokens weigh as much as full ones: a mean of means is not the mean."
         )
-    if _parallel(first, truth.last_micro_batch):
+    if parallel(first, truth.last_micro_batch, TOLERANCE):
         return "only the last micro-batch counts: what no_sync accumulated is lost."
     return "the gradients differ from the mean over all valid tokens of all ranks and micro-batches."
 
 
-def _wrong_factor(factor: float, n_tokens: int) -> str:
-    n = drills.WORLD_SIZE
+def _wrong_factor(wrong: float, truth: Truth) -> str:
+    n, n_tokens = len(truth.sums), truth.total
     known = {
         n_tokens: ", the number of valid tokens: summed but never divided by it",
         n_tokens / n: ": averaged over ranks, but not divided by the tokens",
         n: ", the number of ranks",
         1 / n: ", one over the number of ranks: divided twice",
+        n_tokens / (n_tokens + truth.tokens_before): ": the tokens of the step before are still counted",
     }
-    name = next((words for f, words in known.items() if abs(factor / f - 1) < 0.01), "")
-    return f"the gradients point the right way but are {factor:.4g} times too large{name}."
-
-
-def vector(projections: dict) -> torch.Tensor:
-    """One rank's reply in one float64 vector, parameters in the order of their names."""
-    return torch.tensor([x for name in sorted(projections) for x in projections[name]], dtype=torch.float64)
-
-
-def distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Relative to b; infinite where they can't be compared."""
-    return float((a - b).norm() / b.norm()) if a.shape == b.shape and torch.isfinite(a).all() else float("inf")
-
-
-def _factor(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float(a @ b / (b @ b))
-
-
-def _parallel(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """a is a multiple of b, up to rounding."""
-    return _factor(a, b) != 0 and distance(a / _factor(a, b), b) <= TOLERANCE
+    name = next((words for f, words in known.items() if abs(wrong / f - 1) < 0.01), "")
+    size = f"{wrong:.4g} times too large" if wrong > 1 else f"{wrong:.4g} times as large as they should be"
+    return f"the gradients point the right way but are {size}{name}."

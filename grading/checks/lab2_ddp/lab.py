@@ -4,7 +4,6 @@ from grading.checks.lab2_ddp import account, drills, gradients, plan, throughput
 from grading.session import Check
 
 DRILLS = drills.__name__
-WORLD_SIZE = drills.WORLD_SIZE
 pace = account.reference_account
 
 CHECKS = {
@@ -12,6 +11,8 @@ CHECKS = {
     "lab2.traffic": Check(2, account.judge_traffic),
     "lab2.overlap": Check(2, account.judge_overlap),
     "lab2.memory": Check(2, account.judge_memory),
-    "lab2.throughput": Check(2, throughput.judge),
+    "lab2.throughput": Check(2, throughput.judge, timed=True),
     "lab2.plan": Check(3, plan.judge),
 }
+
+COLUMNS = {"lab2.memory": "MiB a rank\npeak / kept", "lab2.throughput": "step time\n/ DDP's"}

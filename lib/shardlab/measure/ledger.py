@@ -72,6 +72,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.phase = "other"  # or forward, backward, optimizer
+        self.live_bytes = 0
         self._started = time.perf_counter()
         self._opening: list[tuple[Storage, int]] = []  # there from the beginning, with bytes then
         self._log: list[tuple[float, str, Storage, int]] = []  # seconds, phase, storage, change in bytes
@@ -92,6 +93,7 @@ class Ledger:
         nbytes = storage.nbytes()
         known = Storage(0, "temporaries") if new else Storage(nbytes, "other")
         if not new:
+            self.live_bytes += nbytes
             self._opening.append((known, nbytes))
         key = id(storage)  # torch's object lives as long as the bytes do
         self._live[key] = known, weakref.ref(storage, lambda _: self._die(key))
@@ -128,4 +130,5 @@ class Ledger:
     def _resize(self, known: Storage, nbytes: int) -> None:
         if nbytes != known.nbytes:
             self._log.append((self.seconds(), self.phase, known, nbytes - known.nbytes))
+            self.live_bytes += nbytes - known.nbytes
             known.nbytes = nbytes

@@ -13,9 +13,14 @@ _FRAME_WITHOUT_CODE = re.compile(r'  File "([^"\n]+)", line (\d+), in .*\n(?!   
 
 
 def source(*functions: Callable) -> Markdown:
-    """The functions as they stand in the library."""
-    code = "\n".join(textwrap.dedent(inspect.getsource(f)) for f in functions)
+    """The functions and classes as they stand in the library; a method says whose it is."""
+    code = "\n".join(_heading(f) + textwrap.dedent(inspect.getsource(f)) for f in functions)
     return Markdown(f"```python\n{code}```")
+
+
+def _heading(function: Callable) -> str:
+    owner = function.__qualname__.rpartition(".")[0]
+    return f"# of {owner}\n" if owner else ""
 
 
 def report(error: BaseException) -> str:

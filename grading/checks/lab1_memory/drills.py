@@ -1,0 +1,68 @@
+"""What the ranks of lab 1 do: the submission predicts, on plain numbers; the reference runs each setup and measures.
+
+A tensor has the same bytes on every machine, so all of it is counted on CPUs, on every tier.
+"""
+
+import math
+import warnings
+from numbers import Real
+
+import torch
+
+from grading.checks.lab1_memory import programs
+from grading.checks.lab1_memory.arithmetic import Refused, foreign, nothing_but_arithmetic
+from grading.checks.lab1_memory.programs import Setup, account, kept_tensors
+from shardlab.model import Block, ModelConfig, rotary_angles
+
+
+def predict(implementation, setups: list[dict]) -> list | dict:
+    """For each setup the numbers that each of the answer's functions returns; {"refused": why}, where it cheats."""
+    functions = implementation if isinstance(implementation, tuple | list) else (implementation,)
+    if found := foreign(tuple(functions)):
+        return {"refused": found}
+    try:
+        with nothing_but_arithmetic():
+            return [[_numbers(f(Setup(**s))) for f in functions] for s in setups]
+    except Refused as refused:
+        return {"refused": str(refused)}
+
+
+def _numbers(result) -> list[float] | str:
+    """[number, ...] of a number or a tuple of them, else what it is, in words."""
+    values = result if isinstance(result, tuple | list) else (result,)
+    if all(isinstance(v, Real) and math.isfinite(v) for v in values):
+        return [float(v) for v in values]
+    return repr(result)[:80]
+
+
+def measure(reference, program: str, setups: list[dict]) -> list[dict]:
+    """For each setup, what this rank holds between steps and at the peak, by category."""
+    warnings.simplefilter("ignore")
+    return [_measured(getattr(programs, program), Setup(**s)) for s in setups]
+
+
+def _measured(program, s: Setup) -> dict:
+    tracker = account(program, s)
+    return {"resident": tracker.resident, "peak": tracker.peak.by_category()}
+
+
+def count(reference, setups: list[dict]) -> list[dict]:
+    """For each setup the elements of a block's parameters and of the others, and the bytes that a block keeps."""
+    return [_counted(Setup(**s)) for s in setups]
+
+
+def _counted(s: Setup) -> dict:
+    config = ModelConfig(s.V, s.D, s.L, s.H, s.K, s.F, max_seq_len=s.T)
+    model = programs.make_model(s)
+    blocks = sum(p.numel() for p in model.blocks.parameters())
+    x = torch.randn(s.B, s.T, s.D, requires_grad=True)
+    angles = rotary_angles(s.T, s.E, config.rope_theta, torch.device("cpu"))
+    kept = kept_tensors(Block(config), x, *angles)
+    return {
+        "block": blocks // s.L,
+        "root": sum(p.numel() for p in model.parameters()) - blocks,
+        "kept": sum(t.untyped_storage().nbytes() for t in kept) - sum(t.nbytes for t in angles),
+    }
+
+
+REFERENCE = {"measure": None, "count": None}  # they run what is given, and no answer

@@ -1,0 +1,23 @@
+"""The checks of lab 1, in the order of the notebook."""
+
+from grading.checks.lab1_memory import counts, drills
+from grading.checks.lab1_memory.closeness import Judge
+from grading.session import Check, Session
+
+DRILLS = drills.__name__
+HIDDEN = ("9 * s.L + 3", "4 * s.F + s.H + 2", "12 * s.B * s.T * (s.V + s.D)")
+
+CHECKS = {
+    "lab1.counts": Check(2, counts.judge),
+    "lab1.one_rank": Check(3, Judge("one_rank", 1)),
+    "lab1.ddp": Check(2, Judge("ddp", 1)),
+    "lab1.zero1": Check(2, Judge("zero1", 1)),
+    "lab1.fsdp": Check(3, Judge("fsdp", 1)),
+    "lab1.fsdp_bf16": Check(3, Judge("fsdp_bf16", 1)),
+}
+
+
+def pace(s: Session) -> None:
+    """The reference measures one small setup on two ranks."""
+    setup = dict(V=64, D=32, L=2, H=2, K=1, E=16, F=64, N=2, B=1, T=16)
+    s.order_reference("measure", world_size=2, device="cpu", program="ddp", setups=[setup])

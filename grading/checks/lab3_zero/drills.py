@@ -1,0 +1,238 @@
+"""Lab 3 on the ranks: what the submission is asked to do, and what is seen of it there."""
+
+import gc
+import hashlib
+import time
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+
+from grading.checks.lab3_zero.events import watch_waits
+from grading.projections import project
+from shardlab import local_device
+from shardlab.data import batch
+from shardlab.measure.memory import MemoryTracker
+from shardlab.measure.traffic import record_traffic, wire_bytes
+
+MIB = 1 << 20
+# By tier: the model of `account`, its buckets, and what a rank may hold, in MiB. The notebook states the same.
+SIZES = {
+    "cpu": dict(width=125, hidden=501, n_blocks=12, seq_len=16),
+    "gpu1": dict(width=1021, hidden=4093, n_blocks=12, seq_len=64),
+    "gpu4": dict(width=2045, hidden=8189, n_blocks=24, seq_len=128),
+    "gpu8": dict(width=2045, hidden=8189, n_blocks=24, seq_len=128),
+}
+BUDGETS = {  # a and b of what a rank with the fraction s of all shares may hold, a + b s
+    "cpu": {"bucket_cap_mb": 0.25, "held_mib": (6.4, 12.0), "peak_mib": (9.3, 18.0)},
+    "gpu1": {"bucket_cap_mb": 16, "held_mib": (410, 770), "peak_mib": (596, 1155)},
+    "gpu4": {"bucket_cap_mb": 64, "held_mib": (3260, 6150), "peak_mib": (4760, 9220)},
+    "gpu8": {"bucket_cap_mb": 64, "held_mib": (3260, 6150), "peak_mib": (4760, 9220)},
+}
+SMALL = dict(width=29, hidden=61, n_blocks=3)  # the model of `train`, where numbers count
+SMALL_SEQ_LEN = 24
+OPTIMIZERS = {
+    "none": (SGD, dict(lr=0.0)),
+    "SGD": (SGD, dict(lr=0.05, momentum=0.9)),
+    "AdamW": (AdamW, dict(lr=0.01, eps=1e-5, weight_decay=0.1)),  # an eps that rounding can't reach
+}
+ACCOUNT_MICRO_BATCHES = 2
+
+
+class Net(nn.Module):
+    def __init__(self, width, hidden, n_blocks):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))  # one element: who owns it?
+        self.embedding = nn.Embedding(256, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)) for _ in range(n_blocks)
+        )
+        self.out = nn.Linear(width, 256, bias=False)
+
+    def forward(self, tokens, targets):
+        x = self.scale * self.embedding(tokens)
+        for block in self.blocks:
+            x = x + block(F.layer_norm(x, x.shape[-1:]))
+        return F.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
+
+
+class Poison(NamedTuple):
+    """One element of one rank's gradient, in the first micro-batch of a step."""
+
+    rank: int
+    parameter: str
+    element: int
+    value: str  # "nan" or "inf"
+
+
+class PlannedStep(NamedTuple):
+    micro_batches: int
+    scale: float  # of the loss
+    poison: Poison | None = None
+    left_out: bool = False  # its samples are passed over
+
+
+class Replicated:
+    """The program that the team has, where every rank does everything: it tells how busy the machine is."""
+
+    def __init__(self, module, shares, bucket_cap_mb, max_norm, optimizer_class, **defaults):
+        self.params, self.max_norm = list(module.parameters()), max_norm
+        self.optimizer = optimizer_class(self.params, **defaults)
+
+    def backward(self, loss):
+        loss.backward()
+
+    def step(self):
+        for p in self.params:
+            dist.all_reduce(p.grad.div_(dist.get_world_size()))
+        norm = nn.utils.clip_grad_norm_(self.params, self.max_norm)
+        if torch.isfinite(norm):
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        return norm
+
+
+def of_tier(by_tier: dict, tier: str) -> dict:
+    return by_tier["cpu" if tier == "cpu8" else tier]
+
+
+def budget_bytes(tier: str, what: str, fraction: float) -> float:
+    """What a rank with this fraction of all shares may hold: after a step ("held"), or at its peak."""
+    fixed, per_share = of_tier(BUDGETS, tier)[f"{what}_mib"]
+    return (fixed + per_share * fraction) * MIB
+
+
+def shares(seed: int, world_size: int) -> list[int]:
+    """Of this grading: four each, but one rank has a part more, and one half as many."""
+    draw = torch.randperm(world_size, generator=torch.Generator().manual_seed(seed)).tolist()
+    return [4 + (i == draw[0]) - 2 * (i == draw[-1]) for i in range(world_size)]
+
+
+def build(seed: int, shape: dict) -> Net:
+    torch.manual_seed(seed)
+    return Net(shape["width"], shape["hidden"], shape["n_blocks"])
+
+
+def samples(seed: int, number: int, rank: int, world_size: int, seq_len: int, device: str | torch.device = "cpu"):
+    return batch(seed, number, rank, world_size, global_batch=world_size, seq_len=seq_len, device=device)
+
+
+def owned(implementation, instances: list[dict]) -> list[list[list[int]]]:
+    """What the submission deals to each rank of each instance."""
+    return [
+        [
+            [[int(x) for x in piece] for piece in implementation(i["sizes"], i["shares"], rank)]
+            for rank in range(len(i["shares"]))
+        ]
+        for i in instances
+    ]
+
+
+def train(
+    implementation, seed: int, cap_mb: float, shares: list[int], optimizer: str, max_norm: float, plan: list
+) -> list[dict]:
+    """For each step of the plan: the norm returned, what became of the weights, and how many elements did not move."""
+    device = local_device()
+    module = build(seed, SMALL).to(device)
+    kernel = [(name, p.detach()) for name, p in module.named_parameters()]  # has the addresses, as compiled code does
+    start = [t.clone() for _, t in kernel]
+    optimizer_class, defaults = OPTIMIZERS[optimizer]
+    zero = implementation(module, shares, cap_mb, max_norm, optimizer_class, **defaults)
+    replies, number = [], 0
+    for step in (PlannedStep(*fields) for fields in plan):
+        norm = 0.0 if step.left_out else train_step(zero, module, step, seed, number, device)
+        number += step.micro_batches
+        moved = [p.data_ptr() for p in module.parameters()] != [t.data_ptr() for _, t in kernel]
+        replies.append({"norm": float(norm), "moved": moved} | report(kernel, start, seed))
+    return replies
+
+
+def train_step(zero, module: Net, step: PlannedStep, seed: int, number: int, device: torch.device):
+    """What `step` returns, after this step's micro-batches, the first of which is sample `number` of every rank."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    hook = poisoned(module, Poison(*step.poison), rank) if step.poison else None
+    for i in range(step.micro_batches):
+        loss = module(*samples(seed, number + i, rank, n, SMALL_SEQ_LEN, device))
+        zero.backward(step.scale / step.micro_batches * loss)
+        if hook:
+            hook.remove()
+    return zero.step()
+
+
+def poisoned(module: nn.Module, poison: Poison, rank: int):
+    """Spoils that element until the handle is removed."""
+
+    def spoil(gradient: Tensor) -> Tensor:
+        spoilt = gradient.clone()
+        if rank == poison.rank:
+            spoilt.view(-1)[poison.element] = float(poison.value)
+        return spoilt
+
+    return dict(module.named_parameters())[poison.parameter].register_hook(spoil)
+
+
+def report(weights: list[tuple[str, Tensor]], start: list[Tensor], seed: int) -> dict:
+    changes = [(name, t - before) for (name, t), before in zip(weights, start, strict=True)]
+    bits = hashlib.sha256(b"".join(t.cpu().numpy().tobytes() for _, t in weights)).hexdigest()
+    still = {name: int((change == 0).sum()) for name, change in changes}
+    return {"change": project(changes, seed), "bits": bits, "still": still}
+
+
+def account(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
+    """What a third step of two micro-batches holds at its end and at its peak; what a fourth sends, and when."""
+    rank, n, device = dist.get_rank(), dist.get_world_size(), local_device()
+    shape = of_tier(SIZES, tier)
+    module = build(seed, shape).to(device)
+    kernel = [p.detach() for p in module.parameters()]
+    zero = implementation(module, shares, cap_mb, 1.0, AdamW, foreach=False)
+    micro_batches = [samples(seed, i, rank, n, shape["seq_len"], device) for i in range(ACCOUNT_MICRO_BATCHES)]
+
+    def step(after_backward=lambda: None) -> None:
+        for tokens, targets in micro_batches:
+            zero.backward(module(tokens, targets) / ACCOUNT_MICRO_BATCHES)
+            after_backward()
+        zero.step()
+
+    for _ in range(2):
+        step()
+    with MemoryTracker(module) as memory:
+        step()
+        _arrays = label_all(memory)  # alive until the account is closed
+    peak = memory.peak
+    gradients: list[float] = []
+    for p in module.parameters():
+        p.register_hook(lambda gradient: gradients.append(time.time()))
+    ends: list[float] = []
+    with record_traffic() as traffic, watch_waits() as waits:
+        step(after_backward=lambda: ends.append(time.time()))
+    del kernel
+    return {
+        "peak": peak.by_category() | {"where": peak.where},
+        "held": dict(memory.resident),
+        "gradients": gradients,
+        "waits": list(waits),
+        "ends": ends,
+        "collectives": [
+            {"kind": c.kind, "bytes": max(c.input_bytes, c.output_bytes), "sent": wire_bytes(c, n), "at": c.issued_s}
+            for c in traffic.collectives
+        ],
+    }
+
+
+def label_all(memory: MemoryTracker) -> list[Tensor]:
+    """Whatever Python knows of counts: a copy that no operation of the step touched is memory all the same, and so is
+    one in numpy. Returns numpy's arrays as tensors."""
+    gc.collect()
+    known = gc.get_objects()
+    tensors = [t for t in known if issubclass(type(t), Tensor) and t.is_floating_point()]
+    owners = {id(a): a for a in gc.get_referents(*known) if type(a) is np.ndarray and a.flags.owndata}
+    arrays = [torch.from_numpy(a) for a in owners.values() if a.dtype in (np.float16, np.float32, np.float64)]
+    memory.label("other", *tensors, *arrays)
+    return arrays
+
+
+REFERENCE = {"train": Replicated}

@@ -1,0 +1,21 @@
+"""The checks of lab 3, in the order of the notebook."""
+
+from grading.checks.lab3_zero import account, drills, norm, owners, skip, update
+from grading.session import Check, Session
+
+DRILLS = drills.__name__
+
+
+def pace(s: Session) -> None:
+    s.order_reference("train", **update.unclipped(s)._asdict())
+
+
+CHECKS = {
+    "lab3.shards": Check(2, owners.judge),
+    "lab3.update": Check(4, update.judge),
+    "lab3.norm": Check(2, norm.judge),
+    "lab3.skip": Check(2, skip.judge),
+    "lab3.memory": Check(4, account.judge_memory),
+    "lab3.traffic": Check(2, account.judge_traffic),
+    "lab3.overlap": Check(2, account.judge_overlap),
+}

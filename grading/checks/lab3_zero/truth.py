@@ -1,0 +1,166 @@
+"""What one process makes of the same samples: torch's optimizer and torch's clipping on the mean gradient; and what the
+usual mistakes would make of them, so that a wrong answer can be named."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_
+
+from grading.checks.lab3_zero import drills
+from grading.checks.lab3_zero.owners import owned
+from grading.projections import vector
+from shardlab.parallel.ddp import assign_buckets
+
+Gradients = list[list[Tensor]]  # [rank][micro-batch], each of all parameters end to end
+
+
+class Setting(NamedTuple):
+    """The arguments of a drill `train`, as they were drawn."""
+
+    seed: int
+    cap_mb: float
+    shares: tuple[int, ...]
+    optimizer: str
+    max_norm: float
+    plan: tuple[drills.PlannedStep, ...]
+
+
+class Step(NamedTuple):
+    norm: float
+    change: Tensor  # of the weights since the start, projected
+    still: dict[str, int]  # elements that are what they were at the start, by parameter
+
+
+def mean_over_ranks(gradients: Gradients) -> Tensor:
+    return sum(sum(rank) for rank in gradients) / len(gradients)
+
+
+def clip(module: nn.Module, norm: Tensor, setting: Setting) -> None:
+    clip_grads_with_norm_(module.parameters(), setting.max_norm, norm)
+
+
+@lru_cache(maxsize=64)
+def simulate(
+    setting: Setting,
+    combine: Callable[[Gradients], Tensor] = mean_over_ranks,
+    clip: Callable[[nn.Module, Tensor, Setting], None] = clip,
+) -> list[Step]:
+    """Every step of a plan without poison."""
+    with one_thread():
+        return _simulate(setting, combine, clip)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The model is so small that threads would only wait for each other, and on a busy machine for long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _simulate(setting: Setting, combine: Callable, clip: Callable) -> list[Step]:
+    module = drills.build(setting.seed, drills.SMALL)
+    start = [p.detach().clone() for p in module.parameters()]
+    optimizer_class, defaults = drills.OPTIMIZERS[setting.optimizer]
+    optimizer = optimizer_class(module.parameters(), **defaults)
+    steps, number = [], 0
+    for step in setting.plan:
+        _set_gradient(module, combine(gradients_of(module, setting, step, number)))
+        norm = nn.utils.get_total_norm([p.grad for p in module.parameters()])
+        clip(module, norm, setting)
+        optimizer.step()
+        number += step.micro_batches
+        weights = [(name, p.detach()) for name, p in module.named_parameters()]
+        seen = drills.report(weights, start, setting.seed)
+        steps.append(Step(float(norm), vector(seen["change"]), seen["still"]))
+    return steps
+
+
+def gradients_of(module: nn.Module, setting: Setting, step: drills.PlannedStep, number: int) -> Gradients:
+    n, k = len(setting.shares), step.micro_batches
+    found: Gradients = [[] for _ in range(n)]
+    for rank in range(n):
+        for i in range(k):
+            module.zero_grad()
+            tokens, targets = drills.samples(setting.seed, number + i, rank, n, drills.SMALL_SEQ_LEN)
+            (step.scale / k * module(tokens, targets)).backward()
+            found[rank].append(torch.cat([p.grad.flatten() for p in module.parameters()]))
+    return found
+
+
+def _set_gradient(module: nn.Module, flat: Tensor) -> None:
+    parts = flat.split([p.numel() for p in module.parameters()])
+    for p, part in zip(module.parameters(), parts, strict=True):
+        p.grad = part.view_as(p).clone()
+
+
+# Mistakes: what is summed
+
+COMBINED_WRONGLY: dict[str, Callable[[Gradients], Tensor]] = {
+    "the gradients were summed over ranks and not divided by their number.": lambda g: sum(map(sum, g)),
+    "the gradients were divided by the number of ranks twice.": lambda g: mean_over_ranks(g) / len(g),
+    "nothing was exchanged: the update is made of rank 0's own gradients.": lambda g: sum(g[0]),
+    "only the last micro-batch counts: slices that arrive must be added to those of earlier micro-batches.": (
+        lambda g: mean_over_ranks([rank[-1:] for rank in g])
+    ),
+    "only the first micro-batch counts.": lambda g: mean_over_ranks([rank[:1] for rank in g]),
+    "the first micro-batch counts twice: its gradient was still there, or was sent again, with the second.": (
+        lambda g: mean_over_ranks([[*rank, *rank[:-1]] for rank in g])
+    ),
+    "the mean over micro-batches was taken once more: the loss that `backward` gets is divided already.": (
+        lambda g: mean_over_ranks(g) / len(g[0])
+    ),
+}
+
+
+# Mistakes: how it is clipped
+
+
+def never(module: nn.Module, norm: Tensor, setting: Setting) -> None:
+    pass
+
+
+def always(module: nn.Module, norm: Tensor, setting: Setting) -> None:
+    for p in module.parameters():
+        p.grad *= setting.max_norm / norm
+
+
+def by_own_norm(module: nn.Module, norm: Tensor, setting: Setting) -> None:
+    """Every owner by the norm of what it owns."""
+    for slices in _owned_gradients(module, setting):
+        own = float(torch.cat([grad[mask] for grad, mask in slices]).norm())
+        for grad, mask in slices:
+            grad[mask] *= min(1.0, setting.max_norm / own)
+
+
+def by_sum_of_norms(module: nn.Module, norm: Tensor, setting: Setting) -> None:
+    slices = _owned_gradients(module, setting)
+    norms = [torch.cat([grad[mask] for grad, mask in theirs]).norm() for theirs in slices]
+    for p in module.parameters():
+        p.grad *= min(1.0, setting.max_norm / float(sum(norms)))
+
+
+def _owned_gradients(module: nn.Module, setting: Setting) -> list[list[tuple[Tensor, Tensor]]]:
+    """[rank] all gradients, flattened, each with the mask of what that rank owns of it."""
+    cap_bytes = int(setting.cap_mb * drills.MIB)
+    owner = {p: torch.zeros(p.numel(), dtype=torch.long) for p in module.parameters()}
+    for bucket in assign_buckets(list(module.parameters()), cap_bytes, cap_bytes):
+        for rank in range(len(setting.shares)):
+            for i, start, end in owned([p.numel() for p in bucket], setting.shares, rank):
+                owner[bucket[i]][start:end] = rank
+    return [[(p.grad.view(-1), owner[p] == rank) for p in owner] for rank in range(len(setting.shares))]
+
+
+CLIPPED_WRONGLY = {
+    "the gradients were never clipped.": never,
+    "the gradients were scaled to max_norm where their norm is smaller, too.": always,
+    "every rank clipped by the norm of its own slices: the update points elsewhere than the gradient.": by_own_norm,
+    "it was clipped by the sum of the ranks' norms: squares add up, norms do not.": by_sum_of_norms,
+}

@@ -1,0 +1,108 @@
+"""Are the weights right? Read where a compiled kernel reads them, after several steps: with SGD, whose update is linear
+in the gradient, so that every usual mistake is another combination of the same parts; then with AdamW and clipping."""
+
+import random
+
+import torch
+
+from grading.checks.lab3_zero import drills
+from grading.checks.lab3_zero.truth import CLIPPED_WRONGLY, COMBINED_WRONGLY, Setting, Step, simulate
+from grading.projections import distance, vector
+from grading.session import Session
+from grading.verdict import Verdict
+
+TOLERANCE = 1e-3  # relative, of the change of the weights; rounding makes 1e-6, every mistake more than 1e-2
+SAME = 1e-2  # as a mistake that is tried for a diagnosis
+NO_CLIPPING = 1e9
+BY_CHANCE = 3  # elements may be where they started, up to rounding
+MOVED = "the kernel does not see the update: p.data points to other memory than before, and it has the old addresses."
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    """SGD without clipping, then AdamW with it: no points without the first, half without the second."""
+    for run, mistakes, got in (
+        (unclipped(s), {words: {"combine": f} for words, f in COMBINED_WRONGLY.items()}, 0.0),
+        (clipped(s), {words: {"clip": f} for words, f in CLIPPED_WRONGLY.items()}, points / 2),
+    ):
+        cause, error = _find_fault(run, ask(s, check, run), simulate(run), mistakes)
+        figures = {f"relative error of the weights' change, {run.optimizer}": (f"{error:.1e}", f"{TOLERANCE:g}")}
+        if cause:
+            return Verdict(check, got, points, cause, "", figures)
+    cause = "every rank has the weights of one process, where they always were."
+    return Verdict(check, points, points, cause, "", figures)
+
+
+def unclipped(s: Session) -> Setting:
+    return setting(s, "SGD", NO_CLIPPING, [(2, 1.0), (1, 2.0), (3, 1.0)])
+
+
+def clipped(s: Session) -> Setting:
+    """The first and third step are not clipped, the others are: max_norm lies between their norms."""
+    plan = [(1, 1.0), (2, 4.0), (1, 0.5), (2, 6.0)]
+    first = simulate(setting(s, "AdamW", NO_CLIPPING, plan[:1]))[0].norm
+    return setting(s, "AdamW", 1.5 * first, plan)
+
+
+def setting(s: Session, optimizer: str, max_norm: float, plan: list[tuple]) -> Setting:
+    """Buckets are small, as the model is, and such that the last one has one element; their size is drawn."""
+    cap_mb = random.Random(s.seed).choice((8, 10, 12)) / 1024
+    shares = tuple(drills.shares(s.seed, s.tier.world_size))
+    return Setting(s.seed, cap_mb, shares, optimizer, max_norm, tuple(drills.PlannedStep(*step) for step in plan))
+
+
+def ask(s: Session, check: str, run: Setting) -> list[list[dict]]:
+    return s.order(check, "train", **run._asdict())
+
+
+def _find_fault(run: Setting, replies: list, truth: list[Step], mistakes: dict) -> tuple[str, float]:
+    """In words, "" if there is none; and the largest error."""
+    worst = 0.0
+    for k, right in enumerate(truth):
+        mine = [vector(reply[k]["change"]) for reply in replies]
+        error = max(distance(v, right.change) for v in mine)
+        worst = max(worst, error)
+        still = {name: n - right.still[name] for name, n in replies[0][k]["still"].items() if n > right.still[name]}
+        if replies[0][k]["moved"] and error > TOLERANCE:
+            return MOVED, error
+        if error > TOLERANCE:
+            return _diagnosis(k, run, replies, still, mistakes), error
+        if _differ(replies, k):
+            return f"after step {k + 1} the ranks' weights differ in their last bits: copy those of the owners.", error
+    return "", worst
+
+
+def _diagnosis(k: int, run: Setting, replies: list, still: dict, mistakes: dict) -> str:
+    step = f"after step {k + 1} ({run.optimizer}, micro-batches: {run.plan[k].micro_batches}) "
+    if not all(torch.isfinite(vector(reply[k]["change"])).all() for reply in replies):
+        return step + "weights are not finite."
+    errors = {words: _errors(replies, simulate(run, **how)) for words, how in mistakes.items()}
+    told_by = slice(k, k + 1) if run.max_norm == NO_CLIPPING else slice(None)  # some steps are clipped by little
+    likely = [words for words, by_step in errors.items() if max(by_step[told_by]) <= SAME]
+    if likely:
+        return step + min(likely, key=lambda words: max(errors[words]))
+    if _differ(replies, k):
+        return step + "the ranks have different weights: not everything that owners updated has reached all."
+    if k and all(reply[k]["bits"] == reply[k - 1]["bits"] for reply in replies):
+        return step + "the weights are what they were a step before: something works only once."
+    if sum(still.values()) > BY_CHANCE:
+        n_all = sum(p.numel() for p in drills.build(0, drills.SMALL).parameters())
+        where = f"{sum(still.values())} of {n_all} elements have never changed, in {', '.join(list(still)[:3])}"
+        return step + f"{where}: nobody updates them."
+    if k:
+        return step + f"the weights are wrong, and right a step before: {_what_is_new(k, run)}."
+    return step + "the weights differ from those that one process gets with the mean gradient."
+
+
+def _errors(replies: list, steps: list[Step]) -> list[float]:
+    """By step: the worst rank's."""
+    return [max(distance(vector(r[k]["change"]), step.change) for r in replies) for k, step in enumerate(steps)]
+
+
+def _what_is_new(k: int, run: Setting) -> str:
+    if run.max_norm < NO_CLIPPING:
+        return f"the norm is {simulate(run)[k].norm:.3g} and max_norm {run.max_norm:.3g}"
+    return "look for what the first step left behind: gradients, slices, buckets that are not reset"
+
+
+def _differ(replies: list, k: int) -> bool:
+    return len({reply[k]["bits"] for reply in replies}) > 1

@@ -1,0 +1,63 @@
+"""Does it train within the budget, and does it train right? The peak on every rank, and losses beside torch's DDP's."""
+
+from functools import partial
+
+from grading.checks.lab4_fsdp import drills
+from grading.session import Session
+from grading.verdict import Verdict
+
+MIB = 2**20
+TOLERANCE = 1e-3  # relative, of each loss: sums in another order differ by 1e-6, every mistake by more than 1e-2
+
+
+def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
+    """A model `depth` times as deep as the tier's, within the tier's budget."""
+    replies = s.order(check, "train", tier=s.tier.name, seed=s.seed, depth=depth)
+    worst = max(replies, key=lambda r: sum(r["peak"].values()))
+    peak, budget = sum(worst["peak"].values()), drills.BUDGETS[s.tier.name] * MIB
+    mine, right = [r["losses"] for r in replies], reference_losses(s, depth)
+    error = loss_error(mine, right)
+    figures = {
+        "peak of the fullest rank": (_mib(peak), _mib(budget)),
+        "losses beside DDP's, relative difference": (f"{error:.1e}", f"{TOLERANCE:g}"),
+    }
+    if error > TOLERANCE:
+        return Verdict(check, 0, points, why_losses_differ(mine, right, s.seed), "", figures)
+    if peak > budget:
+        return Verdict(check, 0, points, _too_much(worst), "", figures)
+    return Verdict(check, points, points, "it trains within the budget, as DDP would.", "", figures)
+
+
+judge_fits = partial(judge_at, 1)
+judge_larger = partial(judge_at, 2)
+
+
+def reference_losses(s: Session, depth: int = 1) -> list[list[float]]:
+    """Of each rank, under torch's DDP, which may take as much memory as it likes."""
+    replies = s.order_reference("train", tier=s.tier.name, seed=s.seed, depth=depth)
+    return [r["losses"] for r in replies]
+
+
+def loss_error(mine: list[list[float]], right: list[list[float]]) -> float:
+    """The largest relative difference over ranks and steps; infinite where one is not a number."""
+    pairs = [(a, b) for m, r in zip(mine, right, strict=True) for a, b in zip(m, r, strict=True)]
+    return max(abs(a - b) / b if a == a else float("inf") for a, b in pairs)
+
+
+def why_losses_differ(mine: list[list[float]], right: list[list[float]], seed: int) -> str:
+    if loss_error([m[:1] for m in mine], [r[:1] for r in right]) > TOLERANCE:
+        return "the first loss is not DDP's: the model computes something else, or in another precision."
+    return (
+        "the first loss is right and the later ones are not: the optimizer does not do AdamW's step with the lr "
+        f"that it is given ({drills.learning_rate(seed):g}) on the parameters that the model computes with."
+    )
+
+
+def _too_much(worst: dict) -> str:
+    held = {name: n for name, n in worst["peak"].items() if n}
+    parts = ", ".join(f"{name} {n / MIB:.2f}" for name, n in sorted(held.items(), key=lambda item: -item[1]))
+    return f"it runs out of memory: at the peak, in {worst['where']}, are (MiB) {parts}."
+
+
+def _mib(n_bytes: float) -> str:
+    return f"{n_bytes / MIB:.2f} MiB"

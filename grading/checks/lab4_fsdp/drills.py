@@ -1,0 +1,181 @@
+"""Lab 4 on the ranks: train the given model as the submission wrapped it, and account for a step."""
+
+import gc
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
+
+from grading.checks.lab4_fsdp.crossings import Crossings
+from grading.race import serve_laps
+from shardlab import local_device
+from shardlab.data import batch
+from shardlab.measure.memory import MemoryTracker
+from shardlab.measure.probes import probe
+from shardlab.measure.tensors import plain_tensors
+from shardlab.measure.traffic import record_traffic
+from shardlab.model import ModelConfig, Transformer, preset
+from shardlab.simulate.computation import sleep_in
+from shardlab.simulate.streams import run_ahead
+from shardlab.tier import TIERS, Tier
+
+# MiB a rank: two thirds of what the planner says that DDP takes
+BUDGETS = {"cpu": 12.7, "cpu8": 12.7, "gpu1": 2455, "gpu4": 25_012, "gpu8": 25_012}
+STEPS = 3  # the first makes the optimizer's states
+LAP_BLOCKS, LAP_SEQ_LEN = 6, 8
+LAP_FORWARD_S, LAP_BACKWARD_S = 0.030, 0.060  # a block's; it is gathered in about as long as it computes forward
+LAP_NETWORK = "25 MB/s, 2 ms"
+
+
+def learning_rate(seed: int) -> float:
+    """None of them is AdamW's default."""
+    return (5e-4, 2e-3, 3e-3)[seed % 3]
+
+
+def config_of(tier: Tier, depth: int) -> ModelConfig:
+    """The tier's model, `depth` times as deep."""
+    return replace(tier.model, n_layers=depth * tier.model.n_layers)
+
+
+def build(config: ModelConfig, seed: int) -> Transformer:
+    """Equal weights on every rank."""
+    torch.manual_seed(seed)
+    return Transformer(config).to(local_device())
+
+
+def batches(tier: Tier, seed: int, count: int = STEPS) -> list[tuple[Tensor, Tensor]]:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    sizes = dict(global_batch=tier.micro_batch * world_size, seq_len=tier.seq_len)
+    return [batch(seed, step, rank, world_size, **sizes, device=local_device()) for step in range(count)]
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor) -> float:
+    loss = model(tokens, targets)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item()
+
+
+# Yardsticks
+
+
+def ddp(model: nn.Module, lr: float):
+    model = DistributedDataParallel(model)
+    return model, torch.optim.AdamW(model.parameters(), lr=lr)
+
+
+def by_block(model: nn.Module, lr: float):
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    return model, torch.optim.AdamW(model.parameters(), lr=lr)
+
+
+# Drills
+
+
+def train(implementation, tier: str, seed: int, depth: int) -> dict:
+    """Losses of three steps on this rank, and the most bytes that were live on the device meanwhile."""
+    data = batches(TIERS[tier], seed)
+    model, optimizer = implementation(build(config_of(TIERS[tier], depth), seed), learning_rate(seed))
+    with MemoryTracker(model, optimizer, device=local_device()) as memory:
+        memory.label("other", *_every_tensor())  # whatever is kept takes room, even if no step touches it
+        losses = [train_step(model, optimizer, *b) for b in data]
+    return {"losses": losses, "peak": memory.peak.by_category(), "where": memory.peak.where}
+
+
+def _every_tensor() -> list[Tensor]:
+    """Of floating point, that Python knows of."""
+    gc.collect()
+    with torch._C.DisableTorchFunctionSubclass():
+        return [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.is_floating_point()]
+
+
+def account(implementation, tier: str, seed: int, depth: int) -> dict:
+    """What a settled step holds and sends (see shardlab.measure.probes), and what it computes."""
+    data = batches(TIERS[tier], seed, 1)[0]
+    model, optimizer = implementation(build(config_of(TIERS[tier], depth), seed), learning_rate(seed))
+    evidence = probe(model, optimizer, lambda: model(*data))
+    with FlopCounterMode(display=False) as counter:
+        train_step(model, optimizer, *data)
+    torchs = any(isinstance(m, (FSDPModule, FullyShardedDataParallel)) for m in model.modules())
+    return {"evidence": asdict(evidence), "flops": counter.get_total_flops(), "torchs": torchs}
+
+
+def offload(implementation, tier: str, seed: int) -> dict:
+    """Losses, what one step asks to be copied between device and host, and what of the parameters is on the device."""
+    data = batches(TIERS[tier], seed)
+    model, optimizer = implementation(build(config_of(TIERS[tier], 1), seed), learning_rate(seed))
+    losses = [train_step(model, optimizer, *b) for b in data]
+    with Crossings(model) as crossings, record_traffic() as traffic:
+        train_step(model, optimizer, *data[-1])
+    shards = [t for p in model.parameters() for t in plain_tensors(p)]
+    on_device = sum(t.nbytes for t in shards if t.device.type == "cuda")
+    sent = {"all_gather": traffic.count("all_gather"), "reduce_scatter": traffic.count("reduce_scatter")}
+    copies = {"to_device": crossings.to_device_bytes, "to_host": crossings.to_host_bytes}
+    return {"losses": losses, "on_device": on_device, "held": sum(t.nbytes for t in shards)} | copies | sent
+
+
+def ddp_peaks(implementation, seed: int, instances: list[dict]) -> list[list[int]]:
+    """Peak bytes of torch's DDP at each of an instance's `depths`. There is nothing of a submission in it."""
+    return [[_ddp_peak(seed, i["config"], i["micro_batch"], i["seq_len"], n) for n in i["depths"]] for i in instances]
+
+
+def _ddp_peak(seed: int, config: dict, micro_batch: int, seq_len: int, n_layers: int) -> int:
+    tier = Tier("", dist.get_world_size(), "cpu", ModelConfig(**config | {"n_layers": n_layers}), micro_batch, seq_len)
+    data = batches(tier, seed)
+    model, optimizer = ddp(build(tier.model, seed), 1e-3)
+    with MemoryTracker(model, optimizer) as memory:
+        for b in data:
+            train_step(model, optimizer, *b)
+    return memory.peak.peak_bytes
+
+
+def largest_depth(implementation, instances: list[dict]) -> list[int]:
+    return [int(implementation(**i | {"config": ModelConfig(**i["config"])})) for i in instances]
+
+
+def price(implementation, instances: list[dict]) -> list[dict]:
+    found = [implementation(**i | {"config": ModelConfig(**i["config"])}) for i in instances]
+    return [{name: float(value) for name, value in dict(each).items()} for each in found]
+
+
+def efficiency(implementation, tables: list[list[dict]]) -> list[dict[str, float]]:
+    return [{str(int(n)): float(e) for n, e in dict(implementation(runs)).items()} for runs in tables]
+
+
+def laps(implementation, address: str) -> None:
+    """Forward and backward a lap; computing is slept, the network simulated. The proof: the gradient's squared norm."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    model = build(preset("1M", n_layers=LAP_BLOCKS), 0)
+    for i, block in enumerate(model.blocks):
+        sleep_in(block, LAP_FORWARD_S, LAP_BACKWARD_S, name=f"blocks.{i}")
+    model, _ = implementation(model, 1e-3)
+
+    def lap(order: dict) -> dict:
+        model.zero_grad()
+        tokens, targets = lap_batch(order["seed"], rank, world_size)
+        with run_ahead() if world_size > 1 else nullcontext():
+            model(tokens, targets).backward()
+            torch.cpu.synchronize()
+        return {"squares": sum(_local(p.grad).double().square().sum().item() for p in model.parameters())}
+
+    serve_laps(address, lap)
+
+
+def lap_batch(seed: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
+    return batch(seed, 0, rank, world_size, global_batch=world_size, seq_len=LAP_SEQ_LEN)
+
+
+def _local(t: Tensor) -> Tensor:
+    return t.to_local() if isinstance(t, DTensor) else t
+
+
+REFERENCE = {"train": ddp, "account": by_block, "laps": by_block, "ddp_peaks": None}

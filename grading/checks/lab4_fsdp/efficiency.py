@@ -1,0 +1,110 @@
+"""Scaling efficiency of tables of runs drawn at grading time: weak and strong, from one rank or from more."""
+
+import random
+from collections.abc import Callable
+from math import inf, isfinite
+from statistics import mean, median
+
+from grading.session import Session
+from grading.verdict import Verdict
+
+CLOSE = 0.002  # relative
+KINDS = ("weak", "strong")
+TABLES = 4  # of each kind
+Tokens = Callable[[dict], float]
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    """Half of the points for either kind of scaling."""
+    tables = {kind: [_table(s.seed * TABLES + i, kind) for i in range(TABLES)] for kind in KINDS}
+    every = [table for kind in KINDS for table in tables[kind]]
+    replies = s.order(check, "efficiency", world_size=1, device="cpu", tables=every)[0]
+    found = dict(zip(KINDS, (replies[:TABLES], replies[TABLES:]), strict=True))
+    off = {kind: _worst(found[kind], tables[kind], truth) for kind in KINDS}
+    figures = {f"{kind} scaling, relative error": (f"{error:.2g}", f"{CLOSE:g}") for kind, error in off.items()}
+    right = [kind for kind in KINDS if off[kind] <= CLOSE]
+    if len(right) == len(KINDS):
+        return Verdict(check, points, points, "right for weak and strong scaling, from any yardstick.", "", figures)
+    wrong = next(kind for kind in KINDS if kind not in right)
+    cause = _cause(wrong, found[wrong], tables[wrong])
+    return Verdict(check, points * len(right) / len(KINDS), points, cause, "", figures)
+
+
+def truth(runs: list[dict], summary=median, skip: int = 1, tokens: Tokens | None = None) -> dict[str, float]:
+    """By number of ranks: tokens a second and rank, over those of the run with the fewest ranks."""
+    tokens = tokens or _tokens
+    speed = {r["ranks"]: tokens(r) / summary(r["step_s"][skip:]) / r["ranks"] for r in runs}
+    return {str(n): each / speed[min(speed)] for n, each in speed.items()}
+
+
+def _tokens(run: dict) -> float:
+    """Of a step, on all ranks."""
+    return run["ranks"] * run["micro_batch"] * run["accumulation"] * run["seq_len"]
+
+
+def _table(seed: int, kind: str) -> list[dict]:
+    """Runs in any order. Strong: the global batch is one; what shrinks is the micro-batch, or the accumulation."""
+    draw = random.Random(f"{kind} {seed}")
+    first, n_runs, one_s = draw.choice((1, 2, 4)), 4, draw.uniform(0.5, 3.0)
+    shrinks = draw.choice(("micro_batch", "accumulation"))
+    runs = []
+    for i in range(n_runs):
+        batch = {"micro_batch": 8, "accumulation": 8}
+        if kind == "strong":
+            batch[shrinks] //= 2**i
+        usual = one_s * (0.2 * i + (1 if kind == "weak" else 2**-i))
+        steps = [usual * draw.uniform(0.95, 1.05) for _ in range(draw.choice((5, 7, 9)))]
+        steps[draw.randrange(1, len(steps))] *= 3  # a checkpoint was written: why it is the median
+        runs.append({"ranks": first * 2**i, "step_s": [4 * usual, *steps], "seq_len": 2048} | batch)
+    draw.shuffle(runs)
+    return runs
+
+
+def _worst(replies: list[dict], tables: list[list[dict]], right: Callable[[list[dict]], dict]) -> float:
+    """The largest relative error, infinite where ranks are missing or too many, or where one is not a number."""
+    worst = 0.0
+    for reply, runs in zip(replies, tables, strict=True):
+        due = right(runs)
+        if due.keys() != reply.keys() or not all(map(isfinite, reply.values())):
+            return inf
+        worst = max([worst, *(abs(reply[n] / due[n] - 1) for n in due)])
+    return worst
+
+
+def _cause(kind: str, replies: list[dict], tables: list[list[dict]]) -> str:
+    for words, mistaken in _MISTAKES.items():
+        if _worst(replies, tables, mistaken) <= CLOSE:
+            return f"{kind} scaling: {words}."
+    if any(truth(runs).keys() != reply.keys() for reply, runs in zip(replies, tables, strict=True)):
+        return f"{kind} scaling: there must be one efficiency for each number of ranks in the table."
+    if not all(isfinite(e) for reply in replies for e in reply.values()):
+        return f"{kind} scaling: an efficiency is not a finite number."
+    return f"{kind} scaling: the efficiency is wrong, and not by one of the usual mistakes."
+
+
+def _speedup(runs: list[dict]) -> dict[str, float]:
+    fewest = min(r["ranks"] for r in runs)
+    return {n: e * int(n) / fewest for n, e in truth(runs).items()}
+
+
+def _over_n(runs: list[dict]) -> dict[str, float]:
+    """Divided by N, though the yardstick has more ranks than one."""
+    fewest = min(r["ranks"] for r in runs)
+    return {n: e / fewest for n, e in truth(runs).items()}
+
+
+_MISTAKES = {
+    "step times alone are compared; but the ranks' batches are not equal": lambda runs: truth(
+        runs, tokens=lambda r: r["ranks"]
+    ),
+    "a rank's tokens are taken for the tokens of all": lambda runs: truth(
+        runs, tokens=lambda r: _tokens(r) / r["ranks"]
+    ),
+    "every run is taken to consume the same tokens, as in strong scaling": lambda runs: truth(runs, tokens=lambda r: 1),
+    "accumulation is left out of the tokens": lambda runs: truth(runs, tokens=lambda r: _tokens(r) / r["accumulation"]),
+    "that is the speedup, not yet divided by the ranks": _speedup,
+    "divided by N, though the run with the fewest ranks has more than one": _over_n,
+    "the warm-up step is counted": lambda runs: truth(runs, skip=0),
+    "the mean of the step times, which one slow step spoils": lambda runs: truth(runs, summary=mean),
+    "the mean of all step times, the warm-up included": lambda runs: truth(runs, summary=mean, skip=0),
+}

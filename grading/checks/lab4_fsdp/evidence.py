@@ -1,0 +1,153 @@
+"""What a step holds, sends and computes: three judgements of the same account, taken on the ranks. What is due comes
+from the formulas of shardlab.measure.strategies, and the cause of a failure in their words."""
+
+from collections.abc import Iterable
+from functools import cache
+
+import torch
+
+from grading.checks.lab4_fsdp import drills
+from grading.session import Session
+from grading.verdict import Verdict
+from shardlab.measure.probes import Evidence, Sent
+from shardlab.measure.promises import failures
+from shardlab.measure.strategies import Expected, units_of
+from shardlab.model import Transformer
+from shardlab.tier import TIERS
+
+MIB = 2**20
+# What is promised, and what it means for the student that it is broken
+STATES = {
+    "parameters_sharded": "the parameters are not sharded",
+    "gradients_sharded": "the gradients are not sharded",
+    "optimizer_states_sharded": "the optimizer holds more than its share",
+    "nothing_else_held": "something besides the states is kept, such as a copy of weights",
+}
+UNITS = {
+    "freed_after_use": "units are not freed after use",
+    "few_units_at_once": "too much is whole at a time",
+    "gradients_reduced": "not all gradients are reduced",
+    "wire_bytes": "more is sent than FULL_SHARD needs",
+}
+FEW_ELEMENTS = 16  # a collective this small is a count or a checksum
+SPARE_MESSAGES = 1
+ROUNDING = 0.01  # a reentrant checkpoint computes exactly one forward again
+LEAST_DROPPED = 0.25  # of the activations that a plain step holds at most
+
+
+def judge_sharded(s: Session, check: str, points: float) -> Verdict:
+    """What a rank keeps: of every state 1/N, and nothing besides."""
+    replies, expected = _account(s, check, 1), _expected(s.tier.name, 1)
+    found, e = _worst(replies, expected, STATES)
+    figures = {
+        f"{name.replace('_', ' ')} between steps": (_mib(e.held["between"][name]), _mib(due))
+        for name, due in (("parameters", expected.parameters), ("optimizer_states", expected.optimizer_states))
+    }
+    if found:
+        return Verdict(check, 0, points, _in_words(found, STATES), "", figures)
+    if not all(r["torchs"] for r in replies):
+        return Verdict(check, 0, points, "no module is a unit of torch's FSDP: this lab is about torch's own engine.")
+    cause = f"each rank keeps a {s.tier.world_size}th of parameters, gradients and optimizer states, and nothing else."
+    return Verdict(check, points, points, cause, "", figures)
+
+
+def judge_units(s: Session, check: str, points: float) -> Verdict:
+    """What is whole at a time, and in how many messages it comes and goes."""
+    expected = _expected(s.tier.name, 1)
+    found, e = _worst(_account(s, check, 1), expected, UNITS)
+    n_units, gathers, reduces = len(expected.units), _count(e, "all_gather"), _count(e, "reduce_scatter")
+    due = {"all_gather": 2 * n_units - 1, "reduce_scatter": n_units}
+    figures = {
+        "all_gathers in a step": (f"{gathers}", f"{due['all_gather'] + SPARE_MESSAGES}"),
+        "reduce_scatters in a step": (f"{reduces}", f"{due['reduce_scatter'] + SPARE_MESSAGES}"),
+        "whole parameters and gradients at once": (_mib(e.peak["unsharded"]), _mib(expected.unsharded_peak)),
+    }
+    if gathers > due["all_gather"] + SPARE_MESSAGES or reduces > due["reduce_scatter"] + SPARE_MESSAGES:
+        cause = (
+            f"{gathers} all_gathers and {reduces} reduce_scatters, where {due['all_gather']} and "
+            f"{due['reduce_scatter']} would do: the units are too small, or gathered too often."
+        )
+        return Verdict(check, 0, points, cause, "", figures)
+    if not gathers or not reduces:
+        return Verdict(check, 0, points, "nothing is gathered or reduce_scattered: nothing is in units.", "", figures)
+    if gathers == reduces == 1:
+        cause = "the whole model is one unit: all of it is gathered at the start, and stays until backward is through."
+        return Verdict(check, 0, points, cause, "", figures)
+    if found:
+        return Verdict(check, 0, points, _in_words(found, UNITS), "", figures)
+    cause = "one block is whole at a time, or two; each is gathered for forward and for backward, and freed."
+    return Verdict(check, points, points, cause, "", figures)
+
+
+def judge_recompute(s: Session, check: str, points: float) -> Verdict:
+    """What checkpointing costs: FLOPs and messages beside those of the same model without. It must be sharded, too."""
+    replies, expected = _account(s, check, 2), _expected(s.tier.name, 2)
+    plain = s.order_reference("account", tier=s.tier.name, seed=s.seed, depth=2)[0]
+    again = max(r["flops"] for r in replies) - plain["flops"]
+    forward = _forward_of_blocks(s.tier.name, plain["flops"])
+    e, base = (_evidence(r) for r in (replies[0], plain))
+    gathers, due = _count(e, "all_gather"), _count(base, "all_gather")
+    kept, bar = e.peak["activations"], (1 - LEAST_DROPPED) * base.peak["activations"]
+    figures = {
+        "computed again, in forwards of all blocks": (f"{again / forward:.2f}", "1"),
+        "all_gathers in a step": (f"{gathers}", f"{due + SPARE_MESSAGES}"),
+        "most activations at once": (_mib(kept), _mib(bar)),
+    }
+    if kept > bar:
+        cause = "the activations are all kept, as without checkpointing: no block is recomputed."
+    elif again > forward * (1 + ROUNDING):
+        cause = f"{again / forward:.2f} forwards of all blocks are computed again: something is recomputed twice."
+    elif gathers > due + SPARE_MESSAGES:
+        cause = f"{gathers} all_gathers where {due} would do: recomputation gathers its block once more."
+    elif found := _worst(replies, expected, STATES | UNITS)[0]:
+        cause = f"it is not sharded as in part 2: {_in_words(found, STATES | UNITS)}"
+    elif not all(r["torchs"] for r in replies):
+        cause = "no module is a unit of torch's FSDP: this lab is about torch's own engine."
+    else:
+        cause = "activations are dropped, and cost at most one more forward of the blocks, and no message."
+        return Verdict(check, points, points, cause, "", figures)
+    return Verdict(check, 0, points, cause, "", figures)
+
+
+def _account(s: Session, check: str, depth: int) -> list[dict]:
+    return s.order(check, "account", tier=s.tier.name, seed=s.seed, depth=depth)
+
+
+def _worst(replies: list[dict], expected: Expected, names: Iterable[str]) -> tuple[dict[str, str], Evidence]:
+    """Of the first rank that breaks one of these promises: what is broken, in this order; else none, of rank 0."""
+    for reply in replies:
+        broken = failures(_evidence(reply), expected)
+        if found := {name: broken[name] for name in names if name in broken}:
+            return found, _evidence(reply)
+    return {}, _evidence(replies[0])
+
+
+def _in_words(found: dict[str, str], meanings: dict[str, str]) -> str:
+    name = next(iter(found))
+    return f"{meanings[name]}: {found[name]}."
+
+
+def _evidence(reply: dict) -> Evidence:
+    e = reply["evidence"]
+    return Evidence(**e | {name: tuple(Sent(**s) for s in e[name]) for name in ("sent", "sent_in_no_sync")})
+
+
+def _count(e: Evidence, kind: str) -> int:
+    return sum(s.kind == kind and s.elements > FEW_ELEMENTS for s in e.sent)
+
+
+@cache
+def _expected(tier: str, depth: int) -> Expected:
+    with torch.device("meta"):
+        model = Transformer(drills.config_of(TIERS[tier], depth))
+    return Expected("FULL_SHARD", units_of(model, model.blocks), TIERS[tier].world_size)
+
+
+def _forward_of_blocks(tier: str, step_flops: int) -> float:
+    """A step is three forwards: a product has two more in backward. What is not the blocks' is the output layer."""
+    t = TIERS[tier]
+    return step_flops / 3 - 2 * t.micro_batch * t.seq_len * t.model.dim * t.model.vocab_size
+
+
+def _mib(n_bytes: float) -> str:
+    return f"{n_bytes / MIB:.2f} MiB"

@@ -1,0 +1,20 @@
+"""The checks of lab 4, in the order of the notebook."""
+
+from grading.checks.lab4_fsdp import budget, depth, drills, efficiency, evidence, offload, price, speed
+from grading.session import Check
+
+DRILLS = drills.__name__
+pace = budget.reference_losses
+
+CHECKS = {
+    "lab4.depth": Check(2, depth.judge),
+    "lab4.fits": Check(3, budget.judge_fits),
+    "lab4.sharded": Check(3, evidence.judge_sharded),
+    "lab4.units": Check(3, evidence.judge_units),
+    "lab4.speed": Check(2, speed.judge, timed=True),
+    "lab4.larger": Check(3, budget.judge_larger),
+    "lab4.recompute": Check(3, evidence.judge_recompute),
+    "lab4.offload": Check(3, offload.judge),
+    "lab4.price": Check(3, price.judge),
+    "lab4.efficiency": Check(2, efficiency.judge),
+}

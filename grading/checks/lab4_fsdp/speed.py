@@ -1,0 +1,48 @@
+"""How long is a step where messages cost something? Computing is slept, the network simulated; in turn with FSDP2 by
+block."""
+
+from functools import cache
+
+import torch
+
+from grading.checks.lab4_fsdp import drills
+from grading.race import race, race_verdict
+from grading.session import Session
+from grading.verdict import Verdict
+from shardlab.model import Transformer, preset
+
+SLOWEST = 1.2  # times the step of FSDP2 by block
+RANKS = 4
+ROUNDS = 9, 12
+PROOF_TOLERANCE = 1e-3
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    network = {"network": drills.LAP_NETWORK, "world_size": RANKS, "device": "cpu"}
+    result = race(s, check, "laps", bar=SLOWEST, proof=_right_gradients, rounds=ROUNDS, **network)
+    return race_verdict(
+        check,
+        points,
+        result,
+        SLOWEST,
+        beside="that of one unit a block",
+        fast="messages hide behind computing, as they can.",
+        slow="a step takes {ratio:.1f} times as long as with one unit a block: too many messages, or none hidden.",
+        idle="the timed steps did not compute sharded gradients, or wrong ones: see lab4.fits and lab4.sharded.",
+    )
+
+
+def _right_gradients(seed: int, replies: list[dict]) -> bool:
+    """Squares of the shards, added up over ranks: each gradient once."""
+    found, right = sum(r["squares"] for r in replies), _squares(seed, len(replies))
+    return abs(found / right - 1) <= PROOF_TOLERANCE
+
+
+@cache
+def _squares(seed: int, world_size: int) -> float:
+    torch.manual_seed(0)
+    model = Transformer(preset("1M", n_layers=drills.LAP_BLOCKS))
+    for rank in range(world_size):
+        loss = model(*drills.lap_batch(seed, rank, world_size))
+        (loss / world_size).backward()
+    return sum(p.grad.double().square().sum().item() for p in model.parameters())

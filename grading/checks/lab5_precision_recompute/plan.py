@@ -1,0 +1,84 @@
+"""Part 2: does each plan fit its budget, and how many FLOPs more than the fewest does it take?"""
+
+import random
+
+from grading.checks.lab5_precision_recompute.reference import WAYS, Blocks, best_plan, flops_of, peak_of
+from grading.session import Session
+from grading.verdict import Verdict
+
+N_BLOCKS = (6, 6, 7, 8, 9, 24, 24)
+FEWEST, NEARLY = 1.001, 1.1  # of each case for 3 points, of all together for 2
+SHARES = 1.0, 2 / 3, 1 / 3  # of the points
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    draw = random.Random(s.seed)
+    cases = [_case(draw, n) for n in N_BLOCKS] + [_hopeless(draw)]
+    plans = s.order(check, "choose", world_size=1, device="cpu", instances=cases)[0]
+    for (blocks, budget), plan in zip(cases, plans, strict=True):
+        if cause := _does_not_fit(blocks, budget, plan):
+            return Verdict(check, 0, points, cause)
+    pairs = [(flops_of(p, b), flops_of(best_plan(b, n), b)) for (b, n), p in zip(cases, plans, strict=True) if p]
+    worst, together = max(m / b for m, b in pairs), sum(m for m, _ in pairs) / sum(b for _, b in pairs)
+    figures = {
+        "FLOPs over the fewest, worst case": (f"{worst:.3f}", f"{FEWEST}"),
+        "FLOPs over the fewest, all cases together": (f"{together:.3f}", f"{NEARLY}, for two points"),
+    }
+    full, nearly = worst <= FEWEST, together <= NEARLY
+    share = SHARES[0 if full else 1 if nearly else 2]
+    return Verdict(check, share * points, points, _words(cases, plans, full, nearly), "", figures)
+
+
+def _words(cases: list, plans: list, full: bool, nearly: bool) -> str:
+    if full:
+        return "no plan that fits takes fewer FLOPs."
+    if all(p is None or set(p) == {"full"} for p in plans):
+        return "every plan fits, but each block is recomputed in full whatever the budget: most budgets have room."
+    b, n, p = max(
+        ((b, n, p) for (b, n), p in zip(cases, plans, strict=True) if p),
+        key=lambda case: flops_of(case[2], case[0]) / flops_of(best_plan(case[0], case[1]), case[0]),
+    )
+    return (
+        f"every plan fits{', nearly at the fewest FLOPs' if nearly else ''}, but for {len(b)} blocks and {n:,} bytes "
+        f"yours recomputes {flops_of(p, b):,} FLOPs where {flops_of(best_plan(b, n), b):,} would do; it peaks at "
+        f"{peak_of(p, b):,} bytes."
+    )
+
+
+def _does_not_fit(blocks: Blocks, budget: int, plan: list[str] | None) -> str:
+    if best_plan(blocks, budget) is None:
+        return "" if plan is None else f"no plan fits in {budget:,} bytes here, and yours is not None."
+    if plan is None:
+        return f"there is a plan for {len(blocks)} blocks that fits in {budget:,} bytes, and yours is None."
+    if not isinstance(plan, list) or len(plan) != len(blocks) or any(way not in WAYS for way in plan):
+        return f"a plan is a list with one of {', '.join(WAYS)} for each of {len(blocks)} blocks; yours is {plan}."
+    peak = peak_of(plan, blocks)
+    if peak <= budget:
+        return ""
+    if sum(block[way][0] for way, block in zip(plan, blocks, strict=True)) <= budget:
+        return (
+            f"what your plan holds for {len(blocks)} blocks is within {budget:,} bytes, its peak of {peak:,} is not: "
+            "a block that goes backward is there whole, beside what earlier blocks hold."
+        )
+    return f"your plan for {len(blocks)} blocks has a peak of {peak:,} bytes, and the budget is {budget:,}."
+
+
+def _case(draw: random.Random, n_blocks: int) -> tuple[Blocks, int]:
+    """Blocks of uneven sizes and prices, and a budget between the least possible peak and that of keeping all."""
+    blocks = [_block(draw) for _ in range(n_blocks)]
+    low, high = (peak_of([way] * n_blocks, blocks) for way in ("full", "keep"))
+    return blocks, int(low + draw.uniform(0.05, 0.5) * (high - low))
+
+
+def _hopeless(draw: random.Random) -> tuple[Blocks, int]:
+    """A budget that each block alone would fit in, and all together do not, however much is recomputed."""
+    blocks = sorted((_block(draw) for _ in range(8)), key=lambda block: block["keep"][0])
+    return blocks, (blocks[-1]["keep"][0] + peak_of(["full"] * 8, blocks)) // 2
+
+
+def _block(draw: random.Random) -> dict[str, tuple[int, int]]:
+    unit, flops = 4096, draw.randint(200, 4000) * 1_000_000
+    kept = draw.randint(100, 1000)
+    selective, full = int(kept * draw.uniform(0.15, 0.6)), int(kept * draw.uniform(0.01, 0.1)) + 1
+    cheap = int(flops * draw.uniform(0.02, 0.5))
+    return {"keep": (kept * unit, 0), "selective": (selective * unit, cheap), "full": (full * unit, flops)}

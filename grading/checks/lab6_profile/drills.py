@@ -1,0 +1,201 @@
+"""What runs on the ranks. An answer of part 2 is (build, train_step); of part 1, a function of a trace's events.
+
+Where time matters the network is simulated and computation is slept; what is held and sent is the same without.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn.functional import pad
+
+from grading.projections import project
+from grading.race import serve_laps
+from shardlab.measure.memory import MemoryTracker
+from shardlab.measure.record import record_timeline
+from shardlab.measure.traffic import record_traffic
+from shardlab.model import ModelConfig, Transformer
+from shardlab.simulate import computation
+
+WORLD_SIZE = 4
+SLOW_LINK = "5 MB/s, 1 ms"
+SLEPT_S = 0.010  # a block's forward; its backward takes twice that
+N_LAYERS, N_MICRO_BATCHES = 4, 4
+FIGURES = ("computes", "all_gather", "reduce_scatter", "rest", "hidden", "unit")  # of read_step
+BUDGETS = {"peak_bytes": 2_200_000, "kept_bytes": 440_000, "messages": 45, "sent_bytes": 5_700_000}  # on all tiers
+
+
+def make_model(seed: int, n_layers: int, forward_s: float = 0.0) -> Transformer:
+    torch.manual_seed(seed)
+    model = Transformer(ModelConfig(128, 64, n_layers, n_heads=4, n_kv_heads=2, hidden_dim=192, max_seq_len=64))
+    if forward_s:
+        for i, block in enumerate(model.blocks):
+            computation.sleep_in(block, forward_s, name=f"blocks.{i}")
+    return model
+
+
+def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    """Linear in the gradients, so that a wrong factor shows."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def batches(seed: int, step: int, rank: int, count: int) -> list[tuple[Tensor, Tensor]]:
+    """One rank's micro-batches of a step: of one sequence each."""
+    draw = torch.Generator().manual_seed((seed * 100 + step) * 100 + rank)
+    return [tuple(torch.randint(0, 128, (2, 1, 8), generator=draw)) for _ in range(count)]
+
+
+def prepare(implementation, model: nn.Module):
+    """The student's model, an optimizer of it, and a step of the student's; TypeError if it is no FSDP2 model."""
+    if not (isinstance(implementation, tuple) and len(implementation) == 2 and all(map(callable, implementation))):
+        raise TypeError("the answer is a pair of functions: (build, train_step)")
+    build, train_step = implementation
+    model = build(model)
+    if not isinstance(model, FSDPModule):
+        raise TypeError("build(model) must return the model after torch.distributed.fsdp.fully_shard(model)")
+    optimizer = make_optimizer(model)
+
+    def step(n_micro_batches: int, data_seed: int, number: int) -> float:
+        loss = train_step(model, optimizer, batches(data_seed, number, dist.get_rank(), n_micro_batches))
+        return float(loss) if loss is not None else float("nan")
+
+    return model, optimizer, step
+
+
+def steps(implementation, seed: int, n_layers: int, n_micro_batches: int) -> list[dict]:
+    """Loss, and the projected change of the weights, of two steps."""
+    model, _, step = prepare(implementation, make_model(seed, n_layers))
+    found, before = [], whole(model)
+    for number in range(2):
+        loss = step(n_micro_batches, seed, number)
+        after = whole(model)
+        moved = [(name, after[name] - before[name]) for name in after]
+        found.append({"loss": loss, "moved": project(moved, seed)})
+        before = after
+    return found
+
+
+def whole(model: nn.Module) -> dict[str, Tensor]:
+    parts = {name: p.detach() for name, p in model.named_parameters()}
+    return {name: (p.full_tensor() if isinstance(p, DTensor) else p).clone() for name, p in parts.items()}
+
+
+def account(implementation, seed: int) -> dict:
+    """A third step: bytes at the peak and afterwards, and what is sent."""
+    model, forwards = make_model(seed, N_LAYERS), []
+    with MemoryTracker(model) as memory:  # from the beginning: what `build` puts aside is held as well
+        model, optimizer, step = prepare(implementation, model)
+        for number in range(2):
+            step(N_MICRO_BATCHES, seed, number)
+        optimizer.zero_grad()
+        began_s = memory.timeline()[-1][0]
+        for block in model.blocks:
+            block.register_forward_hook(lambda *_: forwards.append(1))
+        with record_traffic() as traffic:
+            step(N_MICRO_BATCHES, seed, 2)
+        optimizer.zero_grad()
+    held = [by_category for seconds, by_category in memory.timeline() if seconds >= began_s]
+    return {
+        "peak": max(held, key=lambda by_category: sum(by_category.values())),
+        "kept": held[-1],
+        "kinds": dict(traffic.kinds()),
+        "sent": traffic.sent_bytes(),
+        "forwards": len(forwards),
+        "units": sum(isinstance(m, FSDPModule) for m in model.modules()),
+    }
+
+
+def asked(implementation, seed: int) -> dict:
+    """Of a second step: when each all_gather was asked for, and when each block computed."""
+    model, _, step = prepare(implementation, make_model(seed, N_LAYERS, SLEPT_S))
+    step(N_MICRO_BATCHES, seed, 0)
+    computation.clear()
+    with record_timeline(model) as recording:
+        step(N_MICRO_BATCHES, seed, 1)
+    gathers = [s for s in recording.timeline.lane("link") if s.name == "all_gather"]
+    return {
+        "gathers": [[s.unit, s.issued_s] for s in gathers],
+        "computed": [[c.name, c.kind, c.started_s] for c in computation.computations()],
+    }
+
+
+def laps(implementation, address: str) -> None:
+    """A step a lap, always from the same weights, and how they moved as the proof of it."""
+    model, optimizer, step = prepare(implementation, make_model(0, N_LAYERS, SLEPT_S))
+    begin = [p.detach().clone() for p in model.parameters()]
+
+    def lap(order: dict) -> dict:
+        computation.clear()
+        loss = step(N_MICRO_BATCHES, order["seed"], 0)
+        slept = [c.kind for c in computation.computations() if c.finished_s - c.started_s > SLEPT_S / 2]
+        with torch.no_grad():
+            moved = {n: p - b for (n, p), b in zip(model.named_parameters(), begin, strict=True)}
+            proof = {name: wave_of(t, order["seed"]) for name, t in moved.items()}
+            for p, b in zip(model.parameters(), begin, strict=True):
+                p.copy_(b)
+        optimizer.state.clear()
+        return {"loss": loss, "moved": proof, "slept": [slept.count("forward"), slept.count("backward")]}
+
+    serve_laps(address, lap)
+
+
+def wave_of(t: Tensor, seed: int) -> float:
+    """This rank's share of the product of the whole tensor with a cosine: all ranks' together are the whole's.
+
+    Without a message: those would cost the simulated network's time.
+    """
+    frequency = 0.1 + (seed % 9973) / 9973
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    if isinstance(t, DTensor):
+        if t.placements != (Shard(0),):
+            return float("nan")  # no shard of all ranks: lab6.memory says so
+        rows = -(-t.shape[0] // t.device_mesh.size())
+        local = t.to_local()
+        local = pad(local.flatten(1) if local.ndim > 1 else local[:, None], (0, 0, 0, rows - len(local)))
+        start = rank * rows * local.shape[1]
+    else:
+        local, start = t, 0
+    flat = local.flatten()
+    return float(torch.cos(frequency * torch.arange(start, start + flat.numel())) @ flat)
+
+
+def read(implementation, traces: list[dict]) -> list[dict]:
+    """What the student's function finds in each trace, as plain numbers and words."""
+    return [_plain(implementation(trace["events"], trace["rank"], trace["step"])) for trace in traces]
+
+
+def _plain(found) -> dict:
+    if not isinstance(found, dict):
+        raise TypeError(f"read_step must return a dictionary, not {type(found).__name__}")
+    return {k: str(v) if k == "unit" else float(v) for k, v in found.items() if k in FIGURES}
+
+
+# ------------------------------------------------------------------------------------------------------- the reference
+
+
+def build(model: nn.Module) -> nn.Module:
+    for block in model.blocks:
+        fully_shard(block, reshard_after_forward=False)
+    fully_shard(model, reshard_after_forward=False)
+    units = [model, *model.blocks]
+    for unit, following in zip(units, units[1:], strict=False):
+        unit.set_modules_to_forward_prefetch([following])
+    return model
+
+
+def train_step(model, optimizer, micro_batches) -> float:
+    """Whole parameters stay through the step; each micro-batch's gradients are reduced at once."""
+    optimizer.zero_grad()
+    total = 0.0
+    for i, (tokens, targets) in enumerate(micro_batches):
+        model.set_reshard_after_backward(i == len(micro_batches) - 1)
+        loss = model(tokens, targets) / len(micro_batches)
+        loss.backward()
+        total += loss.detach()
+    optimizer.step()
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+REFERENCE = {drill: (build, train_step) for drill in ("steps", "account", "asked", "laps")}

@@ -1,0 +1,72 @@
+"""Part 1: is the trace read right? On drawn traces; where it is not, the usual mistakes are tried on them as well."""
+
+import math
+from functools import cache
+
+from grading.checks.lab6_profile import mistakes
+from grading.checks.lab6_profile.mistakes import N_PLAIN, TOLERANCE
+from grading.checks.lab6_profile.traces import SHARES, draw_trace, figures_of
+from grading.session import Session
+from grading.verdict import Verdict
+
+N_CROWDED = 5
+
+
+def judge_shares(s: Session, check: str, points: float) -> Verdict:
+    """Full points for all traces, half where it is right as long as collectives take turns inside the step."""
+    drawn = traces(s.seed)
+    found = _found(s, check, drawn)
+    if problem := _problem(found, SHARES):
+        return Verdict(check, 0, points, problem)
+    errors = [max(abs(f[k] - figures_of(t)[k]) for k in SHARES) for f, t in zip(found, drawn, strict=True)]
+    figures = {
+        "worst share, collectives in turn": (f"off by {max(errors[:N_PLAIN]):.3f}", f"{TOLERANCE:g}"),
+        "worst share, all traces": (f"off by {max(errors):.3f}", f"{TOLERANCE:g}"),
+    }
+    if max(errors) <= TOLERANCE:
+        return Verdict(check, points, points, "every moment of every step is where it belongs.", "", figures)
+    half = max(errors[:N_PLAIN]) <= TOLERANCE
+    cause = mistakes.of_shares(found, drawn)
+    if half:
+        cause = f"right where collectives take turns inside the step, and not where they don't: {cause}"
+    return Verdict(check, points / 2 if half else 0, points, cause, "", figures)
+
+
+def judge_hidden(s: Session, check: str, points: float) -> Verdict:
+    """Half the points for the hidden share, half for the unit."""
+    drawn = traces(s.seed)
+    found = _found(s, check, drawn)
+    if problem := _problem(found, ("hidden", "unit")):
+        return Verdict(check, 0, points, problem)
+    right = [figures_of(t) for t in drawn]
+    error = max(abs(f["hidden"] - r["hidden"]) for f, r in zip(found, right, strict=True))
+    units = sum(f["unit"] == r["unit"] for f, r in zip(found, right, strict=True))
+    figures = {
+        "hidden": (f"off by {error:.3f}", f"{TOLERANCE:g}"),
+        "unit": (f"right in {units} of {len(drawn)} traces", f"{len(drawn)}"),
+    }
+    earned = points / 2 * ((error <= TOLERANCE) + (units == len(drawn)))
+    cause = "what is hidden, and who is waited for, is told right."
+    if units < len(drawn):
+        cause = mistakes.of_unit(found, drawn)
+    elif error > TOLERANCE:
+        cause = mistakes.of_hidden(found, drawn)
+    return Verdict(check, earned, points, cause, "", figures)
+
+
+@cache
+def traces(seed: int) -> list[dict]:
+    return [draw_trace(seed * 10 + i, plain=i < N_PLAIN) for i in range(N_PLAIN + N_CROWDED)]
+
+
+def _found(s: Session, check: str, drawn: list[dict]) -> list[dict]:
+    return s.order(check, "read", world_size=1, device="cpu", traces=drawn)[0]
+
+
+def _problem(found: list[dict], keys: tuple[str, ...]) -> str:
+    missing = [k for k in keys if any(k not in f for f in found)]
+    if missing:
+        return f"read_step's dictionary has no {', '.join(map(repr, missing))}."
+    if any(not math.isfinite(f[k]) for f in found for k in keys if k != "unit"):
+        return "a figure is not finite."
+    return ""

@@ -1,0 +1,75 @@
+"""How fast is a step? In turn with a repaired program of ours, on the same simulated network."""
+
+from functools import cache
+
+import torch
+
+from grading.checks.lab6_profile import drills
+from grading.projections import distance
+from grading.race import race
+from grading.session import Session
+from grading.verdict import Verdict
+from shardlab.measure.throughput import Comparison
+
+SLOWEST, SLOWEST_FOR_HALF = 1.2, 1.55  # times the reference's step
+LAPS = (8, 8, 8)  # eight pairs are the fewest for 99 %; a lap is a second, mostly slept, and laps are alike
+PROOF_TOLERANCE = 0.02
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    place = {"world_size": drills.WORLD_SIZE, "device": "cpu", "network": drills.SLOW_LINK}
+    seen: list[str] = []
+
+    def proof(seed: int, replies: list[dict]) -> bool:
+        seen.append(not_done(seed, replies))
+        return not seen[-1]
+
+    result = race(s, check, "laps", bar=SLOWEST, lower_bars=(SLOWEST_FOR_HALF,), proof=proof, rounds=LAPS, **place)
+    if result is None:
+        return Verdict(check, 0, points, f"the timed steps did not do their work: {seen[-1]}")
+    return verdict_of(check, points, result)
+
+
+def verdict_of(check: str, points: float, result: Comparison) -> Verdict:
+    """Full points below the bar, half below the other, and no decision where the interval holds the one that counts."""
+    allowed = f"{SLOWEST:g}; {SLOWEST_FOR_HALF:g} for half the points"
+    interval = f"{result.ratio:.2f} ({result.low:.2f} to {result.high:.2f}, {result.pairs} pairs)"
+    figures = {"step time over the repaired program's": (interval, allowed)}
+    if result.high <= SLOWEST:
+        return Verdict(check, points, points, "as fast as is asked.", "", figures)
+    if result.low <= SLOWEST or result.low <= SLOWEST_FOR_HALF < result.high:
+        return Verdict(check, 0, points, "the machine was too noisy to tell; ask again.", "", figures, True)
+    half = result.high <= SLOWEST_FOR_HALF
+    cause = f"a step takes {result.ratio:.2f} times as long as it could within these budgets: " + (
+        "half way. What does the link still carry in every micro-batch that it need not?"
+        if half
+        else "read its trace, and see lab6.messages and lab6.prefetch."
+    )
+    return Verdict(check, points / 2 if half else 0, points, cause, "", figures)
+
+
+def not_done(seed: int, replies: list[dict]) -> str:
+    """What is wrong with a lap's work; "" for nothing."""
+    due = drills.N_LAYERS * drills.N_MICRO_BATCHES
+    for phase, name in enumerate(("forwards", "backwards")):
+        count = min(r["slept"][phase] for r in replies)
+        if count < due:
+            return f"{count} {name} of blocks computed, and a step has {due}."
+    mine = torch.tensor([sum(r["moved"][name] for r in replies) for name in sorted(replies[0]["moved"])])
+    if distance(mine.double(), moves(seed)) > PROOF_TOLERANCE:
+        return "the weights did not move as they should: see lab6.same and lab6.memory."
+    return ""
+
+
+@cache
+def moves(seed: int) -> torch.Tensor:
+    """The projected move of the weights in a lap's step, by one process that trains the whole model."""
+    model = drills.make_model(0, drills.N_LAYERS)
+    optimizer, before = drills.make_optimizer(model), drills.whole(model)
+    for rank in range(drills.WORLD_SIZE):
+        for batch in drills.batches(seed, 0, rank, drills.N_MICRO_BATCHES):
+            (model(*batch) / (drills.WORLD_SIZE * drills.N_MICRO_BATCHES)).backward()
+    optimizer.step()
+    after = drills.whole(model)
+    found = {name: drills.wave_of(after[name] - before[name], seed) for name in after}
+    return torch.tensor([found[name] for name in sorted(found)], dtype=torch.float64)

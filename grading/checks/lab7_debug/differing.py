@@ -1,0 +1,64 @@
+"""Part 2, the tool: does it find exactly the tensors of which two ranks hold different bits, and send little?"""
+
+import random
+
+from grading.checks.lab7_debug.tools_run import SHARDED, WHOLE
+from grading.session import Session
+from grading.verdict import Verdict
+
+BYTES_A_TENSOR = 512  # that a rank may put into its collectives
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    """Three searches in hybrid shards: nothing to be found, whole tensors, and whole ones and shards."""
+    figures, problem = {}, ""
+    for name, altered in _searches(s).items():
+        replies = s.order(check, "search", seed=s.seed, altered=altered)
+        due = sorted({a[0] for a in altered})
+        found = [sorted(r["found"]) for r in replies]
+        figures[name] = (", ".join(found[0]) or "none found", ", ".join(due) or "none")
+        put_in, allowed = max(r["bytes"] for r in replies), BYTES_A_TENSOR * replies[0]["tensors"]
+        problem = problem or _problem(name, found, due, altered)
+    figures["put into collectives by a rank"] = (f"{put_in:,d} bytes", f"{allowed:,d} bytes")
+    if problem:
+        return Verdict(check, 0, points, problem, "", figures)
+    if put_in > allowed:
+        cause = f"the names are right, but {put_in:,d} bytes are sent for {replies[0]['tensors']} tensors."
+        return Verdict(check, points / 2, points, cause, "", figures)
+    return Verdict(check, points, points, "every difference is found, and nothing else, for a few bytes.", "", figures)
+
+
+def _searches(s: Session) -> dict[str, list]:
+    """Names, the rank that is to differ, and how. Only a shard that is surely not empty is altered."""
+    draw, n = random.Random(s.seed), s.tier.world_size
+    float_whole = draw.choice(("mean", "frozen"))
+    whole = [[float_whole, draw.randrange(n), "order"], ["mask", draw.randrange(n), "sign"]]
+    whole += [[draw.choice(("count", "scale")), draw.randrange(n), "last bit"]]
+    mixed = [[name, draw.randrange(n), "last bit"] for name in draw.sample(SHARDED, 2)]
+    mixed += [[draw.choice(WHOLE[:4]), draw.randrange(n), "last bit"]]
+    return {"nothing altered": [], "whole tensors altered": whole, "shards altered as well": mixed}
+
+
+def _problem(name: str, found: list[list[str]], due: list[str], altered: list) -> str:
+    if any(f != found[0] for f in found):
+        return f"{name}: the ranks return different lists."
+    extra, missed = sorted(set(found[0]) - set(due)), sorted(set(due) - set(found[0]))
+    if strange := set(extra) - {*SHARDED, *WHOLE}:
+        return f"{name}: the model has no tensor called {min(strange)!r}."
+    if extra and set(extra) <= set(SHARDED):
+        return (
+            f"{name}: said to differ: {', '.join(extra)}. That is sharded, and all ranks that hold the same part of it "
+            "hold the same bits."
+        )
+    if extra:
+        return f"{name}: said to differ: {', '.join(extra)}. That is equal wherever it ought to be."
+    if missed:
+        how = {a[0]: a[2] for a in altered}[missed[0]]
+        words = {
+            "order": "its numbers are in another order on one rank, and their sum is the same",
+            "sign": "a zero of it has become -0.0 on one rank, and `==` doesn't tell",
+            "last bit": "one bit of it is different on one rank",
+        }
+        shard = "; two replicas hold the same shard" if missed[0] in SHARDED else ""
+        return f"{name}: {missed[0]} is not found: {words[how]}{shard}."
+    return ""

@@ -1,0 +1,18 @@
+"""The lab's checks, in the order of the notebook."""
+
+from grading.checks.lab7_debug import diagnose, differing, drills, experts, hang, memory, resume
+from grading.session import Check
+
+DRILLS = drills.__name__
+pace = hang.reference_run
+GIVEN_CELLS = ("broken_training", "broken_experts", "broken_accumulation", "broken_checkpoint")  # what is repaired
+
+CHECKS = {
+    "lab7.diagnose": Check(3, diagnose.judge),
+    "lab7.hang": Check(4, hang.judge),
+    "lab7.differing": Check(3, differing.judge),
+    "lab7.experts": Check(3, experts.judge),
+    "lab7.memory": Check(4, memory.judge),
+    "lab7.resume": Check(3, resume.judge),
+    "lab7.resharding": Check(2, resume.judge_resharding),
+}

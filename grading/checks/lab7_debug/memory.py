@@ -1,0 +1,63 @@
+"""Part 3: do the same numbers come out, in bytes that do not grow, under today's budget and under tomorrow's?"""
+
+from grading.checks.lab7_debug.budgets import BUDGETS
+from grading.projections import distance, vector
+from grading.session import Session
+from grading.verdict import Verdict
+
+LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-3, 2e-2  # AdamW makes much of a rounding where a gradient is next to nothing
+GROWTH_BYTES = 64 << 10  # over the run
+MIB = 2**20
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    """Half of the points for a run that fits today's budget for as long as it likes."""
+    replies, due = s.order(check, "accumulation", seed=s.seed), s.order_reference("accumulation", seed=s.seed)
+    budget = {name: mib * MIB for name, mib in BUDGETS[s.tier.name if s.tier.name in BUDGETS else "cpu"].items()}
+    worst = max(replies, key=lambda r: sum(r["peak"].values()))
+    peak = sum(worst["peak"].values())
+    growth = max(r["after"][-1] - r["after"][1] if len(r["after"]) > 1 else 0 for r in replies)
+    figures = {
+        "peak": (_mib(peak), f"{_mib(budget['tomorrow_mib'])}; {_mib(budget['today_mib'])} for half of the points"),
+        "held after the last step, beyond the second": (_mib(growth), _mib(GROWTH_BYTES)),
+    }
+    cause = _other_numbers(replies, due)
+    if cause:
+        return Verdict(check, 0, points, cause, "", figures)
+    if growth > GROWTH_BYTES:
+        cause = f"{_mib(growth)} more are held after the last step than after the second: any budget ends some day."
+        return Verdict(check, 0, points, cause, "", figures)
+    if peak <= budget["tomorrow_mib"]:
+        return Verdict(check, points, points, "the same numbers, within tomorrow's budget, at every step.", "", figures)
+    ours = due[0]["peak"]
+    more = {name: n - ours.get(name, 0) for name, n in worst["peak"].items()}
+    name = max(more, key=more.get)
+    cause = (
+        f"nothing grows, but {_mib(peak)} at the peak are too much for tomorrow's cards. Of {name} there are "
+        f"{_mib(worst['peak'][name])}, {_mib(more[name])} more than need be."
+    )
+    return Verdict(check, points / 2 if peak <= budget["today_mib"] else 0, points, cause, "", figures)
+
+
+def _other_numbers(replies: list[dict], due: list[dict]) -> str:
+    for rank, (mine, right) in enumerate(zip(replies, due, strict=True)):
+        if len(mine["history"]) != len(right["history"]):
+            return f"rank {rank} reports {len(mine['history'])} steps of {len(right['history'])}."
+        for step, ((loss, hits), (loss_due, hits_due)) in enumerate(
+            zip(mine["history"], right["history"], strict=True)
+        ):
+            if not abs(loss / loss_due - 1) <= LOSS_TOLERANCE:
+                return (
+                    f"rank {rank} reports a loss of {loss:.4f} for step {step}, where {loss_due:.4f} is right: another "
+                    "training, on other tokens or with another scale."
+                )
+            if abs(hits - hits_due) > 1:
+                return f"rank {rank} reports {hits:g} tokens predicted right in step {step}, and {hits_due:g} are."
+    off = max(distance(vector(m["weights"]), vector(r["weights"])) for m, r in zip(replies, due, strict=True))
+    if off > WEIGHT_TOLERANCE:
+        return f"the losses are right, but the weights at the end are not ({off:.1e} apart)."
+    return ""
+
+
+def _mib(n_bytes: float) -> str:
+    return f"{n_bytes / MIB:.2f} MiB"

@@ -1,0 +1,165 @@
+"""Lab 8 on the ranks: the submission gets a model and a job, and what its step computes, holds and sends is seen."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from grading.checks.lab8_capstone.job import BUDGETS as BUDGETS
+from grading.checks.lab8_capstone.job import RANKS, SEQ_LEN, SEQUENCES, Job, build_model, job_of
+from grading.checks.lab8_capstone.planner import Choice
+from grading.projections import project
+from grading.race import serve_laps
+from shardlab.data import batch
+from shardlab.measure.memory import MemoryTracker
+from shardlab.measure.traffic import record_traffic
+from shardlab.simulate import computation, interconnect
+from shardlab.simulate.streams import run_ahead
+
+LEARNING_RATE, MOMENTUM = 0.1, 0.9
+STEPS = 3
+NO_TIME = {"launch_s": 0.0, "sequence_s": 0.0}
+WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.", "module.")
+
+
+def follow(model: nn.Module, job: Job, choice: Choice):
+    """The reference line: what the planner chose, as a program."""
+    shape = (RANKS // choice.shards, choice.shards)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+    mesh = mesh["shard"] if choice.shards == RANKS else mesh
+    for i, block in enumerate(model.blocks, 1):
+        if choice.recompute_every and i % choice.recompute_every == 0:
+            model.blocks[i - 1] = checkpoint_wrapper(block)
+        fully_shard(model.blocks[i - 1], mesh=mesh, reshard_after_forward=choice.reshard)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+
+    def train_step(tokens, targets):
+        parts = [*zip(tokens.split(choice.micro_batch), targets.split(choice.micro_batch), strict=True)]
+        for i, part in enumerate(parts, 1):
+            model.set_requires_gradient_sync(i == len(parts) or not choice.reduce_once)
+            (model(*part) / len(parts)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return train_step
+
+
+def sequences(seed: int, step: int, rank: int, world_size: int = RANKS):
+    """One rank's part of a step's batch; of one rank among one, all of it."""
+    return batch(seed, step, rank, world_size, global_batch=SEQUENCES * RANKS, seq_len=SEQ_LEN)
+
+
+def weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """By the names that they had before anything was wrapped."""
+    found = []
+    for name, p in model.named_parameters():
+        for wrapper in WRAPPERS:
+            name = name.replace(wrapper, "")
+        found.append((name, p))
+    return sorted(found, key=lambda entry: entry[0])
+
+
+def account(implementation, seed: int, facts: dict) -> dict:
+    """After some steps: the weights, projected; the peak of the last one, and what it put on this node's card.
+
+    On no simulated network, and nothing is slept: what is held must not depend on when a message arrives.
+    """
+    job, rank = job_of(facts), dist.get_rank()
+    model = build_model(job_of(facts | NO_TIME), seed)
+    train_step = _configured(implementation(model, job))
+    *before, last = [sequences(seed, step, rank) for step in range(STEPS)]
+    for data in before:
+        train_step(*data)
+    computation.clear()
+    with MemoryTracker(model) as memory, record_traffic() as traffic:
+        train_step(*last)
+    return {
+        "weights": project(weights(model), seed),
+        "peak_bytes": memory.peak.peak_bytes,
+        "peak": memory.peak.by_category(),
+        "where": memory.peak.where,
+        "link_bytes": sum(_leaves_the_node(c, job) for c in traffic.collectives),
+        "collectives": dict(traffic.kinds()),
+        "computations": len(computation.computations()),
+        "reduced_bytes": sum(max(c.input_bytes, c.output_bytes) for c in traffic.collectives if "reduce" in c.kind),
+    }
+
+
+def _configured(train_step):
+    if not callable(train_step):
+        raise TypeError(f"configure(model, job) has to return train_step, a function, and returned {train_step!r:.80}")
+    return train_step
+
+
+def line(implementation, facts: dict, choice: dict) -> dict:
+    """What the second step of the reference line puts on this node's card."""
+    job, rank = job_of(facts), dist.get_rank()
+    train_step = implementation(build_model(job_of(facts | NO_TIME), 0), job, Choice(**choice))
+    train_step(*sequences(0, 0, rank))
+    with record_traffic() as traffic:
+        train_step(*sequences(0, 1, rank))
+    return {"link_bytes": sum(_leaves_the_node(c, job) for c in traffic.collectives)}
+
+
+def _leaves_the_node(c, job: Job) -> float:
+    """This rank's part of what a collective puts on the card of its node."""
+    network, ranks = job.network, dist.get_process_group_ranks(_resolve_process_group(c.group))
+    node = network.node(dist.get_rank())
+    if c.kind in ("send", "recv"):
+        return float(c.input_bytes)  # wherever to: the statement says so
+    load = network.bytes_by_link(c.kind, max(c.input_bytes, c.output_bytes), ranks)
+    return load.get(("card", (node, 0), "out"), 0.0) / sum(network.node(r) == node for r in ranks)
+
+
+def laps(implementation, facts: dict, choice: dict, address: str) -> None:
+    """A step a lap. Its proof are two small weights, which depend on every step so far and on all sequences of it, what
+    it computed and for how long, and the gradients that went over the simulated network."""
+    job, rank, seeds = job_of(facts), dist.get_rank(), []
+    model = build_model(job, 0)
+    reference = {"choice": Choice(**choice)} if implementation is follow else {}
+    train_step = implementation(model, job, **reference)
+
+    def lap(order: dict) -> dict:
+        seeds.append(order["seed"])
+        data = sequences(seeds[-1], 0, rank)
+        computation.clear()
+        interconnect.clear()
+        with run_ahead():  # the host queues its work and goes on, as with a GPU
+            train_step(*data)
+        return {
+            "seeds": seeds,
+            "computations": len(computation.computations()),
+            "busy_s": busy_s(computation.computations()),
+            "reduced_bytes": sum(c.bytes for c in interconnect.collectives() if "reduce" in c.kind),
+            "proof": proof(model, seeds[-1]),
+        }
+
+    serve_laps(address, lap)
+
+
+def busy_s(computations: list[computation.Computation]) -> float:
+    """A card computes one thing at a time: what is slept on two streams at once counts once."""
+    total_s, until_s = 0.0, 0.0
+    for c in sorted(computations, key=lambda c: c.started_s):
+        total_s += max(0.0, c.finished_s - max(c.started_s, until_s))
+        until_s = max(until_s, c.finished_s)
+    return total_s
+
+
+def proof(model: nn.Module, seed: int) -> list[float]:
+    """What the norms' weights have become, which were 1: that behind the last block, and one drawn now."""
+    named = dict(weights(model))
+    found = []
+    for name in ("norm.weight", f"blocks.{seed % len(model.blocks)}.attention_norm.weight"):
+        p = named[name].detach()
+        p = p.full_tensor() if isinstance(p, DTensor) else p
+        found += (p - 1)[::8].tolist()
+    return found
+
+
+REFERENCE = {"line": follow, "laps": follow}

@@ -1,0 +1,76 @@
+"""What a submission is given: a model whose computation is slept, and the facts of a cluster, drawn at grading time."""
+
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from shardlab.model import ModelConfig, Transformer
+from shardlab.simulate.computation import sleep_in
+from shardlab.simulate.network import Network
+
+RANKS = 8
+MB = 1e6
+# Of each cluster, nodes x cards a node: the range that each of its figures is drawn from.
+BUDGETS = {
+    "2x4": {"between_MB_per_s": (2.4, 2.6), "memory_MB": (4.27, 4.42), "launch_ms": (4, 6), "sequence_ms": (9, 11)},
+    "4x2": {"between_MB_per_s": (5.5, 6.0), "memory_MB": (2.17, 2.27), "launch_ms": (4, 6), "sequence_ms": (9, 11)},
+    "8x1": {"between_MB_per_s": (1.8, 2.1), "memory_MB": (6.2, 6.6), "launch_ms": (0.5, 1), "sequence_ms": (0.5, 1)},
+}
+MODEL = ModelConfig(256, dim=64, n_layers=4, n_heads=4, n_kv_heads=2, hidden_dim=192, max_seq_len=32)
+SEQUENCES, SEQ_LEN = 4, 32  # of each rank, in a step
+
+
+@dataclass(frozen=True)
+class Job:
+    """What `configure` is told. The notebook shows the same class."""
+
+    network: Network
+    memory_bytes: int
+    sequences: int
+    seq_len: int
+    launch_s: float
+    sequence_s: float
+
+
+def draw(seed: int) -> dict[str, dict]:
+    """The facts of each cluster, as JSON."""
+    return {name: _facts(name, random.Random(f"{seed} {name}")) for name in BUDGETS}
+
+
+def _facts(name: str, random: random.Random) -> dict:
+    between, memory, launch, sequence = (random.uniform(*span) for span in BUDGETS[name].values())
+    return {
+        "network": f"{name} nodes, {8 * between:.2f} MB/s 80 us inside, {between:.2f} MB/s 300 us between",
+        "memory_bytes": int(memory * MB),
+        "launch_s": round(launch / 1e3, 4),
+        "sequence_s": round(sequence / 1e3, 4),
+    }
+
+
+def job_of(facts: dict) -> Job:
+    network = Network.parse(facts["network"], RANKS)
+    return Job(**facts | {"network": network}, sequences=SEQUENCES, seq_len=SEQ_LEN)
+
+
+def build_model(job: Job, seed: int) -> Transformer:
+    """Equal weights on every rank, and computation that takes the time of the job's cards."""
+    torch.manual_seed(seed)
+    model = Transformer(MODEL)
+    for i, block in enumerate(model.blocks):
+        take_time(block.attention, 0.25, job, f"blocks.{i}.attention")
+        take_time(block.feed_forward, 0.75, job, f"blocks.{i}.feed_forward")
+    return model
+
+
+def take_time(module: nn.Module, share: float, job: Job, name: str) -> None:
+    """`module` takes its share of a block's time, for as many sequences as it is given."""
+    sleep = sleep_in(module, 0.0, name=name)
+
+    def set_time(module, args):
+        sequences = args[0].shape[0] * args[0].shape[1] / job.seq_len
+        sleep.forward_s = share * (job.launch_s + sequences * job.sequence_s)
+        sleep.backward_s = 2 * sleep.forward_s
+
+    module.register_forward_pre_hook(set_time)

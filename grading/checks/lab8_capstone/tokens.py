@@ -1,0 +1,118 @@
+"""How many tokens a second? In turn with the reference line: the fastest strategy that a search finds, run by the
+reference's ranks on the same cluster."""
+
+from functools import partial
+
+from grading.checks.lab8_capstone import planner
+from grading.checks.lab8_capstone.account import account_of, by_rank, fits, is_right, train_alone
+from grading.checks.lab8_capstone.drills import proof
+from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, draw, job_of
+from grading.projections import distance, vector
+from grading.race import race
+from grading.session import Session
+from grading.verdict import Verdict
+
+FULL_SHARE, HALF_SHARE = 0.85, 0.55  # of the line's tokens a second, for a cluster's points and for half of them
+ROUNDS = (3, 6)  # laps; the second where the first did not tell how many points it is
+PROOF_TOLERANCE = 0.02  # rounding in float32 makes up to 3e-4, after 11 laps
+LEAST_WORK = 0.9  # of the time that all sequences take
+OTHER_WORK = 0.1  # of the judged step's computations and gradients' bytes: a timed step that is further off is another
+BARS = {"bar": 1 / FULL_SHARE, "lower_bars": (1 / HALF_SHARE,)}
+SHARE = "tokens/s over the reference line's"
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    """Each cluster is worth a third; one where the step does not fit, or is wrong, is worth nothing and not timed."""
+    earned, figures, causes = 0.0, {}, []
+    for name, facts in draw(s.seed).items():
+        replies = account_of(s, check, name)
+        if not (is_right(s, replies) and fits(replies, facts)):
+            why = "does not fit" if is_right(s, replies) else "wrong weights"
+            figures[f"{name}: {SHARE}"] = (f"not timed: {why}", f"{FULL_SHARE:.2f}")
+            causes.append(f"on {name} the step was not timed: {why}.")
+            continue
+        share, words = _race(s, check, facts, replies)
+        figures |= {f"{name}: {key}": value for key, value in words.items()}
+        earned += points / 6 * ((share >= FULL_SHARE) + (share >= HALF_SHARE))
+        if share < FULL_SHARE:
+            causes.append(f"on {name} {_slow(share)}")
+    if not causes:
+        return Verdict(check, points, points, "as fast as the reference line on every cluster.", "", figures)
+    return Verdict(check, earned, points, causes[0], "", figures)
+
+
+def _race(s: Session, check: str, facts: dict, judged: list[dict]) -> tuple[float, dict]:
+    """The share of the reference line's tokens a second, and the figures."""
+    job = job_of(facts)
+    choice = planner.best(job)
+    where = {"world_size": RANKS, "device": "cpu", "network": facts["network"]}
+    arguments = {"facts": facts, "choice": choice.as_json()}
+    proof = partial(_worked, facts, judged)
+    result = race(s, check, "laps", proof=proof, rounds=ROUNDS, **BARS, **where, **arguments)
+    if result is None:
+        return 0.0, {SHARE: ("0: timed steps left work out", f"{FULL_SHARE:.2f}")}
+    tokens = RANKS * SEQUENCES * SEQ_LEN
+    mine, line, planned = tokens / result.a_s, tokens / result.b_s, planner.tokens_per_s(job, choice)
+    return 1 / result.ratio, {
+        SHARE: (f"{1 / result.ratio:.2f}", f"{FULL_SHARE:.2f}"),
+        "tokens/s": (f"{mine:.0f}; the line {line:.0f}, by arithmetic {planned:.0f}", ""),
+    }
+
+
+def _worked(facts: dict, judged: list[dict], seed: int, replies: list[dict]) -> bool:
+    """All sequences were computed, at the cards' pace; it is the step whose memory was judged; the weights tell so.
+
+    Sums over ranks, as a rank may compute for another. How often `launch_s` is due is up to the submission.
+    """
+    needed_s = 3 * MODEL.n_layers * RANKS * SEQUENCES * facts["sequence_s"]  # backward takes twice as long as forward
+    if sum(r["busy_s"] for r in replies) < LEAST_WORK * needed_s:
+        return False
+    for key in ("computations", "reduced_bytes"):
+        timed, due = (sum(r[key] for r in found) for found in (replies, judged))
+        if abs(timed - due) > OTHER_WORK * due:
+            return False
+    return _trained_on(seed, replies)
+
+
+def _trained_on(seed: int, replies: list[dict]) -> bool:
+    """The weights are those of all laps so far, the last of them on this lap's sequences."""
+    seeds = replies[0]["seeds"]
+    if seeds[-1] != seed:
+        return False
+    truth = vector({"proof": proof(train_alone([by_rank(each, 0) for each in seeds], 0), seed)})
+    return max(distance(vector({"proof": r["proof"]}), truth) for r in replies) <= PROOF_TOLERANCE
+
+
+def _slow(share: float) -> str:
+    if share == 0:
+        return (
+            "the timed steps left work out, or are not the steps that the other checks saw: the weights are wrong, or "
+            "blocks did not take their time one after the other, or were not computed as often, or not the same bytes "
+            "of gradients went over the cluster's network."
+        )
+    return (
+        f"{share:.0%} of the reference line's tokens a second: draw a timeline, and see whether cards wait for "
+        "messages, or compute what they need not."
+    )
+
+
+def standing(verdicts: list[Verdict]) -> tuple[float, float, str] | None:
+    """For the leaderboard: the mean share, the fullest card, and what leaves a node.
+
+    None if a cluster's weights are wrong, its memory is not enough, or it was not timed.
+    """
+    by_check = {v.check: v for v in verdicts}
+    needed = [by_check.get(f"lab8.{name}") for name in ("same", "cap", "links", "tokens")]
+    if None in needed or not (needed[0].passed and needed[1].passed):
+        return None
+    _, cap, links, tokens = needed
+    shares = [got for name, (got, _) in tokens.figures.items() if name.endswith(SHARE)]
+    if len(shares) < 3 or not all(share.replace(".", "", 1).isdigit() for share in shares):
+        return None
+    fullness = [_number(peak) / _number(memory) for peak, memory in cap.figures.values()]
+    leaves = ", ".join(got for got, _ in links.figures.values())
+    return sum(map(float, shares)) / len(shares), max(fullness), leaves
+
+
+def _number(figure: str) -> float:
+    return float(figure.split()[0])

@@ -1,0 +1,56 @@
+"""Tensors as a few numbers that are cheap to send and hard to make up: `project` on the ranks, the rest for judges."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+N_DIRECTIONS = 4
+
+
+def project(tensors: Iterable[tuple[str, Tensor | None]], seed: int) -> dict[str, list[float]]:
+    """Each tensor as its products with four random directions, drawn for this seed. None is left out.
+
+    DTensors are gathered first, so every rank has to call it.
+    """
+    projections = {}
+    for i, (name, t) in enumerate(tensors):
+        if t is not None:
+            flat = _whole(t).flatten()
+            draw = torch.Generator().manual_seed(seed * 10_000 + i)
+            projections[name] = (torch.randn(N_DIRECTIONS, flat.numel(), generator=draw) @ flat).tolist()
+    return projections
+
+
+def project_cheaply(tensors: Iterable[tuple[str, Tensor | None]], seed: int) -> dict[str, list[float]]:
+    """A proof of work for timed laps: each tensor's sum against a cosine of a frequency drawn for this lap."""
+    frequency = 0.1 + (seed % 9973) / 9973
+    flat = {name: _whole(t).flatten() for name, t in tensors if t is not None}
+    wave = torch.cos(frequency * torch.arange(max((t.numel() for t in flat.values()), default=0)))
+    return {name: [float(wave[: t.numel()] @ t)] for name, t in flat.items()}
+
+
+def _whole(t: Tensor) -> Tensor:
+    t = t.detach()
+    return (t.full_tensor() if isinstance(t, DTensor) else t).float().cpu()
+
+
+def vector(projections: dict) -> Tensor:
+    """One rank's reply in one float64 vector, in the order of the names."""
+    return torch.tensor([x for name in sorted(projections) for x in projections[name]], dtype=torch.float64)
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """Relative to b; infinite where they can't be compared."""
+    return float((a - b).norm() / b.norm()) if a.shape == b.shape and torch.isfinite(a).all() else float("inf")
+
+
+def factor(a: Tensor, b: Tensor) -> float:
+    """Of b, in the part of a that points where b does."""
+    return float(a @ b / (b @ b))
+
+
+def parallel(a: Tensor, b: Tensor, tolerance: float) -> bool:
+    """a is a multiple of b, up to rounding."""
+    return factor(a, b) != 0 and distance(a / factor(a, b), b) <= tolerance

@@ -1,0 +1,71 @@
+"""Lab 8's class before the referee, and what the judges rest on: a choice that follows from the drawn facts."""
+
+from dataclasses import fields
+
+import pytest
+from submissions import checks_that_nothing_needs, class_of, run_cells, try_sample
+
+from grading.checks.lab8_capstone import drills, job, planner, tokens
+from grading.samples import read_lab
+from shardlab.simulate.computation import Computation
+
+LAB = "lab8_capstone"
+QUICK = ("drops_half", "alone", "sixteen_bits")
+WINNERS = {"2x4": [(4, 0)], "4x2": [(8, 1)], "8x1": [(1, 0), (8, 0)]}  # ranks that share a copy, blocks recomputed
+
+
+@pytest.mark.parametrize("sample", class_of(LAB, QUICK))
+def test_sample_gets_its_points_and_its_cause(sample, answers, referees):
+    try_sample(sample, answers(sample), referees(LAB))
+
+
+def test_every_check_stops_a_sample_that_no_other_check_stops():
+    assert checks_that_nothing_needs(LAB) == set()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_cluster_has_another_winner_whatever_is_drawn(seed):
+    for cluster, facts in job.draw(seed).items():
+        best = planner.best(job.job_of(facts))
+        assert (best.shards, best.recompute_every) in WINNERS[cluster]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_strategy_for_all_does_not_get_full_points(seed):
+    jobs = [job.job_of(facts) for facts in job.draw(seed).values()]
+    good = []  # of each cluster, what fits and is as fast as full points need
+    for each in jobs:
+        longest_s = planner.step_s(each, planner.best(each)) / tokens.FULL_SHARE
+        fitting = (c for c in planner.choices(each) if planner.fits(each, c))
+        good.append({c for c in fitting if planner.step_s(each, c) <= longest_s})
+    assert all(good)
+    assert not set.intersection(*good)
+
+
+def test_what_a_card_computes_at_the_same_time_counts_once():
+    sleeps = [Computation("", "forward", *when) for when in ((2.0, 2.5), (0.0, 1.0), (0.5, 1.5), (0.75, 1.25))]
+    assert drills.busy_s(sleeps) == 2.0
+
+
+def test_what_is_shown_is_what_is_run():
+    notebook = read_lab("labs", LAB)
+    given = ("parameters", "imports", "budgets", "job", "model")
+    notebook.cells = [cell for cell in notebook.cells if cell.metadata.nbgrader.grade_id in given]
+    shown = run_cells(notebook)
+    assert [f.name for f in fields(shown["Job"])] == [f.name for f in fields(job.Job)]
+    assert shown["CONFIG"] == job.MODEL
+    facts = job.draw(0)["4x2"]
+    assert shown["middle"]("4x2").network.between.latency_s == job.job_of(facts).network.between.latency_s
+    models = shown["build_model"](job.job_of(facts), 1), drills.build_model(job.job_of(facts), 1)
+    for a, b in zip(*(m.parameters() for m in models), strict=True):
+        assert a.equal(b)
+
+
+def test_facts_stay_within_what_is_published():
+    for seed in range(20):
+        for cluster, facts in job.draw(seed).items():
+            low, high = job.BUDGETS[cluster]["memory_MB"]
+            assert low <= facts["memory_bytes"] / 1e6 <= high
+            low, high = job.BUDGETS[cluster]["between_MB_per_s"]
+            between = job.job_of(facts).network.between
+            assert low - 0.01 <= between.bandwidth_bytes_per_s / 1e6 <= high + 0.01

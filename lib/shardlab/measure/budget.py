@@ -1,0 +1,56 @@
+"""A GPU of any size, on any device: the run ends with an OutOfMemoryError where its tensors would no longer fit.
+
+    with MemoryBudget(12 * MIB, model) as budget:
+        train_step(...)                  # torch.OutOfMemoryError: rank 0: 12.4 MiB are live in backward, the budget ...
+    budget.peak                          # it is a MemoryTracker, too
+
+[Note: what it leaves out] It counts tensors, as MemoryTracker does: not a kernel's workspace, not the caching
+allocator's fragmentation, nor what the CUDA context and NCCL take. A budget of the whole card leaves room for these.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import Optimizer
+
+from shardlab.measure.ledger import Storage
+from shardlab.measure.memory import MemoryTracker
+
+MIB = 2**20
+
+
+class MemoryBudget(MemoryTracker):
+    """Context: a MemoryTracker that raises torch.OutOfMemoryError as soon as more than `n_bytes` are live on `device`.
+
+    What is there when the block begins counts, so it may raise on entering.
+    """
+
+    def __init__(
+        self,
+        n_bytes: float,
+        module: nn.Module,
+        optimizer: Optimizer | None = None,
+        *,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(module, optimizer, device=device)
+        if not n_bytes > 0:
+            raise ValueError(f"a budget is more than 0 bytes, not {n_bytes!r}")
+        self.n_bytes = n_bytes
+        self._exceeded = False
+
+    def _see(self, storage: torch.UntypedStorage, *, new: bool) -> Storage | None:
+        known = super()._see(storage, new=new)
+        if self._ledger.live_bytes > self.n_bytes and not self._exceeded:
+            self._exceeded = True  # said once: the account is closed in peace
+            raise torch.OutOfMemoryError(self._report())
+        return known
+
+    def _report(self) -> str:
+        who = f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
+        *_, (_, where, live) = self._ledger.replay()
+        parts = ", ".join(f"{name} {n / MIB:.2f}" for name, n in live.items() if n)
+        return (
+            f"{who}{self._ledger.live_bytes / MIB:.2f} MiB are live in {where}, and the budget is "
+            f"{self.n_bytes / MIB:.2f} MiB: {parts}"
+        )
