@@ -40,7 +40,7 @@ class RefereeExecutor(NbGraderPreprocessor):
 
     tier = Unicode("cpu", help="papermill parameter `tier` of every notebook").tag(config=True)
     seed = Integer(0, help="papermill parameter `seed` of every notebook").tag(config=True)
-    timeout = Integer(60, help="seconds that one cell may run").tag(config=True)
+    timeout = Integer(120, help="seconds that one cell may run").tag(config=True)
     retries = Integer(2, help="how often an inconclusive check is judged again").tag(config=True)
     parameters = Dict(help="further papermill parameters").tag(config=True)
 

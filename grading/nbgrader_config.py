@@ -31,4 +31,4 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
-c.ExecutePreprocessor.timeout = 60
+c.ExecutePreprocessor.timeout = 120
