@@ -21,7 +21,7 @@ slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m alone
 
 samples: setup ## put every submission that a lab's judges were made for before them (about an hour)
-	$(BIN)/python -m pytest -m 'slow or samples' -n 2 --dist loadfile grading/tests/test_lab*_samples.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile grading/tests/test_lab*_samples.py
 
 look: setup ## open every figure and widget in a real browser; pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser,book]'

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAB = "lab2_ddp"  # of the tests that need any lab
 LABS = sorted(p.name for p in (ROOT / "solutions").iterdir() if p.is_dir())
 RETRIES = 3  # of a check that noise hid, as the executor does
+LONGEST_SAMPLE_S = 600
 
 
 def run_cells(nb: nbformat.NotebookNode) -> dict:
@@ -48,21 +49,13 @@ def pickled(source: str, name: str) -> bytes:
     return cloudpickle.dumps(names[name])
 
 
-def class_of(lab: str, quick: tuple[str, ...] = ()) -> list:
-    """The lab's samples as pytest parameters: `quick` ones for `make test`, what every check needs for `make slow`.
+def class_of(lab: str, quick: tuple[str, ...]) -> list:
+    """The lab's samples as pytest parameters: `quick` ones for `make test`, all of them for `make samples`.
 
-    The rest are for `make samples`, which takes about an hour.
+    One that hangs is run twice, to a deadline that grows with how busy the machine is.
     """
-    needed = needed_by_checks(lab)
-    later = {s.name: pytest.mark.slow if s.name in needed else pytest.mark.samples for s in samples(lab)}
-    return [pytest.param(s, id=s.name, marks=() if s.name in quick else later[s.name]) for s in samples(lab)]
-
-
-def needed_by_checks(lab: str) -> set[str]:
-    """A right one in a style of its own; and of each check the sample that it stops, and no other check if may be."""
-    stopped = {c: [s for s in samples(lab) if c in s.points and not s.blank] for c in lab_module(lab).CHECKS}
-    first = {min(stopping, key=lambda s: len(s.points)).name for stopping in stopped.values() if stopping}
-    return first | {next(s.name for s in samples(lab) if s.name.startswith("right_"))}
+    later, patient = pytest.mark.samples, pytest.mark.timeout(LONGEST_SAMPLE_S)
+    return [pytest.param(s, id=s.name, marks=[patient] if s.name in quick else [patient, later]) for s in samples(lab)]
 
 
 def try_sample(sample: Sample, answers: dict[str, bytes], referee: Referee) -> None:
