@@ -20,7 +20,7 @@ slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m 'slow and not alone' -n 2 --dist loadfile
 	$(BIN)/python -m pytest -m alone
 
-samples: setup ## put every submission that a lab's judges were made for before them (about an hour)
+samples: setup ## put every submission that a lab's judges were made for before them (some two hours)
 	$(BIN)/python -m pytest -n 2 --dist loadfile grading/tests/test_lab*_samples.py
 
 look: setup ## open every figure and widget in a real browser; pictures in build/pictures
