@@ -11,7 +11,7 @@ from grading.checks import lab_module
 from grading.classroom import Classroom
 from grading.samples import read_lab
 
-LONGEST_S = 180  # what the course allows for one submission on 2 cores; they take a third of it at most
+LONGEST_S = 180  # what the course allows for one submission on 2 cores
 
 
 @pytest.mark.alone
