@@ -2,7 +2,7 @@
 
 `class.toml` says who hands in what, and what it must be given, and why. A submission is the solution with a few slips
 (`edits`), with cells as they were released (`blank`), or with cells of its own from a Python file of its name, each
-headed `# %% <grade_id>`.
+headed `# %% <grade_id>`; `cells_of` takes those of another submission.
 """
 
 import re
@@ -63,7 +63,7 @@ def samples(lab: str) -> list[Sample]:
             points=e.get("points", {}),
             cause=e.get("cause", ""),
             demo=e.get("demo", False),
-            cells=_cells(lab, name),
+            cells=_cells(lab, e.get("cells_of", name)),
             blank=e.get("blank", []),
             edits=e.get("edits", []),
         )
