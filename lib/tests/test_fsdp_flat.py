@@ -147,6 +147,18 @@ def test_equals_torch(world_size):
     assert launch(ranks, world_size) == [{}] * world_size
 
 
+def test_parameters_lie_in_torchs_order():
+    """A module's own before its children's. Else the ranks' sums, each in the order of its shard, differ in a bit."""
+
+    def ranks():
+        ours, theirs = (wrap(uneven(), with_) for with_ in (FullyShardedDataParallel, TorchFSDP))
+        blocks = zip(ours.module.blocks, theirs.module.blocks, strict=True)
+        return [([s.name for s in b._unit.layouts[0].slots], list(t._flat_param._fqns)) for b, t in blocks]
+
+    for ours, theirs in launch(ranks, 1)[0]:
+        assert ours == theirs == ["gain", *(f"{m}.{n}" for m in ("norm", "up", "down") for n in ("weight", "bias"))]
+
+
 @pytest.mark.parametrize(("world_size", "strategy"), [(2, ALL[0]), (2, ShardingStrategy.NO_SHARD), (4, ALL[3])])
 def test_mixed_precision_equals_torch(world_size, strategy):
     def ranks():

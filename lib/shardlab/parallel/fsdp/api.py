@@ -59,8 +59,8 @@ def make_unit(
 ) -> Unit:
     for m in modules:
         checks.can_be_a_unit(m)
-    managed = [pair for m in modules for pair in modules_of(m, is_unit=lambda m: isinstance(m, FSDPModule))]
-    slots = slots_of(managed, ignored_params)
+    managed = [pair for m in modules for pair in modules_of(m, FSDPModule, layout.children_first)]
+    slots = slots_of(managed, ignored_params, unit_module=modules[-1])
     checks.can_be_sharded(managed, slots)
     _move([m for _, m in managed], slots, ranks.device)
     checks.same_on_every_rank(slots, ranks)

@@ -44,6 +44,8 @@ class FlatParameter:
     nothing to convert: then the whole parameters are views of the shard.
     """
 
+    children_first = False  # the order of parameters in a unit: that of module.parameters(), as FSDP1 has it
+
     def __init__(
         self,
         slots: list[Slot],

@@ -33,6 +33,8 @@ class PerParameter:
     Keeps: sharded, 1/N of each parameter and no padding; unsharded, N S elements of `param_dtype` more.
     """
 
+    children_first = True  # the order of parameters in a unit, as FSDP2 has it
+
     def __init__(self, slots: list[Slot], ranks: Ranks, param_dtype: torch.dtype | None, on_cpu: bool) -> None:
         self.slots, self.ranks = slots, ranks
         self.params = [_Param(slot, ranks, param_dtype, on_cpu) for slot in slots]

@@ -1,6 +1,6 @@
 """Where a unit's parameters live in the model, and the whole parameters that autograd sees there."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -68,26 +68,29 @@ class Unsharded:
         return kept.add_(gradient)
 
 
-def modules_of(root: nn.Module, is_unit: Callable[[nn.Module], bool]) -> Iterator[tuple[str, nn.Module]]:
-    """(name, module): root and what is below it, without other units; children first, as torch orders them."""
+def modules_of(root: nn.Module, units: type, children_first: bool) -> Iterator[tuple[str, nn.Module]]:
+    """(name, module): root and what is below it, without other `units`."""
 
     def walk(name: str, module: nn.Module):
         seen.add(module)
+        if not children_first:
+            yield name, module
         for child_name, child in module.named_children():
-            if child not in seen and not is_unit(child):
+            if child not in seen and not isinstance(child, units):
                 yield from walk(f"{name}.{child_name}".lstrip("."), child)
-        yield name, module
+        if children_first:
+            yield name, module
 
     seen: set[nn.Module] = set()
     yield from walk("", root)
 
 
-def slots_of(modules: list[tuple[str, nn.Module]], ignored: set[nn.Parameter]) -> list[Slot]:
+def slots_of(modules: list[tuple[str, nn.Module]], ignored: set[nn.Parameter], unit_module: nn.Module) -> list[Slot]:
     slots: dict[nn.Parameter, Slot] = {}
     for module_name, module in modules:
         for name, p in module._parameters.items():
             if p is not None and p not in ignored:
-                slot = slots.setdefault(p, Slot(f"{module_name}.{name}".lstrip("."), p, modules[-1][1]))
+                slot = slots.setdefault(p, Slot(f"{module_name}.{name}".lstrip("."), p, unit_module))
                 slot.places.append((module, name))
     return list(slots.values())
 
