@@ -2,14 +2,29 @@
 
     notebook ── check("lab2.gradients", TokenDDP)     hands in an answer (pickled, never opened here)
         └─ referee: judge(lab, answers) -> verdicts    draws inputs, reads clocks, knows the budgets
-              ├─ crew of the submission   ── host ── launch ── ranks running the student's code
-              └─ crew of the reference    ── host ── launch ── ranks running ours, in the same minute
-    nbgrader autograde: executor (papermill) runs the notebook, the referee judges, the gradebook gets the points
+              ├─ crew of the submission   ── box ── host ── launch ── ranks running the student's code
+              └─ crew of the reference    ── box ── host ── launch ── ranks running ours, in the same minute
+    nbgrader autograde: executor ── box ── papermill runs the notebook; the referee's verdicts go to the gradebook
 
-Read `verdict`, `checks/` (one lab a pair of files: what the ranks do, how it is judged), `host` and `crew` (the wall
-between referee and submission), `referee`, `check` (what students call), `executor` (inside nbgrader), `classroom`.
+Read `verdict`, `checks/` (one lab a pair of files: what the ranks do, how it is judged), `sandbox/` (the wall between
+referee and submission), `crew_host` and `crew`, `notebook_host` and `notebook` (either side of it), `referee`,
+`hand_in` (what students call), `executor` (inside nbgrader), `classroom`.
 """
 
-from grading.check import check
+from typing import Any
 
-__all__ = ["check"]
+ANSWERS = "SHARDLAB_ANSWERS"  # environment: the folder where answers are written down while a notebook is graded
+
+
+def check(name: str, answer: Any, tier=None) -> None:
+    """Judge `answer` for the check called `name`, on `tier` (None: what this machine has), and show the verdict.
+
+    Raises AssertionError if it does not get full points, so that nbgrader's Validate shows it too; TypeError if it is
+    nothing that could be run, or can't travel to other processes.
+    """
+    from grading.hand_in import hand_in  # not above: a host that only runs papermill need not wait for torch
+
+    hand_in(name, answer, tier)
+
+
+__all__ = ["ANSWERS", "check"]

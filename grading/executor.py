@@ -1,38 +1,25 @@
-"""Inside `nbgrader autograde`: papermill runs the notebook, the referee judges, the graded cells get the verdicts.
+"""Inside `nbgrader autograde`: the notebook is run in a box, the referee judges, the graded cells get the verdicts.
 
 It takes the place of nbgrader's own Execute preprocessor. The notebook's outputs decide nothing: whatever a graded cell
 printed is replaced by the referee's verdict and its points, which nbgrader then reads as ever. So manual grading, late
 penalties, regrading and feedback go on working.
 """
 
-import os
-import stat
-import tempfile
-from contextlib import ExitStack, suppress
-from pathlib import Path
-
-import nbformat
-import papermill
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade
-from papermill.exceptions import PapermillExecutionError
 from traitlets import Dict, Integer, Unicode
-from traitlets.config import Config
 
-from grading.check import ANSWERS
 from grading.checks import check_name
+from grading.notebook import NotebookRunner
 from grading.referee import Referee
+from grading.sandbox import best_box
 from grading.verdict import Verdict
-from shardlab.environ import environ
-from shardlab.lessons.run import QUIET_KERNEL
 
-LARGEST_ANSWER_BYTES = 64 << 20
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
-_PRIVATE_SOCKETS = Config({"KernelManager": {"transport": "ipc"}})  # not TCP ports, which other users could reach
-_ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
 _referees: dict[tuple[str, str], Referee] = {}  # one a lab: its reference crew serves every submission of the class
+_runners: list[NotebookRunner] = []  # one at most, with a box that is ready for the next notebook
 
 
 class RefereeExecutor(NbGraderPreprocessor):
@@ -41,19 +28,24 @@ class RefereeExecutor(NbGraderPreprocessor):
     tier = Unicode("cpu", help="papermill parameter `tier` of every notebook").tag(config=True)
     seed = Integer(0, help="papermill parameter `seed` of every notebook").tag(config=True)
     timeout = Integer(120, help="seconds that one cell may run").tag(config=True)
+    notebook_timeout = Integer(900, help="seconds that all cells together may run").tag(config=True)
     retries = Integer(2, help="how often an inconclusive check is judged again").tag(config=True)
     parameters = Dict(help="further papermill parameters").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        lab = resources["nbgrader"]["assignment"]
-        folder = resources["metadata"]["path"]
-        judge = referee(lab, self.tier)
+        judge = referee(resources["nbgrader"]["assignment"], self.tier)
         judge.prepare()
-        with tempfile.TemporaryDirectory(prefix="shardlab-answers-") as answers_folder:
-            executed = self._run(nb, folder, answers_folder)
-            answers = _read_answers(answers_folder, judge.checks)
-        _copy_outputs(executed, nb)
-        for verdict in self._judge(judge, answers, _problems(nb)):
+        run = runner().run(
+            nb,
+            resources["metadata"]["path"],
+            parameters={"tier": self.tier, "seed": self.seed, **self.parameters},
+            cell_timeout_s=self.timeout,
+            timeout_s=self.notebook_timeout,
+        )
+        for cell, ran in zip(nb.cells, run.cells, strict=False):
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+        for verdict in self._judge(judge, run.answers, _problems(nb, run.problem)):
             self.log.info(verdict.text())
             _write(verdict, nb)
         return nb, resources
@@ -69,39 +61,6 @@ class RefereeExecutor(NbGraderPreprocessor):
             raise RuntimeError("not graded; grade again on a quieter machine:\n" + "\n".join(open_questions))
         return list(verdicts.values())
 
-    def _run(self, nb: NotebookNode, folder: str, answers_folder: str) -> NotebookNode:
-        """The notebook as papermill ran it: to the end, whatever cells raise."""
-        copy = nbformat.from_dict(nb)
-        for cell in copy.cells:
-            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
-        with ExitStack() as stack:
-            work = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardlab-run-", ignore_cleanup_errors=True))
-            temporary = os.path.join(work, "temporary")  # the kernel's, so that nothing of it stays
-            os.mkdir(temporary)
-            stack.enter_context(environ({ANSWERS: answers_folder, "TMPDIR": temporary}))
-            source, target = os.path.join(work, "in.ipynb"), os.path.join(work, "out.ipynb")
-            nbformat.write(copy, source)
-            with suppress(PapermillExecutionError):  # the cell's own output says it
-                papermill.execute_notebook(
-                    source,
-                    target,
-                    parameters={"tier": self.tier, "seed": self.seed, **self.parameters},
-                    kernel_name="python3",
-                    cwd=folder,
-                    progress_bar=False,
-                    execution_timeout=self.timeout,
-                    interrupt_on_timeout=True,
-                    error_on_timeout=_too_long(self.timeout),
-                    config=_PRIVATE_SOCKETS,
-                    extra_arguments=QUIET_KERNEL,
-                )
-            return nbformat.read(target, as_version=4)
-
-
-def _too_long(timeout_s: int) -> dict:
-    words = f"this cell ran longer than {timeout_s} s and was interrupted"
-    return {"ename": "CellTimeoutError", "evalue": words, "traceback": [words]}
-
 
 def referee(lab: str, tier: str) -> Referee:
     """The lab's referee, made once a process; `close_referees` ends them."""
@@ -110,31 +69,22 @@ def referee(lab: str, tier: str) -> Referee:
     return _referees[lab, tier]
 
 
+def runner() -> NotebookRunner:
+    if not _runners:
+        _runners.append(NotebookRunner(best_box()))
+    return _runners[0]
+
+
 def close_referees() -> None:
-    while _referees:
-        _referees.popitem()[1].close()
+    """And the box that stood ready for another notebook."""
+    for idle in (*_referees.values(), *_runners):
+        idle.close()
+    _referees.clear()
+    _runners.clear()
 
 
-def _read_answers(folder: str, checks: list[str]) -> dict[str, bytes]:
-    """The pickled answers, none of them opened; of the submission's folder only plain files of these names count."""
-    answers = {}
-    for entry in os.scandir(folder):
-        about = entry.stat(follow_symlinks=False)
-        if entry.name in checks and stat.S_ISREG(about.st_mode) and about.st_size <= LARGEST_ANSWER_BYTES:
-            answers[entry.name] = Path(entry.path).read_bytes()
-    return answers
-
-
-def _copy_outputs(executed: NotebookNode, nb: NotebookNode) -> None:
-    """Take over outputs cell by cell; what papermill added for itself stays behind."""
-    own = [c for c in executed.cells if not _ADDED_BY_PAPERMILL & set(c.metadata.get("tags", []))]
-    for cell, ran in zip(nb.cells, own, strict=True):
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
-
-
-def _problems(nb: NotebookNode) -> dict[str, str]:
-    """Why a graded cell handed nothing in: its own error, or else the first one above it."""
+def _problems(nb: NotebookNode, problem: str) -> dict[str, str]:
+    """Why a graded cell handed nothing in: the whole run's `problem`, its own error, or the first one above it."""
     problems, first = {}, None
     for cell in nb.cells:
         errors = [o for o in cell.get("outputs", []) if o.output_type == "error"]
@@ -143,7 +93,7 @@ def _problems(nb: NotebookNode) -> dict[str, str]:
         if is_grade(cell):
             own = f"{errors[0].ename}: {errors[0].evalue}" if errors else "it did not call check(...)"
             cause = f"the first error in the notebook was {first}" if first and errors else own
-            problems[check_name(cell.metadata.nbgrader.grade_id)] = f"nothing was handed in: {cause}"
+            problems[check_name(cell.metadata.nbgrader.grade_id)] = f"nothing was handed in: {problem or cause}"
     return problems
 
 

@@ -12,8 +12,9 @@ from contextlib import ExitStack, closing
 
 import torch.distributed as dist
 
-from grading.crew import Crew, Stopwatch
+from grading.crew import Crew
 from grading.session import Session
+from grading.stopwatch import Stopwatch
 from grading.verdict import Verdict
 from shardlab.measure.throughput import Comparison, comparison
 

@@ -7,28 +7,31 @@ from types import ModuleType
 
 from grading.checks import lab_module
 from grading.crew import Crew, CrewError, ReferenceCrewError
+from grading.sandbox import Processes, best_box
 from grading.session import Check, Session
 from grading.verdict import Verdict
 from shardlab.show.text import report
 from shardlab.tier import detect
 
 HANGS = 2  # of one answer, each of which costs the full deadline: after these it is not run again
-_OWN_FRAME = re.compile(r'  File "[^"]*/grading/host\.py".*\n(?:    .*\n)*')
+_OWN_FRAME = re.compile(r'  File "[^"]*/grading/crew_host\.py".*\n(?:    .*\n)*')
 NOT_HANDED_IN = "the notebook did not hand in an answer for this check."
 
 
 class Referee:
     """Judges one lab, on `tier` (None: what this machine has). Close it when done, or use it in a `with`.
 
-    It keeps the reference's crew; a submission gets a crew of its own, ended with it. With `same_player`, as in a
-    student's own notebook, every submission is the same person's and there is one crew for all, at once ready again.
+    It keeps the reference's crew; a submission gets a crew of its own, ended with it. Both are in boxes of one kind, so
+    that their times compare. With `same_player`, as in a student's own notebook, every submission is the same person's:
+    there is one crew for all, at once ready again, and no box.
     """
 
     def __init__(self, lab: str, tier: str | None = None, same_player: bool = False) -> None:
         self.lab: ModuleType = lab_module(lab)
         self.tier = detect(tier)
         self.same_player = same_player
-        self._reference = Crew(self.lab.DRILLS, ReferenceCrewError)
+        self.box = Processes(limits=None) if same_player else best_box()
+        self._reference = Crew(self.lab.DRILLS, self.box, ReferenceCrewError)
         self._crew: Crew | None = None
 
     @property
@@ -38,7 +41,7 @@ class Referee:
     def prepare(self) -> None:
         """Start the next submission's crew, in seconds that its notebook needs anyway."""
         if self._crew is None:
-            self._crew = Crew(self.lab.DRILLS)
+            self._crew = Crew(self.lab.DRILLS, self.box)
 
     def judge(
         self, answers: dict[str, bytes], problems: dict[str, str] | None = None, only: str | None = None

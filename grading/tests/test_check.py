@@ -5,7 +5,7 @@ import threading
 import pytest
 from submissions import pickled, run_cells
 
-from grading.check import ANSWERS, check
+from grading import ANSWERS, check
 from grading.samples import samples
 
 

@@ -7,6 +7,7 @@ import pytest
 from submissions import LAB, ROOT
 
 from grading.classroom import Classroom
+from grading.notebook import NotebookRun
 from grading.samples import samples
 from grading.verdict import Verdict
 
@@ -50,9 +51,7 @@ def test_points_reach_the_gradebook_to_the_half_whatever_the_notebook_claims(cla
 
 def test_a_submission_that_cannot_be_judged_keeps_its_old_grade(classroom, monkeypatch):
     classroom.hand_in(LAB, "bob", sample("right"))
-    monkeypatch.setattr(
-        "grading.executor.RefereeExecutor._run", lambda self, nb, *_: nb
-    )  # papermill's part is not asked
+    monkeypatch.setattr("grading.notebook.NotebookRunner.run", lambda *_, **__: NotebookRun())
     monkeypatch.setattr("grading.referee.Referee.judge", lambda *_, **__: [Verdict("lab2.plan", 3, 3, "fine")])
     assert classroom.autograde(LAB, "bob").points["lab2-plan"] == 3
     noisy = Verdict("lab2.plan", 0, 3, "the machine was too noisy to tell", inconclusive=True)

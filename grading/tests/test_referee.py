@@ -9,10 +9,12 @@ from submissions import LAB, pickled
 
 from grading.crew import Crew
 from grading.referee import Referee
+from grading.sandbox import Limits, Processes, best_box
 from grading.session import Session
 from shardlab.tier import detect
 
 PLAN = "lab2.plan"  # the cheapest check: one rank, no data
+DRILLS = "grading.checks.lab2_ddp.drills"
 HONEST = "def plan(sizes_bytes, **link): return [1] * len(sizes_bytes)"
 
 HOSTILE = {
@@ -58,7 +60,7 @@ def test_a_deadline_follows_the_pace_within_limits(pace_s, deadline_s, monkeypat
     assert session.deadline_s == deadline_s
 
 
-def test_a_daemon_forked_off_by_an_answer_ends_with_the_submission(tmp_path):
+def test_a_daemon_forked_off_by_an_answer_ends_with_its_crew(tmp_path):
     answer = pickled(
         "import os, time\n"
         "def plan(sizes_bytes, **_):\n"
@@ -68,11 +70,13 @@ def test_a_daemon_forked_off_by_an_answer_ends_with_the_submission(tmp_path):
         f"   open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
         "   time.sleep(1000)\n"
         "  os._exit(0)\n"
+        " os.wait()\n"
         " return [len(sizes_bytes)]",
         "plan",
     )
-    with Referee(LAB) as referee:
-        referee.judge({PLAN: answer}, only=PLAN)
+    crew = Crew(DRILLS, Processes(Limits.of_this_machine()))
+    crew.order("plan", answer, world_size=1, timeout_s=30, instances=[{"sizes_bytes": [1]}])
+    crew.close()
     assert _gone(int((tmp_path / "pid").read_text()))
 
 
@@ -89,7 +93,7 @@ def test_closing_leaves_no_process_and_no_file(tmp_path, monkeypatch):
 
 def test_an_environment_secret_of_the_grader_does_not_reach_an_answer(monkeypatch):
     monkeypatch.setenv("GRADER_TOKEN", "secret")
-    crew = Crew("grading.checks.lab2_ddp.drills")
+    crew = Crew(DRILLS, best_box())
     try:
         answer = pickled("import os\ndef plan(**_): return [int('GRADER_TOKEN' in os.environ)]", "plan")
         reply = crew.order("plan", answer, world_size=1, timeout_s=30, instances=[{}])

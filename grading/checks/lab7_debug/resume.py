@@ -1,6 +1,6 @@
 """Part 4: is a resumed run the run that was never stopped? On as many ranks to the bit, on others up to rounding."""
 
-import tempfile
+import secrets
 
 from grading.projections import distance, vector
 from grading.session import Session
@@ -41,11 +41,10 @@ def judge_resharding(s: Session, check: str, points: float) -> Verdict:
 def _save_and_load(s: Session, check: str, other: int, dropout: float) -> tuple[dict, list[dict], list[dict], str]:
     """What a run replies that was never saved; one that was, and went on; the resumed one; and what it is called."""
     stop = STOPS[s.seed % len(STOPS)]
-    common = dict(seed=s.seed, dropout=dropout, stop=stop, last=stop + MORE_STEPS)
-    with tempfile.TemporaryDirectory(prefix="shardlab-resume-", ignore_cleanup_errors=True) as folder:
-        never_saved = s.order_reference("interrupted", folder=folder, **common)[0]
-        saved = s.order(check, "interrupted", folder=folder, **common)
-        loaded = s.order(check, "resumed", folder=folder, world_size=other, **common)
+    common = dict(name=secrets.token_hex(4), seed=s.seed, dropout=dropout, stop=stop, last=stop + MORE_STEPS)
+    never_saved = s.order_reference("interrupted", **common)[0]
+    saved = s.order(check, "interrupted", **common)
+    loaded = s.order(check, "resumed", world_size=other, **common)
     return never_saved, saved, loaded, f"stopped after {stop} steps on {s.tier.world_size} ranks and resumed on {other}"
 
 

@@ -1,6 +1,7 @@
 """Part 4 on the ranks: a run with everything that real ones have, saved by the submission and resumed by it."""
 
 import os
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -65,8 +66,9 @@ class Run:
         return batch(self.text_seed, number, 0, 1, global_batch=1, seq_len=SEQ_LEN, device=local_device())
 
 
-def interrupted(implementation, folder: str, seed: int, dropout: float, stop: int, last: int) -> dict:
+def interrupted(implementation, name: str, seed: int, dropout: float, stop: int, last: int) -> dict:
     """Saves after `stop` steps and goes on to `last`: what a resumed run has to reach."""
+    folder = _folder(name)
     run = Run(seed, weights_seed=seed, dropout=dropout, n_steps=last)
     before = [run.step() for _ in range(stop)]
     implementation(folder).save(run)
@@ -81,10 +83,10 @@ class Unsaved:
     def save(self, run: Run) -> None: ...
 
 
-def resumed(implementation, folder: str, seed: int, dropout: float, stop: int, last: int) -> dict:
+def resumed(implementation, name: str, seed: int, dropout: float, stop: int, last: int) -> dict:
     """Another process, with other weights and random numbers, until it has loaded."""
     run = Run(seed, weights_seed=seed + 1, dropout=dropout, n_steps=last)
-    implementation(folder).load(run)
+    implementation(_folder(name)).load(run)
     return _go_on(run, seed, last - stop)
 
 
@@ -100,6 +102,13 @@ def _go_on(run: Run, seed: int, count: int) -> dict:
         "average": project(run.average.items(), seed),
         "samples": [run.samples.epoch, run.samples.taken],
     }
+
+
+def _folder(name: str) -> str:
+    """Among this crew's own temporary files, which outlast its ranks."""
+    folder = os.path.join(tempfile.gettempdir(), name)
+    os.makedirs(folder, exist_ok=True)
+    return folder
 
 
 def _written(folder: str) -> int:

@@ -10,20 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from grading import ANSWERS
 from grading.checks import lab_module
 from grading.referee import Referee
 from shardlab.launch.travel import dumps
 from shardlab.tier import Tier
 
-ANSWERS = "SHARDLAB_ANSWERS"  # environment: the folder where answers are written down; set by the grading executor
 
-
-def check(name: str, answer: Any, tier: Tier | str | None = None) -> None:
-    """Judge `answer` for the check called `name`, on `tier` (None: what this machine has), and show the verdict.
-
-    Raises AssertionError if it does not get full points, so that nbgrader's Validate shows it too; TypeError if it is
-    nothing that could be run, or can't travel to other processes.
-    """
+def hand_in(name: str, answer: Any, tier: Tier | str | None = None) -> None:
+    """See `grading.check`."""
     checks = lab_module(name).CHECKS
     if name not in checks:
         raise ValueError(f"no check {name!r}; this lab has {', '.join(checks)}")

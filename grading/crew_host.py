@@ -2,7 +2,7 @@
 
 Reads orders, one JSON object a line, on standard input; writes one JSON line an order: {"results": [...]}, one entry a
 rank, or {"error": ..., "timed_out": ...}. It holds no secret, opens no answer and decides nothing. Start it with
-`python -m grading.host DRILLS_MODULE`.
+`python -m grading.crew_host DRILLS_MODULE`.
 
 An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,
 "timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "arguments": {...}}.
@@ -12,11 +12,11 @@ import base64
 import ctypes
 import importlib
 import json
-import os
 import sys
 
 import cloudpickle
 
+from grading.pipes import private_pipes
 from shardlab.launch import LaunchError, launch, warm_up
 
 _PR_SET_CHILD_SUBREAPER = 36  # Linux, prctl(2)
@@ -25,7 +25,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # Linux, prctl(2)
 def main(drills_module: str) -> None:
     _adopt_orphans()
     warm_up()
-    orders, replies = _private_pipes()
+    orders, replies = private_pipes()
     for line in orders:
         replies.write(json.dumps(_obey(json.loads(line), drills_module)) + "\n")
         replies.flush()
@@ -35,16 +35,6 @@ def _adopt_orphans() -> None:
     """What a submission forks off becomes our child when its parent dies, and so ends with us."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _private_pipes():
-    """Move the pipes to the referee away from 0 and 1, where student code would print or read."""
-    orders = os.fdopen(os.dup(0), "r", encoding="utf-8")
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    return orders, replies
 
 
 def _obey(order: dict, drills_module: str) -> dict:

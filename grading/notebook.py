@@ -1,0 +1,72 @@
+"""The referee's side of a notebook's run: it goes into a box, and outputs and pickled answers come out."""
+
+import base64
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import nbformat
+from nbformat import NotebookNode, ValidationError
+
+from grading.sandbox import Box
+from grading.sandbox.wall import BoxedProgram, WallError
+
+_MARGIN_S = 30.0  # for starting, and for reading what is left when time is up
+
+
+@dataclass
+class NotebookRun:
+    """`cells`: for each cell its outputs and execution_count. `problem`: why there are none, in words."""
+
+    cells: list[dict] = field(default_factory=list)
+    answers: dict[str, bytes] = field(default_factory=dict)
+    problem: str = ""
+
+
+class NotebookRunner:
+    """Runs one notebook after the other, each in a new box; the next box starts while the last one is in use."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        self._spare = self._start()
+
+    def _start(self) -> BoxedProgram:
+        return BoxedProgram("grading.notebook_host", box=self.box)
+
+    def run(self, nb: NotebookNode, folder: str | None, **order) -> NotebookRun:
+        """`folder`: files to find beside the notebook. `order`: parameters, cell_timeout_s and timeout_s."""
+        program, self._spare = self._spare, self._start()
+        try:
+            files = None if folder is None else str(shutil.copytree(folder, program.shared / "files", symlinks=True))
+            program.send({"notebook": nb, "files": files, **order}, order["timeout_s"] + _MARGIN_S)
+            return _read(program.receive(), len(nb.cells))
+        except WallError as error:
+            return NotebookRun(problem=f"the notebook could not be run to its end: {error}")
+        finally:
+            program.close()
+
+    def close(self) -> None:
+        self._spare.close()
+
+
+def _read(reply: dict, n_cells: int) -> NotebookRun:
+    """Whoever wrote the reply may have been the submission: only what has the right form is taken."""
+    run = NotebookRun(problem=str(reply.get("problem", ""))[:500])
+    with suppress(AttributeError, TypeError, ValueError):
+        run.answers = {str(name): base64.b64decode(text) for name, text in reply.get("answers").items()}
+    try:
+        cells = [_outputs(cell) for cell in reply["cells"]]
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError, ValidationError):
+        cells = []
+    if len(cells) == n_cells:
+        run.cells = cells
+    else:
+        run.problem = run.problem or "the notebook's outputs are not readable"
+    return run
+
+
+def _outputs(cell: dict) -> dict:
+    """Raises ValidationError or what else goes wrong with something that is no cell's outputs."""
+    made = nbformat.v4.new_code_cell(outputs=cell["outputs"], execution_count=cell["execution_count"])
+    nbformat.validate(nbformat.v4.new_notebook(cells=[nbformat.from_dict(made)]), relax_add_props=False)
+    return nbformat.from_dict(made)

@@ -1,0 +1,129 @@
+"""The process that runs a submission's notebook, in a box with papermill and the kernel: hostile as the ranks are.
+
+Reads one order, a JSON line, on standard input: {"notebook": {...}, "parameters": {...}, "files": a folder or null,
+"cell_timeout_s": T, "timeout_s": T}. Writes one, of what there is when time is up: {"answers": {check name: base64},
+"cells": [{"outputs": [...], "execution_count": n}], "problem": why there are none}. It opens no answer and decides
+nothing.
+"""
+
+import base64
+import json
+import multiprocessing
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import nbformat
+import papermill
+from nbformat.v4 import new_output
+from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
+
+from grading import ANSWERS
+from grading.pipes import private_pipes
+
+LARGEST_ANSWER_BYTES = 32 << 20  # all of them together are to fit into the reply
+LONGEST_OUTPUT = 1 << 20  # characters of one text
+MOST_OUTPUT = 24 << 20  # characters of a notebook's outputs, figures too
+_PRIVATE_SOCKETS = Config({"KernelManager": {"transport": "ipc"}})  # files in the box, not TCP ports
+_QUIET_KERNEL = ["--log-level=CRITICAL"]  # the kernel's own log, not what the notebook prints
+_ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
+
+
+def main() -> None:
+    orders, replies = private_pipes()
+    reply = _run(json.loads(orders.readline()))
+    replies.write(json.dumps(reply) + "\n")
+    replies.flush()
+
+
+def _run(order: dict) -> dict:
+    home = Path(tempfile.gettempdir())
+    work, answers, source, target = (home / name for name in ("work", "answers", "in.ipynb", "out.ipynb"))
+    answers.mkdir()
+    if order["files"]:
+        shutil.copytree(order["files"], work, symlinks=True)
+    work.mkdir(exist_ok=True)
+    nbformat.write(_all_cells_run(order["notebook"]), source)
+    os.environ[ANSWERS] = str(answers)
+    run = multiprocessing.get_context("fork").Process(target=_execute, args=(source, target, work, order))
+    run.start()
+    run.join(order["timeout_s"])
+    run.kill()
+    try:
+        cells, problem = _cells(target, order["cell_timeout_s"]), ""
+    except (OSError, ValueError, AttributeError):
+        cells, problem = [], "papermill left no notebook that can be read"
+    return {"answers": _answers(answers), "cells": cells, "problem": problem}
+
+
+def _all_cells_run(notebook: dict) -> nbformat.NotebookNode:
+    """No cell's error keeps the next from running."""
+    nb = nbformat.from_dict(notebook)
+    for cell in nb.cells:
+        cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
+    return nb
+
+
+def _execute(source: Path, target: Path, work: Path, order: dict) -> None:
+    """To the end, whatever cells raise: the notebook after each cell is in `target`."""
+    with suppress(PapermillExecutionError):  # the cell's own output says it
+        papermill.execute_notebook(
+            source,
+            target,
+            parameters=order["parameters"],
+            kernel_name="python3",
+            cwd=work,
+            progress_bar=False,
+            execution_timeout=order["cell_timeout_s"],
+            interrupt_on_timeout=True,
+            error_on_timeout=_too_long(order["cell_timeout_s"]),
+            config=_PRIVATE_SOCKETS,
+            extra_arguments=_QUIET_KERNEL,
+        )
+
+
+def _too_long(timeout_s: int) -> dict:
+    words = f"this cell ran longer than {timeout_s} s and was interrupted"
+    return {"ename": "CellTimeoutError", "evalue": words, "traceback": [words]}
+
+
+def _cells(target: Path, cell_timeout_s: int) -> list[dict]:
+    """The outputs of each cell that was handed in; what papermill added for itself stays behind."""
+    nb = nbformat.read(target, as_version=4)
+    own = [cell for cell in nb.cells if not _ADDED_BY_PAPERMILL & set(cell.metadata.get("tags", []))]
+    left, cells = MOST_OUTPUT, []
+    for cell in own:
+        outputs = [_shortened(output) for output in cell.get("outputs", [])]
+        if cell.metadata.get("papermill", {}).get("duration", 0) > cell_timeout_s:
+            outputs = [o for o in outputs if o.output_type != "error"]  # a KeyboardInterrupt, which says nothing
+            outputs.append(new_output("error", **_too_long(cell_timeout_s)))
+        left -= len(json.dumps(outputs))
+        if left < 0:
+            outputs = [new_output("stream", text="(not kept: there was too much output above)\n")]
+        cells.append({"outputs": outputs, "execution_count": cell.get("execution_count")})
+    return cells
+
+
+def _shortened(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    if output.output_type == "stream" and len(output.text) > LONGEST_OUTPUT:
+        output.text = output.text[:LONGEST_OUTPUT] + "\n(shortened)\n"
+    return output
+
+
+def _answers(folder: Path) -> dict[str, str]:
+    """Plain files only: a link would be followed, and a pipe waited for."""
+    answers, left = {}, LARGEST_ANSWER_BYTES
+    for entry in os.scandir(folder):
+        about = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(about.st_mode) and about.st_size <= left:
+            answers[entry.name] = base64.b64encode(Path(entry.path).read_bytes()).decode()
+            left -= about.st_size
+    return answers
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Watch what a process and all that descends from it use, and end them when it is more than they may."""
+
+import threading
+import time
+from contextlib import suppress
+
+import psutil
+
+from grading.sandbox.limits import Limits
+
+INTERVAL_S = 0.25
+
+
+class Guard(threading.Thread):
+    """`exceeded` says in words what was too much, once it was."""
+
+    def __init__(self, pid: int, limits: Limits) -> None:
+        super().__init__(daemon=True)
+        self._root, self._limits = psutil.Process(pid), limits
+        self._stopped = threading.Event()
+        self.exceeded = ""
+
+    def run(self) -> None:
+        while not self._stopped.wait(INTERVAL_S):
+            with suppress(psutil.NoSuchProcess):
+                family = [self._root, *self._root.children(recursive=True)]
+                self.exceeded = self.exceeded or self._judge(family)
+                if self.exceeded:
+                    end_all(family)
+
+    def _judge(self, family: list[psutil.Process]) -> str:
+        most = self._limits.processes
+        if len(family) > most:
+            return f"it ran {len(family)} processes at a time, and may run {most}"
+        used, most = sum(map(_private_bytes, family)), self._limits.memory_bytes
+        return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+def end_all(processes: list[psutil.Process]) -> None:
+    """Parents first, so that none of them starts another child in time."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def wait_until_dead(processes: list[psutil.Process], timeout_s: float = 5.0) -> None:
+    """They are not our children: whoever adopted them may let them lie as zombies for seconds, which is dead enough."""
+    deadline = time.monotonic() + timeout_s
+    while any(map(_alive, processes)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _private_bytes(process: psutil.Process) -> int:
+    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        memory = process.memory_info()
+        return max(0, memory.rss - memory.shared)
+    return 0
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 30):.3g} GiB"
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

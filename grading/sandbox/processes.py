@@ -1,0 +1,21 @@
+"""The lesser box: plain processes. They see what the grader sees."""
+
+from pathlib import Path
+
+from grading.sandbox.limits import Limits
+
+
+class Processes:
+    """`limits` None: a person's own code on their own machine, as it would run anyway."""
+
+    name = "plain processes, which can read and write what you can: install bubblewrap before you grade a class"
+
+    def __init__(self, limits: Limits | None) -> None:
+        self.limits = limits
+
+    def command(self, program: list[str], readable: tuple[Path, ...] = ()) -> list[str]:
+        return program if self.limits is None else self.limits.command(program)
+
+    def home(self, folder: str) -> str:
+        """Where a program finds itself that was started in `folder`."""
+        return folder

@@ -1,0 +1,157 @@
+"""A program in a box, and the wall between it and the referee: a line of JSON there, a line of JSON back.
+
+Nothing that comes back is unpickled, and no line is longer than its bound, or waited for without a deadline.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+from grading.sandbox import Box
+from grading.sandbox.guard import Guard, end_all, wait_until_dead
+
+_PATIENCE_S = 5.0
+_LONGEST_LINE = 96 << 20
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
+
+
+class WallError(RuntimeError):
+    """No reply came, or none that can be read. `timed_out`: nothing came at all, and would not another time."""
+
+    def __init__(self, message: str, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
+
+
+class Lines:
+    """JSON objects, one a line, out of a pipe or socket."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self._parts, self._length = fd, [], 0
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def poll(self) -> dict | None:
+        """Call when the descriptor is readable: the next object once its line is complete.
+
+        Raises EOFError at the end, ValueError for what is no such line.
+        """
+        data = b""
+        with suppress(OSError):  # a broken connection is an end too
+            data = os.read(self.fd, 1 << 20)
+        if not data:
+            raise EOFError("the processes ended without a reply")
+        line, newline, rest = data.partition(b"\n")
+        self._parts.append(line)
+        self._length += len(line)
+        if self._length > _LONGEST_LINE:
+            raise ValueError("the reply is too long")
+        if not newline:
+            return None
+        line, self._parts, self._length = b"".join(self._parts), [rest], len(rest)
+        try:
+            return dict(json.loads(line))
+        except (ValueError, TypeError, RecursionError):
+            raise ValueError("the reply is not readable") from None
+
+
+class BoxedProgram:
+    """`python -m module arguments` in a box, an order at a time. It runs until `close`.
+
+    `shared` is a folder that it can read, and that sockets may lie in. `error` is what is raised when it fails.
+    """
+
+    def __init__(self, module: str, *arguments: str, box: Box, error: type[WallError] = WallError) -> None:
+        self.box, self.error = box, error
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._start()
+
+    def _start(self) -> None:
+        self._home, self._shared = (
+            tempfile.TemporaryDirectory(prefix=f"shardlab-{what}-", ignore_cleanup_errors=True)
+            for what in ("box", "shared")
+        )
+        self.shared = Path(self._shared.name)
+        self._process = subprocess.Popen(
+            self.box.command(self._command, readable=(self.shared,)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=self._home.name,
+            env=_clean_environment(self.box.home(self._home.name)),
+            start_new_session=True,
+        )
+        self._guard = Guard(self._process.pid, self.box.limits) if self.box.limits else None
+        if self._guard:
+            self._guard.start()
+        self.replies = Lines(self._process.stdout.fileno())
+        self._owes_reply, self._deadline = False, 0.0
+
+    def send(self, order: dict, timeout_s: float) -> None:
+        """A program that still owes the last reply is replaced."""
+        if self._owes_reply:
+            self.close()
+            self._start()
+        self._owes_reply, self._deadline = True, time.monotonic() + timeout_s
+        with suppress(BrokenPipeError):  # a dead program is noticed when its reply is read
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def receive(self) -> dict:
+        reply = None
+        while reply is None:
+            if not select.select([self.replies], [], [], max(0.0, self._deadline - time.monotonic()))[0]:
+                self.fail("the processes did not answer in time and were ended", timed_out=True)
+            try:
+                reply = self.replies.poll()
+            except (EOFError, ValueError) as error:
+                self.fail(str(error))
+        self._owes_reply = False
+        return reply
+
+    def fail(self, words: str, timed_out: bool = False) -> NoReturn:
+        """Raise `error`; if the guard had a reason to end the box, that reason."""
+        exceeded = self._guard.exceeded if self._guard else ""
+        raise self.error(f"{exceeded}: its processes were ended" if exceeded else words, timed_out) from None
+
+    def settle(self) -> None:
+        """Give a program that was told to finish a moment to do so, whatever it replies."""
+        if self._owes_reply:
+            self._deadline = time.monotonic() + _PATIENCE_S
+            with suppress(self.error):
+                self.receive()
+
+    def close(self) -> None:
+        """End the program and everything that descends from it."""
+        if self._guard:
+            self._guard.stop()
+        family = []
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(self._process.pid).children(recursive=True)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        end_all(family)
+        self._process.wait()
+        wait_until_dead(family)
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        self._home.cleanup()
+        self._shared.cleanup()
+
+
+def _clean_environment(home: str) -> dict[str, str]:
+    """What a student's process needs and nothing that the grader's environment may hold."""
+    kept = {k: os.environ[k] for k in _KEPT_VARIABLES if k in os.environ}
+    return kept | {"HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}

@@ -1,0 +1,110 @@
+"""A submission's notebook in its box: what comes out, and what comes out when it does not play along."""
+
+import time
+
+import psutil
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from grading.notebook import NotebookRunner, _read
+from grading.sandbox import best_box
+
+PYTHON = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
+HANDS_IN = (
+    "import os, pathlib; answers = pathlib.Path(os.environ['SHARDLAB_ANSWERS']); (answers / 'a').write_bytes(b'1');"
+)
+
+
+@pytest.fixture(scope="module")
+def runner():
+    runner = NotebookRunner(best_box())
+    yield runner
+    runner.close()
+
+
+def run(runner, *sources: str, folder: str | None = None, cell_timeout_s: int = 30, timeout_s: int = 60):
+    nb = new_notebook(cells=[new_code_cell(source) for source in sources], metadata=PYTHON)
+    return runner.run(nb, folder, parameters={"tier": "cpu"}, cell_timeout_s=cell_timeout_s, timeout_s=timeout_s)
+
+
+def text(run) -> str:
+    return "".join(str(output) for cell in run.cells for output in cell.outputs)
+
+
+def test_outputs_and_answers_of_each_cell_whatever_others_raise(runner, tmp_path):
+    (tmp_path / "data.txt").write_text("of the submission")
+    tags = {"tags": ["parameters"]}
+    nb = new_notebook(metadata=PYTHON)
+    nb.cells = [new_markdown_cell("# A title"), new_code_cell("tier = 'no'", metadata=tags), new_code_cell("1 / 0")]
+    nb.cells += [new_code_cell(HANDS_IN), new_code_cell("print(tier, open('data.txt').read())")]
+    ran = runner.run(nb, str(tmp_path), parameters={"tier": "cpu"}, cell_timeout_s=30, timeout_s=60)
+    outputs = [cell.outputs for cell in ran.cells]
+    assert [len(o) for o in outputs] == [0, 0, 1, 0, 1]
+    assert (outputs[2][0].ename, outputs[4][0].text) == ("ZeroDivisionError", "cpu of the submission\n")
+    assert (ran.answers, ran.problem) == ({"a": b"1"}, "")
+
+
+def test_a_cell_that_never_ends_is_interrupted_and_the_next_one_runs(runner):
+    ran = run(runner, "while True: pass", HANDS_IN, cell_timeout_s=2)
+    assert "ran longer than 2 s" in text(ran)
+    assert ran.answers == {"a": b"1"}
+
+
+def test_a_notebook_that_never_ends_has_handed_in_what_it_has(runner):
+    began = time.monotonic()
+    ran = run(
+        runner, HANDS_IN, "import time\nwhile True:\n try: time.sleep(60)\n except BaseException: pass", timeout_s=25
+    )
+    assert ran.answers == {"a": b"1"}
+    assert time.monotonic() - began < 90
+
+
+def test_a_kernel_that_ends_the_processes_around_it_loses_its_answers_alone(runner):
+    ends_all = "import os, signal\nfor p in os.listdir('/proc'):\n if p.isdigit() and int(p) != os.getpid():\n"
+    ends_all += "  try: os.kill(int(p), 9)\n  except OSError: pass\nos._exit(0)"
+    if runner.box.name == "bubblewrap":  # else it would end everything
+        ran = run(runner, HANDS_IN, ends_all)
+        assert ran.problem.startswith("the notebook could not be run to its end: the processes ended without a reply")
+    assert run(runner, HANDS_IN).answers == {"a": b"1"}
+
+
+def test_output_without_end_is_shortened(runner):
+    ran = run(runner, "print('x' * (20 << 20))", *["print('x' * (900 << 10))"] * 30, HANDS_IN)
+    assert 10 << 20 < len(text(ran)) < 30 << 20
+    assert "(shortened)" in text(ran)
+    assert "too much output" in text(ran)
+    assert ran.answers == {"a": b"1"}
+
+
+def test_only_plain_files_are_answers(runner):
+    source = HANDS_IN + "\nos.symlink('/etc/hostname', answers / 'link'); os.mkfifo(answers / 'fifo')"
+    source += "\n(answers / 'folder').mkdir(); open(answers / 'large', 'wb').truncate(1 << 30)"
+    assert run(runner, source).answers == {"a": b"1"}
+
+
+REPLIES = {
+    "nothing": {},
+    "too few cells": {"cells": [], "answers": {}},
+    "a number": {"cells": 3, "answers": {}},
+    "answers that are none": {"cells": [], "answers": [1]},
+    "no base64": {"cells": [], "answers": {"a": "é"}},
+    "outputs of no type": {"cells": [{"outputs": [{"output_type": "grade"}], "execution_count": 1}], "answers": {}},
+    "outputs of no form": {"cells": [{"outputs": {"score": 9}, "execution_count": 1}], "answers": {}},
+    "no count": {"cells": [{"outputs": [], "execution_count": [1]}], "answers": {}},
+}
+
+
+@pytest.mark.parametrize("reply", REPLIES.values(), ids=REPLIES)
+def test_a_forged_reply_is_nothing_handed_in(reply):
+    ran = _read(reply, n_cells=1)
+    assert (ran.cells, ran.answers) == ([], {})
+    assert "not readable" in ran.problem
+
+
+def test_no_process_stays():
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    runner = NotebookRunner(best_box())
+    run(runner, "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True)")
+    runner.close()
+    after = psutil.Process().children(recursive=True)
+    assert [p for p in after if p.pid not in before and p.status() != psutil.STATUS_ZOMBIE] == []

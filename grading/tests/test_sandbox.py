@@ -1,0 +1,177 @@
+"""What a program in a box sees, may write, and may use; and that its end is the end of everything it started."""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+from submissions import running
+
+from grading.sandbox import Bubblewrap, Limits, Processes, best_box
+from grading.sandbox.wall import BoxedProgram, WallError
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = Limits(memory_bytes=400 << 20, processes=20, scratch_bytes=64 << 20, file_bytes=32 << 20)
+bubblewrap = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=Bubblewrap.obstacle() or "it works")
+every_box = pytest.mark.parametrize(
+    "box", [Processes(SMALL), pytest.param(Bubblewrap(SMALL), marks=bubblewrap)], ids=type
+)
+
+HIDDEN = ["solutions", "labs", "README.md", "lib/tests", "grading/samples", "grading/tests", "grading/submitted"]
+HIDDEN += ["grading/autograded", "grading/gradebook.db", ".git"]
+OF_THE_SYSTEM = ["/etc/shadow", "/etc/passwd", "/var", "/boot", "/home", "/sys", "/proc/1/root/etc/passwd", "/run"]
+
+
+def run(box, source: str, *arguments: str) -> subprocess.CompletedProcess:
+    command = box.command([sys.executable, "-c", source, *arguments])
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@bubblewrap
+def test_neither_the_course_nor_the_grader_can_be_seen(tmp_path):
+    """`run` in the lesser box sees them, so that the question is one."""
+    (tmp_path / "another submission").write_text("mine")
+    paths = [str(tmp_path / "another submission"), *(str(ROOT / path) for path in HIDDEN), *OF_THE_SYSTEM]
+    ask = "import os, sys; print(*(p for p in sys.argv[1:] if os.path.exists(p)), sep='\\n')"
+    assert run(Bubblewrap(SMALL), ask, *paths).stdout.split("\n") == ["", ""]
+    assert str(ROOT / "solutions") in run(Processes(SMALL), ask, *paths).stdout
+
+
+@bubblewrap
+def test_nothing_outside_can_be_written():
+    source = """if True:
+        for line in open("/proc/self/mounts"):
+            _, place, _, options, *_ = line.split()
+            if "rw" in options.split(","):
+                print(place)
+        for path in ("/mine", "/dev/mine", "/etc/mine", "/proc/sys/kernel/core_pattern"):
+            try:
+                open(path, "a").close()
+                print("may write to", path)
+            except OSError:
+                pass
+        """
+    devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "pts")}
+    assert set(run(Bubblewrap(SMALL), source).stdout.splitlines()) <= {"/tmp", "/dev/shm", "/proc"} | devices
+
+
+@bubblewrap
+def test_other_processes_and_the_network_are_not_there():
+    source = """if True:
+        import os, socket
+        print(len([p for p in os.listdir("/proc") if p.isdigit()]), [name for _, name in socket.if_nameindex()])
+        """
+    assert run(Bubblewrap(SMALL), source).stdout.split(maxsplit=1) == ["2", "['lo']\n"]  # bwrap itself, and Python
+
+
+@bubblewrap
+def test_a_service_on_this_machine_cannot_be_reached():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        source = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 5)"
+        port = str(server.getsockname()[1])
+        assert "ConnectionRefusedError" in run(Bubblewrap(SMALL), source, port).stderr
+        assert run(Processes(SMALL), source, port).returncode == 0
+
+
+@bubblewrap
+def test_temporary_files_have_a_size_and_end_with_the_box():
+    source = """if True:
+        import os
+        for folder in ("/tmp", "/dev/shm"):
+            try:
+                for i in range(9):
+                    open(f"{folder}/{i}", "wb").write(bytes(16 << 20))
+            except OSError as error:
+                print(folder, i, error.strerror)
+        """
+    expected = [f"{folder} 4 No space left on device" for folder in ("/tmp", "/dev/shm")]
+    assert run(Bubblewrap(SMALL), source).stdout.splitlines() == expected
+
+
+@every_box
+def test_a_file_has_a_largest_size(box):
+    source = """if True:
+        import signal, tempfile
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        with tempfile.TemporaryFile() as file:
+            file.write(bytes(40 << 20))
+        """
+    assert "File too large" in run(box, source).stderr
+
+
+# What the guard ends
+
+
+EATS = "import time; eaten = bytearray(1 << 30); time.sleep(60)"
+MULTIPLIES = "import os, time\nfor _ in range(6): os.fork()\ntime.sleep(60)"
+
+
+class Python(BoxedProgram):
+    """`python -c source` in the place of a module of ours."""
+
+    def __init__(self, source: str, box) -> None:
+        self._source = source
+        super().__init__("unused", box=box)
+
+    def _start(self) -> None:
+        self._command = [sys.executable, "-c", self._source]
+        super()._start()
+
+
+@every_box
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [(EATS, "of memory, and may hold 0.391 GiB"), (MULTIPLIES, "processes at a time, and may run 20")],
+    ids=["memory", "processes"],
+)
+def test_what_uses_too_much_is_ended_with_the_reason(source, words, box):
+    before = set(psutil.pids())
+    program = Python(source, box)
+    program.send({}, timeout_s=30)
+    try:
+        with pytest.raises(WallError, match=words):
+            program.receive()
+    finally:
+        program.close()
+    left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and source in (p.info["cmdline"] or [])]
+    assert not left
+
+
+@bubblewrap
+def test_a_daemon_ends_with_the_box():
+    """In the lesser one the host sees to it: see test_referee."""
+    seconds = str(random.randrange(10**6, 10**7))
+    source = f"""if True:
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.execvp("sleep", ["sleep", "{seconds}"])
+            os._exit(0)
+        time.sleep(60)
+        """
+    program = Python(source, Bubblewrap(SMALL))
+    while not running(seconds):
+        assert program._process.poll() is None
+    program.close()
+    assert not running(seconds)
+
+
+@every_box
+def test_closing_leaves_no_file(box, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = Python("open('left', 'w').write('behind'); import time; time.sleep(60)", box)
+    assert len(os.listdir(tmp_path)) == 2
+    program.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_grader_says_what_box_it_has(monkeypatch):
+    assert best_box().name == ("bubblewrap" if not Bubblewrap.obstacle() else Processes.name)
+    monkeypatch.setattr(Bubblewrap, "obstacle", lambda: "bubblewrap is not installed")
+    assert "install bubblewrap" in best_box().name
