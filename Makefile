@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow samples look lab course book tidy bench lint release grade feedback clean
+.PHONY: help setup demo test slow long samples attacks look lab course book tidy bench lint release grade feedback clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -14,7 +14,7 @@ demo: setup ## run one lab on 4 CPU ranks, grade a small class, print the grade 
 	$(BIN)/shardlab demo
 
 test: setup ## run the tests, but for those that take minutes
-	$(BIN)/python -m pytest -m 'not slow and not samples and not alone and not browser' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'not slow and not long and not samples and not alone and not browser' -n 2 --dist loadfile
 
 slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m 'slow and not alone' -n 2 --dist loadfile
@@ -22,6 +22,12 @@ slow: setup ## run the tests that take minutes
 
 samples: setup ## put every submission that a lab's judges were made for before them (some two hours)
 	$(BIN)/python -m pytest -n 2 --dist loadfile grading/tests/test_lab*_samples.py
+
+long: setup ## run the tests that take hundreds of repetitions (half an hour; every attack on the grader is in `attacks`)
+	$(BIN)/python -m pytest -m 'long and not attacks' -n 2 --dist loadfile
+
+attacks: setup ## hand in submissions that want points or harm (some fifteen minutes; needs bubblewrap)
+	$(BIN)/python -m pytest grading/tests/test_attacks.py
 
 look: setup ## open every figure and widget in a real browser; pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser,book]'

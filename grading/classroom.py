@@ -16,6 +16,7 @@ from traitlets.config import Config, PyFileConfigLoader
 
 from grading.checks import lab_module
 from grading.executor import close_referees, read_verdicts
+from grading.submitted import SubmissionError, inspect
 from grading.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,12 +37,13 @@ class Grade:
 
 
 class Classroom:
-    """A course directory that nbgrader works on; by default this repository."""
+    """A course directory that nbgrader works on; by default this repository. `settings` go before those in its file."""
 
-    def __init__(self, root: Path = ROOT) -> None:
+    def __init__(self, root: Path = ROOT, settings: Config | None = None) -> None:
         config: Config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / "grading")).load_config()
         config.CourseDirectory.root = str(root)
         config.CourseDirectory.db_url = f"sqlite:///{root}/grading/gradebook.db"
+        config.merge(settings or {})
         self.root, self.db_url = root, config.CourseDirectory.db_url
         (root / "grading").mkdir(parents=True, exist_ok=True)
         _find_alembic()
@@ -61,12 +63,16 @@ class Classroom:
 
     def hand_in(self, lab: str, student: str, nb: nbformat.NotebookNode) -> None:
         """Put a notebook where the student's submission belongs, in the place of an earlier one."""
-        folder = self.root / "grading" / "submitted" / student / lab
+        folder = self.submitted(lab, student)
         folder.mkdir(parents=True, exist_ok=True)
         nbformat.write(nb, folder / f"{lab}.ipynb")
 
     def autograde(self, lab: str, student: str) -> Grade:
         lab_module(lab)  # a lab without checks is the instructor's mistake, not the student's
+        try:
+            inspect(self.submitted(lab, student))
+        except SubmissionError as error:
+            raise RuntimeError(f"could not grade {student}'s {lab}: {error}") from None
         _succeed(self.api.autograde(lab, student, force=True, create=True), f"grade {student}'s {lab}")
         return self.grade(lab, student)
 
@@ -85,6 +91,10 @@ class Classroom:
                 for g in notebook.grades:
                     points[g.cell.name], most[g.cell.name] = float(g.score), float(g.max_score)
             return Grade(student, points, most, self._verdicts(lab, student))
+
+    def submitted(self, lab: str, student: str) -> Path:
+        """The folder with what was handed in."""
+        return self.root / "grading" / "submitted" / student / lab
 
     def autograded(self, lab: str, student: str) -> Path:
         """The notebook as it ran, with the verdicts."""

@@ -4,9 +4,11 @@ from contextlib import closing
 
 from rich.console import Console
 
+from grading.checks import cell_name
 from grading.classroom import Classroom
 from grading.leaderboard import write_leaderboard
 from grading.report import grade_row, grade_table
+from grading.sandbox import best_box
 
 
 def release_labs(lab: str | None, console: Console) -> None:
@@ -18,6 +20,7 @@ def release_labs(lab: str | None, console: Console) -> None:
 
 def grade_labs(lab: str | None, students: list[str], console: Console) -> bool:
     """True if every submission now has a grade, however low."""
+    console.print(f"submissions run in {best_box().name}", highlight=False)
     with closing(Classroom()) as classroom:
         return all([_grade_lab(classroom, name, students, console) for name in _labs(classroom, lab)])
 
@@ -46,6 +49,27 @@ def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Con
     for problem in problems:
         console.print(problem)
     return not problems and not missing
+
+
+def explain(lab: str | None, student: str, console: Console) -> None:
+    """Why the gradebook holds these points: each check's verdict, as it was when it was graded."""
+    if lab is None:
+        raise SystemExit("say which lab, for example: shardlab grade lab2_ddp --explain ada")
+    with closing(Classroom()) as classroom:
+        try:
+            grade = classroom.grade(*_labs(classroom, lab), student)
+        except LookupError as error:
+            raise SystemExit(str(error.args[0])) from None
+    verdicts = {cell_name(v.check): v for v in grade.verdicts}
+    for cell, points in grade.points.items():
+        verdict = verdicts.get(cell)
+        if verdict is None or verdict.points != points:
+            by_hand = f"{cell}: {points:g} of {grade.max_points[cell]:g} points in the gradebook, entered by hand"
+            console.print(by_hand, highlight=False, markup=False)
+        if verdict is not None:
+            console.print(verdict.text(), highlight=False, markup=False, soft_wrap=True)
+    total = f"{grade.total:g} of {sum(grade.max_points.values()):g} points"
+    console.print(f"{student} has {total} for {lab}", highlight=False)
 
 
 def write_feedback(lab: str | None, console: Console) -> bool:

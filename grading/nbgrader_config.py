@@ -21,6 +21,14 @@ c.CourseDirectory.db_url = f"sqlite:///{course}/grading/gradebook.db"
 # solutions/<lab>/<lab>.ipynb has its name in `directory_structure`'s last part; nothing but notebooks is released.
 c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "*.py"]
 
+c.Autograde.sanitize_preprocessors = [
+    "grading.submitted.PlainFiles",
+    "nbgrader.preprocessors.ClearOutput",
+    "nbgrader.preprocessors.DeduplicateIds",
+    "nbgrader.preprocessors.OverwriteKernelspec",
+    "nbgrader.preprocessors.OverwriteCells",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
 c.Autograde.autograde_preprocessors = [
     "grading.executor.RefereeExecutor",  # in the place of nbgrader's Execute
     "nbgrader.preprocessors.IgnorePattern",

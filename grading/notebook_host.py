@@ -54,8 +54,8 @@ def _run(order: dict) -> dict:
     run.join(order["timeout_s"])
     run.kill()
     try:
-        cells, problem = _cells(target, order["cell_timeout_s"]), ""
-    except (OSError, ValueError, AttributeError):
+        cells, problem = _cells(target, order), ""
+    except (AttributeError, LookupError, OSError, TypeError, ValueError):
         cells, problem = [], "papermill left no notebook that can be read"
     return {"answers": _answers(answers), "cells": cells, "problem": problem}
 
@@ -86,21 +86,24 @@ def _execute(source: Path, target: Path, work: Path, order: dict) -> None:
         )
 
 
-def _too_long(timeout_s: int) -> dict:
-    words = f"this cell ran longer than {timeout_s} s and was interrupted"
+def _too_long(timeout_s: int, what: str = "this cell") -> dict:
+    words = f"{what} ran longer than {timeout_s} s and was interrupted"
     return {"ename": "CellTimeoutError", "evalue": words, "traceback": [words]}
 
 
-def _cells(target: Path, cell_timeout_s: int) -> list[dict]:
+def _cells(target: Path, order: dict) -> list[dict]:
     """The outputs of each cell that was handed in; what papermill added for itself stays behind."""
     nb = nbformat.read(target, as_version=4)
     own = [cell for cell in nb.cells if not _ADDED_BY_PAPERMILL & set(cell.metadata.get("tags", []))]
     left, cells = MOST_OUTPUT, []
     for cell in own:
         outputs = [_shortened(output) for output in cell.get("outputs", [])]
-        if cell.metadata.get("papermill", {}).get("duration", 0) > cell_timeout_s:
+        about = cell.metadata.get("papermill", {})
+        if (about.get("duration") or 0) > order["cell_timeout_s"]:
             outputs = [o for o in outputs if o.output_type != "error"]  # a KeyboardInterrupt, which says nothing
-            outputs.append(new_output("error", **_too_long(cell_timeout_s)))
+            outputs.append(new_output("error", **_too_long(order["cell_timeout_s"])))
+        if about.get("status") == "running":
+            outputs.append(new_output("error", **_too_long(order["timeout_s"], "the notebook")))
         left -= len(json.dumps(outputs))
         if left < 0:
             outputs = [new_output("stream", text="(not kept: there was too much output above)\n")]

@@ -14,8 +14,8 @@ Box = Bubblewrap | Processes
 
 
 def best_box(limits: Limits | None = None) -> Box:
-    limits = limits or Limits.of_this_machine()
-    return Processes(limits) if Bubblewrap.obstacle() else Bubblewrap(limits)
+    limits, obstacle = limits or Limits.of_this_machine(), Bubblewrap.obstacle()
+    return Processes(limits, obstacle) if obstacle else Bubblewrap(limits)
 
 
 __all__ = ["Box", "Bubblewrap", "Limits", "Processes", "best_box"]

@@ -8,10 +8,9 @@ from grading.sandbox.limits import Limits
 class Processes:
     """`limits` None: a person's own code on their own machine, as it would run anyway."""
 
-    name = "plain processes, which can read and write what you can: install bubblewrap before you grade a class"
-
-    def __init__(self, limits: Limits | None) -> None:
+    def __init__(self, limits: Limits | None, obstacle: str = "") -> None:
         self.limits = limits
+        self.name = f"plain processes, which can read and write what you can ({obstacle or 'as it was asked for'})"
 
     def command(self, program: list[str], readable: tuple[Path, ...] = ()) -> list[str]:
         return program if self.limits is None else self.limits.command(program)

@@ -101,10 +101,15 @@ def release(lab: Lab = None) -> None:
 def grade(
     lab: Lab = None,
     student: Annotated[list[str] | None, typer.Option(help="only this one; may be given more than once")] = None,
+    explain: Annotated[str | None, typer.Option(help="grade nothing: say why this student has these points")] = None,
 ) -> None:
     """Grade what lies in grading/submitted/<student>/<lab>/, and print the table."""
+    from grading.cycle import explain as explain_grade
     from grading.cycle import grade_labs
 
+    if explain is not None:
+        explain_grade(lab, explain, console)
+        return
     raise typer.Exit(not grade_labs(lab, student or [], console))
 
 

@@ -110,7 +110,7 @@ def test_a_training_resumes_under_another_strategy_and_number_of_ranks(tmp_path)
     assert check_elastic(tmp_path, uneven, CLOSE, CHOSEN) == 36
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("make", "same", "ranks", "pairs"),
@@ -300,7 +300,7 @@ def test_a_kill_while_saving_loses_no_checkpoint(tmp_path):
     check_kills(tmp_path, choose)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_kill_at_any_moment_of_a_save_loses_no_checkpoint(tmp_path):
     check_kills(tmp_path, lambda points, victims: points)

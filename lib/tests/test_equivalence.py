@@ -361,14 +361,14 @@ def test_mixed_precision_is_torchs_to_the_bit(case):
     assert launch(differences_from_torch, case.world_size, case) == [[]] * case.world_size
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @by_strategy(STRATEGIES, cases, n_cases=300)
 def test_ranks_train_as_one_process_300_times(case):
     assert launch(differences, case.world_size, case) == [[]] * case.world_size
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @by_strategy(["FSDP"], mixed_cases, n_cases=50)
 def test_mixed_precision_is_torchs_to_the_bit_50_times(case):

@@ -108,7 +108,7 @@ def test_equal_to_the_byte_on_real_ranks():
     compare_with_ranks(4, QUICK)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_equal_to_the_byte_on_real_ranks_in_every_way_to_train(world_size):

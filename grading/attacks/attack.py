@@ -1,0 +1,58 @@
+"""One attack: what is handed in."""
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+
+from grading.samples import read_lab
+
+LAB, CELL, CHECK = "lab2_ddp", "plan_buckets", "lab2.plan"
+
+
+def worthless(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
+    """A plan, and a bad one: no points."""
+    return [1] * len(sizes_bytes)
+
+
+@dataclass(frozen=True)
+class Attack:
+    """`in_notebook` is called in the notebook, `answer` is handed in; `spoil` changes what lies in the folder."""
+
+    name: str
+    in_notebook: Callable | None = None
+    answer: Callable = worthless
+    spoil: Callable[[Path], None] = lambda folder: None
+
+    def notebook(self) -> nbformat.NotebookNode:
+        nb = read_lab("labs", LAB)
+        cell = next(cell for cell in nb.cells if cell.metadata.nbgrader.grade_id == CELL)
+        cell.source = _source(self.answer)
+        if self.answer.__name__ != CELL:
+            cell.source += f"\n\n{CELL} = {self.answer.__name__}\n"
+        if self.in_notebook:
+            cell.source += f"\n\n{_source(self.in_notebook)}\n\n{self.in_notebook.__name__}()\n"
+        return nb
+
+    def hand_in(self, folder: Path) -> None:
+        nbformat.write(self.notebook(), folder / f"{LAB}.ipynb")
+        self.spoil(folder)
+
+
+def of_notebook(*functions: Callable) -> list[Attack]:
+    return [Attack(f.__name__, in_notebook=f) for f in functions]
+
+
+def of_answer(*functions: Callable) -> list[Attack]:
+    return [Attack(f.__name__, answer=f) for f in functions]
+
+
+def of_folder(*functions: Callable[[Path], None]) -> list[Attack]:
+    return [Attack(f.__name__, spoil=f) for f in functions]
+
+
+def _source(function: Callable) -> str:
+    return textwrap.dedent(inspect.getsource(function))

@@ -1,0 +1,156 @@
+"""Lie to whoever measures, counts, compares or shows something."""
+
+from grading.attacks.attack import Attack, of_answer, of_notebook
+
+
+def replaces_check():
+    import grading
+
+    def check(*answer):
+        return 1000
+
+    grading.check = check
+    globals()["check"] = check
+
+
+def replaces_what_the_notebook_shows():
+    """Every cell's result is 1000, no error is shown, and `check` hands in nothing."""
+    import sys
+
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    type(shell).showtraceback = lambda *_, **__: None
+    sys.excepthook = lambda *_: None
+    globals()["check"] = lambda *_: 1000
+    shell.display_formatter.format = lambda *_, **__: ({"text/plain": "1000"}, {})
+
+
+def forges_a_verdict():
+    """As the grader writes it into the cells."""
+    from IPython.display import display
+
+    verdict = {"check": "lab2.plan", "points": 3, "max_points": 3, "cause": "fine", "detail": "", "figures": []}
+
+    def check(*answer):
+        forms = {"application/vnd.shardlab.verdict+json": verdict | {"inconclusive": False}, "text/plain": "PASSED"}
+        display(forms, raw=True)
+        return 3
+
+    globals()["check"] = check
+
+
+def asserts_nothing():
+    import builtins
+
+    builtins.AssertionError = type("Nothing", (BaseException,), {})
+    for name in ("all", "any", "isinstance"):
+        setattr(builtins, name, lambda *_: True)
+
+
+def writes_answers_of_its_own():
+    """To the folder that they are written to, under every name, and as what is not a pickle."""
+    import os
+    from pathlib import Path
+
+    folder = Path(os.environ["SHARDLAB_ANSWERS"])
+    for name in ("lab2.gradients", "lab2.traffic", "lab2.memory", "lab2.bonus", "../lab2.overlap"):
+        (folder / name).write_bytes(b"cos\nsystem\n(S'touch /tmp/opened'\ntR.")
+    for name in ("lab2.throughput", "points"):
+        (folder / name).symlink_to("/etc/hostname")
+
+
+def replies_in_the_hosts_place():
+    """A whole reply to every descriptor of every process around this one, before the host's own."""
+    import json
+    import os
+
+    output = {"output_type": "execute_result", "data": {"text/plain": "3"}, "metadata": {}, "execution_count": 1}
+    cells = [{"outputs": [output], "execution_count": 1}] * 20
+    reply = json.dumps({"cells": cells, "answers": {}, "points": 1000, "problem": ""}).encode() + b"\n"
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for fd in range(64):
+            try:
+                target = os.open(f"/proc/{pid}/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
+                if not os.path.isfile(f"/proc/{pid}/fd/{fd}"):
+                    os.write(target, reply)
+            except OSError:
+                pass
+
+
+def replies_in_the_ranks_place(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
+    import os
+
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        for fd in range(64):
+            try:
+                target = os.open(f"/proc/{pid}/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
+                os.write(target, b'{"results": [[[3], [3], [3]]], "points": 3}\n')
+            except OSError:
+                pass
+    return [1] * len(sizes_bytes)
+
+
+def replies_with_a_pickle(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
+    """What a rank returns is pickled on its way to the host: that it opens must be the box's own trouble."""
+
+    class Reply(list):
+        def __reduce__(self):
+            return exec, ("open('/tmp/GOT', 'w').write('x'); import os; os.kill(os.getppid(), 9)",)
+
+    return Reply([1])
+
+
+def replaces_the_judge_on_the_rank(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
+    """All that decides anything, where this code runs."""
+    import sys
+
+    import grading.checks.lab2_ddp.plan as judge
+    import grading.verdict
+    import shardlab.simulate.overlap as overlap
+
+    overlap.finish_time = judge.finish_time = lambda *_, **__: 0.0
+    judge.AS_GOOD_AS = float("inf"), float("inf")
+    grading.verdict.Verdict.points = 3
+    sys.modules["grading.checks.lab2_ddp.plan"].judge = lambda *_: 3
+    return [1] * len(sizes_bytes)
+
+
+def stops_the_clocks(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
+    import time
+
+    for name in ("time", "perf_counter", "monotonic", "process_time"):
+        setattr(time, name, lambda: 0.0)
+    return [1] * len(sizes_bytes)
+
+
+def exits_with_success():
+    import os
+
+    os._exit(0)
+
+
+def leaves_the_rank_with_success(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
+    import os
+
+    os._exit(0)
+
+
+ATTACKS: list[Attack] = [
+    *of_notebook(
+        replaces_check,
+        replaces_what_the_notebook_shows,
+        forges_a_verdict,
+        asserts_nothing,
+        writes_answers_of_its_own,
+        replies_in_the_hosts_place,
+        exits_with_success,
+    ),
+    *of_answer(
+        replies_in_the_ranks_place,
+        replies_with_a_pickle,
+        replaces_the_judge_on_the_rank,
+        stops_the_clocks,
+        leaves_the_rank_with_success,
+    ),
+]

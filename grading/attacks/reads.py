@@ -1,0 +1,108 @@
+"""Read what would help: each function looks where it lies in an ordinary course directory."""
+
+from grading.attacks.attack import of_answer, of_notebook
+
+
+def reads_the_solution():
+    import json
+    from pathlib import Path
+
+    import grading
+
+    root = Path(grading.__file__).parents[1]
+    for path in (root / "solutions").glob("*/*.ipynb"):
+        for cell in json.loads(path.read_text())["cells"]:
+            if "def plan_buckets" in "".join(cell["source"]):
+                exec("".join(cell["source"]), globals())
+                print("GOT the solution")
+
+
+def reads_a_sample_of_the_solution():
+    from pathlib import Path
+
+    import grading
+
+    for path in (Path(grading.__file__).parent / "samples").rglob("*.py"):
+        if "def plan_buckets" in path.read_text():
+            exec(path.read_text(), globals())
+            print("GOT a sample")
+
+
+def reads_another_submission():
+    from pathlib import Path
+
+    import grading
+
+    folder = Path(grading.__file__).parent
+    roots = {folder, Path.cwd().parent, Path.cwd().parents[1], Path("/tmp"), Path.home()}
+    for root in roots:
+        for path in root.rglob("lab2_ddp.ipynb"):
+            if "victim" in str(path):
+                print("GOT", path.read_text()[:10])
+
+
+def reads_the_gradebook():
+    import sqlite3
+    from pathlib import Path
+
+    import grading
+
+    for root in (Path(grading.__file__).parent, Path.cwd().parent, Path.cwd().parents[2], Path("/tmp")):
+        for path in root.rglob("gradebook.db"):
+            with sqlite3.connect(path) as gradebook:
+                gradebook.execute("update grade set auto_score = 100")
+            print("GOT the gradebook")
+
+
+def reads_the_referees_memory():
+    """What was drawn for this grading lies in the referee's process, and in the environment of whoever started us."""
+    import os
+
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline") as command, open(f"/proc/{pid}/environ") as environment:
+                words, secrets = command.read(), environment.read()
+            if "GRADER_TOKEN" in secrets:
+                print("GOT the environment of", words)
+            of_the_grader = any(name in words for name in ("pytest", "nbgrader autograde", "shardlab grade"))
+            if of_the_grader and not words.startswith("bwrap"):
+                with open(f"/proc/{pid}/mem", "rb"):
+                    print("GOT the memory of", words)
+        except OSError:
+            pass
+
+
+def reads_what_the_system_knows():
+    for path in ("/etc/shadow", "/etc/passwd", "/var/log", "/root/.ssh", "/home", "/proc/kcore", "/dev/mem"):
+        try:
+            with open(path, "rb") as file:
+                print("GOT", path, file.read(10))
+        except OSError:
+            pass
+
+
+def asks_for_the_solution_on_the_rank(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
+    import json
+    from pathlib import Path
+
+    import grading
+
+    for path in (Path(grading.__file__).parents[1] / "solutions").glob("lab2*/*.ipynb"):
+        for cell in json.loads(path.read_text())["cells"]:
+            if "def plan_buckets" in "".join(cell["source"]):
+                exec("".join(cell["source"]), found := {})
+                return found["plan_buckets"](sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s)
+    return [1] * len(sizes_bytes)
+
+
+ATTACKS = [
+    *of_notebook(
+        reads_the_solution,
+        reads_a_sample_of_the_solution,
+        reads_another_submission,
+        reads_the_gradebook,
+        reads_the_referees_memory,
+        reads_what_the_system_knows,
+    ),
+    *of_answer(asks_for_the_solution_on_the_rank),
+]

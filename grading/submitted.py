@@ -1,0 +1,45 @@
+"""What was handed in is looked at before anything opens it: nbgrader follows links, and copies whatever it finds."""
+
+import os
+from pathlib import Path
+
+from nbformat import NotebookNode
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.preprocessors import NbGraderPreprocessor
+
+MOST_FILES, MOST_BYTES = 1000, 200 << 20
+
+
+class SubmissionError(ValueError):
+    """It is not graded as it is; the words say what to ask its author for."""
+
+
+def inspect(folder: Path) -> None:
+    """SubmissionError unless it holds plain files alone, not too many, not too large, under names that can be shown."""
+    n_files = n_bytes = 0
+    for at, folders, files in os.walk(folder):  # links are not followed
+        for name in (*folders, *files):
+            path = Path(at, name)
+            shown = ascii(str(path.relative_to(folder)))
+            if not name.isprintable():
+                raise SubmissionError(f"{shown} has a name that cannot be shown: ask for it under another")
+            if path.is_symlink():
+                raise SubmissionError(f"{shown} is a link: ask for the file itself")
+            if name in files and not path.is_file():
+                raise SubmissionError(f"{shown} is no plain file: ask for the submission without it")
+        n_files += len(files)
+        n_bytes += sum(os.lstat(os.path.join(at, name)).st_size for name in files)
+    if n_files > MOST_FILES:
+        raise SubmissionError(f"there are {n_files} files, and may be {MOST_FILES}: ask for the notebook alone")
+    if n_bytes > MOST_BYTES:
+        size, most = (f"{n >> 20:,} MiB" for n in (n_bytes, MOST_BYTES))
+        raise SubmissionError(f"its files have {size}, and may have {most}: ask for the notebook alone")
+
+
+class PlainFiles(NbGraderPreprocessor):
+    """The same inside nbgrader, for who calls it without `shardlab grade`."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        course, about = CourseDirectory(config=self.config), resources["nbgrader"]
+        inspect(Path(course.format_path(course.submitted_directory, about["student"], about["assignment"])))
+        return nb, resources
