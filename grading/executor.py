@@ -92,7 +92,8 @@ def _problems(nb: NotebookNode, problem: str) -> dict[str, str]:
             first = f"{errors[0].ename}: {errors[0].evalue}".strip(": ")
         if is_grade(cell):
             own = f"{errors[0].ename}: {errors[0].evalue}" if errors else "it did not call check(...)"
-            cause = f"the first error in the notebook was {first}" if first and errors else own
+            did_not_run = cell.execution_count is None
+            cause = f"the first error in the notebook was {first}" if first and (errors or did_not_run) else own
             problems[check_name(cell.metadata.nbgrader.grade_id)] = f"nothing was handed in: {problem or cause}"
     return problems
 

@@ -52,9 +52,10 @@ def _run(order: dict) -> dict:
     run = multiprocessing.get_context("fork").Process(target=_execute, args=(source, target, work, order))
     run.start()
     run.join(order["timeout_s"])
+    end = _end(run.exitcode, order["timeout_s"])
     run.kill()
     try:
-        cells, problem = _cells(target, order), ""
+        cells, problem = _cells(target, order["cell_timeout_s"], end), ""
     except (AttributeError, LookupError, OSError, TypeError, ValueError):
         cells, problem = [], "papermill left no notebook that can be read"
     return {"answers": _answers(answers), "cells": cells, "problem": problem}
@@ -76,6 +77,7 @@ def _execute(source: Path, target: Path, work: Path, order: dict) -> None:
             target,
             parameters=order["parameters"],
             kernel_name="python3",
+            language="python",
             cwd=work,
             progress_bar=False,
             execution_timeout=order["cell_timeout_s"],
@@ -87,26 +89,36 @@ def _execute(source: Path, target: Path, work: Path, order: dict) -> None:
 
 
 def _too_long(timeout_s: int, what: str = "this cell") -> dict:
-    words = f"{what} ran longer than {timeout_s} s and was interrupted"
-    return {"ename": "CellTimeoutError", "evalue": words, "traceback": [words]}
+    return _error("CellTimeoutError", f"{what} ran longer than {timeout_s} s and was interrupted")
 
 
-def _cells(target: Path, order: dict) -> list[dict]:
+def _end(exit_code: int | None, timeout_s: int) -> dict | None:
+    """Of a notebook that did not come to its own: what the cell says that was the last to run."""
+    if exit_code is None:
+        return _too_long(timeout_s, "the notebook")
+    return _error("DeadKernelError", "the kernel died in this cell") if exit_code else None
+
+
+def _error(name: str, words: str) -> dict:
+    return {"ename": name, "evalue": words, "traceback": [words]}
+
+
+def _cells(target: Path, cell_timeout_s: int, end: dict | None) -> list[dict]:
     """The outputs of each cell that was handed in; what papermill added for itself stays behind."""
     nb = nbformat.read(target, as_version=4)
     own = [cell for cell in nb.cells if not _ADDED_BY_PAPERMILL & set(cell.metadata.get("tags", []))]
+    last = max((i for i, cell in enumerate(own) if cell.metadata.get("papermill", {}).get("start_time")), default=0)
     left, cells = MOST_OUTPUT, []
-    for cell in own:
+    for i, cell in enumerate(own):
         outputs = [_shortened(output) for output in cell.get("outputs", [])]
-        about = cell.metadata.get("papermill", {})
-        if (about.get("duration") or 0) > order["cell_timeout_s"]:
-            outputs = [o for o in outputs if o.output_type != "error"]  # a KeyboardInterrupt, which says nothing
-            outputs.append(new_output("error", **_too_long(order["cell_timeout_s"])))
-        if about.get("status") == "running":
-            outputs.append(new_output("error", **_too_long(order["timeout_s"], "the notebook")))
         left -= len(json.dumps(outputs))
         if left < 0:
             outputs = [new_output("stream", text="(not kept: there was too much output above)\n")]
+        if (cell.metadata.get("papermill", {}).get("duration") or 0) > cell_timeout_s:
+            outputs = [o for o in outputs if o.output_type != "error"]  # a KeyboardInterrupt, which says nothing
+            outputs.append(new_output("error", **_too_long(cell_timeout_s)))
+        if end and i == last:
+            outputs.append(new_output("error", **end))
         cells.append({"outputs": outputs, "execution_count": cell.get("execution_count")})
     return cells
 

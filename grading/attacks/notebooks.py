@@ -40,7 +40,7 @@ def doubles_the_checks(folder: Path) -> None:
         for cell in _graded(nb):
             copy = nbformat.from_dict(cell)
             copy.id, copy.source = f"{cell.id}-2"[:64], "1000"
-            nb.cells += [copy, copy | {"id": f"{cell.id}-3"[:64]}]
+            nb.cells += [copy, nbformat.from_dict({**copy, "id": f"{cell.id}-3"[:64]})]
 
     _edit(folder, change)
 

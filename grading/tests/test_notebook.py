@@ -60,6 +60,12 @@ def test_a_notebook_that_never_ends_has_handed_in_what_it_has(runner):
     assert time.monotonic() - began < 90
 
 
+def test_a_kernel_that_dies_is_named_and_what_it_handed_in_before_counts(runner):
+    ran = run(runner, HANDS_IN, "import os; os._exit(0)", "print('never')")
+    assert ran.answers == {"a": b"1"}
+    assert [[o.get("evalue") for o in cell.outputs] for cell in ran.cells] == [[], ["the kernel died in this cell"], []]
+
+
 def test_a_kernel_that_ends_the_processes_around_it_loses_its_answers_alone(runner):
     ends_all = "import os, signal\nfor p in os.listdir('/proc'):\n if p.isdigit() and int(p) != os.getpid():\n"
     ends_all += "  try: os.kill(int(p), 9)\n  except OSError: pass\nos._exit(0)"
