@@ -19,6 +19,14 @@ from grading.executor import close_referees, read_verdicts
 from grading.submitted import SubmissionError, inspect
 from grading.verdict import Verdict
 
+SPOILT = (
+    "Cells are no longer what was released, in number or in form: ask for the notebook with its cells as they were."
+)
+_OF_SPOILT_CELLS = (
+    "Inconsistent checksums",
+    "SchemaTooOldError",
+    "nbgrader metadata may be corrupted",
+)  # nbgrader's words
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -125,4 +133,5 @@ def _reason(log: str) -> str:
     parts = re.split(r"^ *(?:[\w.]+\.)?(\w+(?:Error|Exception)): ", log, flags=re.M)
     named = [f"{n}: {text}" for n, text in zip(parts[1::2], parts[2::2], strict=True) if n != "NbGraderException"]
     last = re.split(r"\n *(?:Traceback|\[ERROR\]|The above exception|During handling)", named[-1])[0] if named else log
-    return last.strip()[-2000:] or "nbgrader gave no reason"
+    reason = last.strip()[-2000:] or "nbgrader gave no reason"
+    return f"{reason}\n{SPOILT}" if any(words in reason for words in _OF_SPOILT_CELLS) else reason

@@ -72,6 +72,22 @@ def test_a_notebook_that_cannot_be_read_is_named_and_nothing_is_lost(classroom):
     assert (folder / f"{LAB}.ipynb").read_text() == "not a notebook"
 
 
+def test_cells_that_were_copied_or_changed_in_form_are_called_so(classroom):
+    nb = sample("right")
+    graded = next(cell for cell in nb.cells if cell.metadata.nbgrader.grade)
+    graded.metadata.nbgrader |= {"solution": True, "locked": False}
+    classroom.hand_in(LAB, "dora", nb)
+    with pytest.raises(RuntimeError, match="ask for the notebook with its cells as they were"):
+        classroom.autograde(LAB, "dora")
+
+
+def test_a_link_in_a_submission_is_not_followed(classroom):
+    classroom.hand_in(LAB, "emil", sample("right"))
+    (classroom.submitted(LAB, "emil") / "data.db").symlink_to("../../../gradebook.db")
+    with pytest.raises(RuntimeError, match="'data.db' is a link: ask for the file itself"):
+        classroom.autograde(LAB, "emil")
+
+
 def test_who_never_handed_in_is_told_how(classroom):
     with pytest.raises(LookupError, match="shardlab grade"):
         classroom.grade(LAB, "nobody")
