@@ -18,13 +18,14 @@ test: setup ## run the tests, but for those that take minutes
 
 slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m 'slow and not alone' -n 2 --dist loadfile
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m 'alone and not long'
 
 samples: setup ## put every submission that a lab's judges were made for before them (some two hours)
 	$(BIN)/python -m pytest -n 2 --dist loadfile grading/tests/test_lab*_samples.py
 
 long: setup ## run the tests that take hundreds of repetitions (half an hour; every attack on the grader is in `attacks`)
-	$(BIN)/python -m pytest -m 'long and not attacks' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'long and not attacks and not alone' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'long and alone'
 
 attacks: setup ## hand in submissions that want points or harm (some fifteen minutes; needs bubblewrap)
 	$(BIN)/python -m pytest grading/tests/test_attacks.py

@@ -23,7 +23,7 @@ from shardlab.simulate.plan.shape import Shape
 from shardlab.simulate.plan.strategy import Strategy
 
 LAB = "lab1_memory"
-QUICK = ("right", "only_the_states", "asks_the_planner")
+QUICK = ("only_the_states",)
 STRATEGIES = {
     "one_rank": {"sharding": "NONE"},
     "ddp": {"sharding": "DDP"},

@@ -10,7 +10,7 @@ from shardlab.simulate.overlap import finish_time
 
 LAB = "lab2_ddp"
 # The demo's class is shown by `make demo`, so that here it can wait for the long run.
-QUICK = ("mean_of_means", "after_backward", "every_micro_batch", "own_weights", "waits_in_backward", "best_cap")
+QUICK = ("mean_of_means", "best_cap")
 
 
 @pytest.mark.parametrize("sample", class_of(LAB, QUICK))

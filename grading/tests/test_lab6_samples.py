@@ -11,7 +11,7 @@ from shardlab.measure.throughput import Comparison
 from shardlab.measure.timeline import Span, Timeline
 
 LAB = "lab6_profile"
-QUICK = ("own_loss", "no_prefetch", "added_up")
+QUICK = ("no_prefetch",)
 
 
 @pytest.mark.parametrize("sample", class_of(LAB, QUICK))

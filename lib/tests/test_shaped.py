@@ -319,6 +319,7 @@ def test_real_links_are_as_slow_as_asked_and_leave_nothing(mine):
 
 
 @pytest.mark.alone
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_simulated_times_are_real_ones(capsys):
     """The claim: within 15% and in the same order, over calls, sizes, topologies, and bucket sizes of torch's DDP."""
