@@ -15,18 +15,12 @@ from sqlalchemy.exc import SAWarning
 from traitlets.config import Config, PyFileConfigLoader
 
 from grading.checks import lab_module
-from grading.executor import close_referees, read_verdicts
+from grading.executor import LACKS_CELLS, close_referees, read_verdicts
 from grading.submitted import SubmissionError, inspect
 from grading.verdict import Verdict
 
-SPOILT = (
-    "Cells are no longer what was released, in number or in form: ask for the notebook with its cells as they were."
-)
-_OF_SPOILT_CELLS = (
-    "Inconsistent checksums",
-    "SchemaTooOldError",
-    "nbgrader metadata may be corrupted",
-)  # nbgrader's words
+SPOILT = "Cells are not what was released, in number or in form: ask for the notebook with its cells as they were."
+_OF_SPOILT_CELLS = ("Inconsistent checksums", "SchemaTooOldError", "nbgrader metadata may be corrupted", LACKS_CELLS)
 ROOT = Path(__file__).resolve().parent.parent
 
 

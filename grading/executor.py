@@ -18,6 +18,7 @@ from grading.sandbox import best_box
 from grading.verdict import Verdict
 
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
+LACKS_CELLS = "the notebook lacks the cells of"
 _referees: dict[tuple[str, str], Referee] = {}  # one a lab: its reference crew serves every submission of the class
 _runners: list[NotebookRunner] = []  # one at most, with a box that is ready for the next notebook
 
@@ -34,6 +35,8 @@ class RefereeExecutor(NbGraderPreprocessor):
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         judge = referee(resources["nbgrader"]["assignment"], self.tier)
+        if missing := set(judge.checks) - {check_name(c.metadata.nbgrader.grade_id) for c in nb.cells if is_grade(c)}:
+            raise RuntimeError(f"{LACKS_CELLS} {', '.join(sorted(missing))}")
         judge.prepare()
         run = runner().run(
             nb,

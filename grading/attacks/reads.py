@@ -73,7 +73,7 @@ def reads_the_referees_memory():
 
 
 def reads_what_the_system_knows():
-    for path in ("/etc/shadow", "/etc/passwd", "/var/log", "/root/.ssh", "/home", "/proc/kcore", "/dev/mem"):
+    for path in ("/etc/shadow", "/etc/passwd", "/var/log", "/home", "/proc/kcore", "/dev/mem"):
         try:
             with open(path, "rb") as file:
                 print("GOT", path, file.read(10))

@@ -72,7 +72,7 @@ def _shown(path: Path) -> list[str]:
 
 def _gpus() -> list[str]:
     """NVIDIA's devices, and where NCCL reads how they are wired. Not run on a machine that has them."""
-    devices = [*Path("/dev").glob("nvidia*"), *Path("/dev").glob("nvidia-caps")]
-    shown = [argument for device in sorted(set(devices)) for argument in ("--dev-bind", str(device), str(device))]
+    devices = sorted(Path("/dev").glob("nvidia*"))
+    shown = [argument for device in devices for argument in ("--dev-bind", str(device), str(device))]
     wiring = [Path("/sys", name) for name in ("bus/pci", "devices", "class/pci_bus", "module/nvidia")]
     return [*shown, *(a for p in wiring if shown and p.exists() for a in ("--ro-bind", str(p), str(p)))]

@@ -81,6 +81,14 @@ def test_cells_that_were_copied_or_changed_in_form_are_called_so(classroom):
         classroom.autograde(LAB, "dora")
 
 
+def test_a_notebook_without_its_checks_is_not_graded_as_if_it_had_failed_them(classroom):
+    nb = sample("right")
+    nb.cells = [cell for cell in nb.cells if not cell.metadata.nbgrader.grade]
+    classroom.hand_in(LAB, "fay", nb)
+    with pytest.raises(RuntimeError, match=r"lacks the cells of lab2\.gradients(.|\n)*with its cells as they were"):
+        classroom.autograde(LAB, "fay")
+
+
 def test_a_link_in_a_submission_is_not_followed(classroom):
     classroom.hand_in(LAB, "emil", sample("right"))
     (classroom.submitted(LAB, "emil") / "data.db").symlink_to("../../../gradebook.db")
