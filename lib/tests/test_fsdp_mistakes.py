@@ -128,14 +128,14 @@ MISTAKES = {
     calls_inside_flat: (RuntimeError, "up was called while its unit", "unshard() before"),
     twice: (ValueError, "this FSDPMixer is sharded already", "once a module"),
     parent_first: (ValueError, "norm is sharded already, by a module around it", "inner modules first"),
-    parent_first_flat: (ValueError, "norm is sharded already, by a module around it", "inner modules first"),
+    parent_first_flat: (ValueError, "Mixer is sharded already, by a module around it", "inner modules first"),
     container: (ValueError, "ModuleList has no forward", "each module inside"),
     tied_across: (ValueError, "weight is tied to weight of another unit", "fully_shard([a, b])"),
     scalar: (ValueError, "temperature is a scalar", "vector of one element"),
     trained_in_two_dtypes: (ValueError, "up.bias torch.float32", "convert one"),
     inner_first: (RuntimeError, "unit blocks.0 has run as a root", "the whole model first"),
     still_on_meta: (RuntimeError, "embedding.weight", "to_empty(device=...)"),
-    flat_on_meta: (ValueError, "norm.weight is on the meta device", "PerParameter"),
+    flat_on_meta: (ValueError, "gain is on the meta device", "PerParameter"),
     copies: (RuntimeError, "can't be copied", "copy it before"),
     three_axes: (ValueError, "not 3", "1 axis (shard) or 2 (replicate, shard)"),
     reshards_to_a_number: (ValueError, "reshard_after_forward", "True, False or None"),
@@ -167,7 +167,7 @@ DIFFERENCES = {
     "a value": (lambda m: m.blocks[1].up.weight.data[3, 3].add_(1e-12), "up.weight is [23, 9] torch.float64 trained"),
     "the last element": (lambda m: m.output.weight.data[-1, -1].mul_(2), "output.weight is [257, 9]"),
     "a shape": (lambda m: setattr(m.blocks[0], "up", nn.Linear(9, 24, dtype=torch.float64)), "up.weight is [24, 9]"),
-    "a dtype": (lambda m: m.blocks[2].float(), "norm.weight is [9] torch.float32 trained"),
+    "a dtype": (lambda m: m.blocks[2].float(), "{first} torch.float32 trained"),
     "frozen": (lambda m: m.blocks[2].norm.weight.requires_grad_(False), "norm.weight is [9] torch.float64, checksum"),
     "another one": (lambda m: m.register_parameter("more", nn.Parameter(torch.zeros(3).double())), "more is [3]"),
 }
@@ -194,9 +194,11 @@ def test_a_parameter_that_differs_between_ranks_is_named(world_size, options):
                 found[name] = str(e)
         return found
 
+    first = "gain is [1]" if options.get("layout") is FlatParameter else "norm.weight is [9]"  # of a block's parameters
     for rank, found in enumerate(launch(ranks, world_size)):
         for name, (_, what) in DIFFERENCES.items():
-            assert ("here " if rank == 1 else "on rank 1 ") + what in found[name], (rank, name)
+            what = what.format(first=first)
+            assert ("here " if rank == 1 else "on rank 1 ") + what in found[name], (rank, name, found[name])
             assert f"rank {rank}: " in found[name]
 
 
