@@ -9,17 +9,19 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade
-from traitlets import Dict, Integer, Unicode
+from traitlets import Dict, Float, Integer, Unicode
 
 from grading.checks import check_name
 from grading.notebook import NotebookRunner
-from grading.referee import Referee
+from grading.referee import FALSE_FAIL, Referee
 from grading.sandbox import best_box
 from grading.verdict import Verdict
 
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
 LACKS_CELLS = "the notebook lacks the cells of"
-_referees: dict[tuple[str, str], Referee] = {}  # one a lab: its reference crew serves every submission of the class
+_referees: dict[
+    tuple[str, str, float], Referee
+] = {}  # one a lab: its reference crew serves every submission of the class
 _runners: list[NotebookRunner] = []  # one at most, with a box that is ready for the next notebook
 
 
@@ -31,10 +33,12 @@ class RefereeExecutor(NbGraderPreprocessor):
     timeout = Integer(120, help="seconds that one cell may run").tag(config=True)
     notebook_timeout = Integer(900, help="seconds that all cells together may run").tag(config=True)
     retries = Integer(2, help="how often an inconclusive check is judged again").tag(config=True)
+    false_fail = Float(FALSE_FAIL, help="chance that a fast enough step is called too slow").tag(config=True)
     parameters = Dict(help="further papermill parameters").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        judge = referee(resources["nbgrader"]["assignment"], self.tier)
+        each_time = self.false_fail / (1 + self.retries)
+        judge = referee(resources["nbgrader"]["assignment"], self.tier, each_time)
         if missing := set(judge.checks) - {check_name(c.metadata.nbgrader.grade_id) for c in nb.cells if is_grade(c)}:
             raise RuntimeError(f"{LACKS_CELLS} {', '.join(sorted(missing))}")
         judge.prepare()
@@ -65,11 +69,12 @@ class RefereeExecutor(NbGraderPreprocessor):
         return list(verdicts.values())
 
 
-def referee(lab: str, tier: str) -> Referee:
+def referee(lab: str, tier: str, false_fail: float) -> Referee:
     """The lab's referee, made once a process; `close_referees` ends them."""
-    if (lab, tier) not in _referees:
-        _referees[lab, tier] = Referee(lab, tier)
-    return _referees[lab, tier]
+    kind = lab, tier, false_fail
+    if kind not in _referees:
+        _referees[kind] = Referee(lab, tier, false_fail=false_fail)
+    return _referees[kind]
 
 
 def runner() -> NotebookRunner:

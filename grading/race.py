@@ -1,26 +1,35 @@
-"""How fast? Laps of the submission in turn with the reference's, timed from outside, more while it is not clear.
+"""How fast? Laps of the submission in turn with the reference's, timed from outside, until it is clear.
 
 referee ── "go", a seed drawn now ──> every rank ── `serve_laps`: does the work, replies with a proof of it
    └── stops its own clock when the last rank has replied, and asks the other crew for the same
+
+Who goes first is drawn for each pair, and whoever does not run is held still by the system: it can neither work ahead
+nor keep the other from working. So whatever else disturbs the machine hits either with the same chance, and a
+submission as fast as the bar asks is called too slow no more often than `false_fail` says (`sequential`).
 """
 
 import json
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from math import inf
+from statistics import median
 
 import torch.distributed as dist
 
 from grading.crew import Crew
+from grading.sequential import median_bounds
 from grading.session import Session
 from grading.stopwatch import Stopwatch
-from grading.verdict import Verdict
-from shardlab.measure.throughput import Comparison, comparison
+from grading.timing import Timing, settled
 
-CONFIDENCE = 0.99
-WARM_UP_LAPS, ROUNDS = 2, (10, 10, 20)  # laps; one round after the other, until the interval excludes the bar
-LAPS_TIMEOUT_S = 110.0
+FALSE_PASS = 0.05  # of a submission exactly at the bar; it falls fast above
+WARM_UP_LAPS = 2
+FEWEST_PAIRS, LONGEST_RACE_S = 16, 60.0  # a race goes on for as many pairs, and as long, as long as it is not clear
+SHORTEST_DEADLINE_S, DEADLINE_RATIO = 15.0, 20.0  # of a lap, over the reference's; the first has the whole race's
+LAPS_TIMEOUT_S = 400.0
 
 Proof = Callable[[int, list[dict]], bool]  # (seed, each rank's reply) -> were these laps' work done?
 
@@ -36,77 +45,71 @@ def serve_laps(address: str, lap: Callable[[dict], dict]) -> None:
 
 
 def race(
-    s: Session,
-    check: str,
-    drill: str,
-    *,
-    bar: float,
-    proof: Proof,
-    lower_bars: tuple[float, ...] = (),
-    rounds: tuple[int, ...] = ROUNDS,
-    **arguments,
-) -> Comparison | None:
+    s: Session, check: str, drill: str, *, bars: tuple[float, ...], proof: Proof, one_of: int = 1, **arguments
+) -> Timing | None:
     """Time of the submission over time of the reference, a lap each in turn; None if a lap's work was not done.
 
     `drill(implementation, address, **arguments)` calls `serve_laps`. Two laps are proven, the last of the warm-up and
-    one that nobody knew beforehand. Another round follows as long as the interval holds `bar`, or one of
-    `lower_bars`, which are worth a part of the points.
+    one that nobody knew beforehand. Laps follow until it is clear which is the first of the `bars` that it is within:
+    all points for the first, a part for the next. `one_of`: as many races decide this check together.
     """
     with ExitStack() as stack:
         laps = _Laps(
             _stand_ready(s, s.crew, s.answers[check], drill, arguments, stack),
             _stand_ready(s, s.reference, None, drill, arguments, stack),
+            s.false_fail / one_of,
         )
         laps.run(WARM_UP_LAPS)
         if not laps.proven(WARM_UP_LAPS - 1, proof):
             return None
-        for n_laps in rounds:
-            laps.run(n_laps)
-            result = laps.result()
-            if not any(result.low <= b <= result.high for b in (bar, *lower_bars)):
-                break
-    return result if laps.proven(secrets.randbelow(len(laps.seeds)), proof) else None
-
-
-def race_verdict(
-    check: str, points: float, result: Comparison | None, bar: float, *, beside: str, fast: str, slow: str, idle: str
-) -> Verdict:
-    """Full points below `bar`, none above, and no decision where the interval holds it.
-
-    `beside` names the reference ("torch DDP's"), `fast`, `slow` and `idle` are the causes for a pass, for too slow a
-    step, and for timed steps that did not do the work. `{ratio:.1f}` may stand in `slow`.
-    """
-    if result is None:
-        return Verdict(check, 0, points, idle)
-    interval = f"{result.ratio:.2f} ({result.low:.2f} to {result.high:.2f}, {result.pairs} pairs)"
-    figures = {f"step time over {beside}": (interval, f"{bar:g}")}
-    if result.high <= bar:
-        return Verdict(check, points, points, fast, "", figures)
-    if result.low > bar:
-        return Verdict(check, 0, points, slow.format(ratio=result.ratio), "", figures)
-    return Verdict(check, 0, points, "the machine was too noisy to tell; ask again.", "", figures, inconclusive=True)
+        end = time.monotonic() + LONGEST_RACE_S
+        while not settled(laps.timing(), bars) and (laps.pairs < FEWEST_PAIRS or time.monotonic() < end):
+            laps.run(1)
+        return laps.timing() if laps.proven(secrets.randbelow(len(laps.seeds)), proof) else None
 
 
 class _Laps:
     """What was asked in each lap, how long either crew took, and what the submission's ranks replied."""
 
-    def __init__(self, mine: Stopwatch, reference: Stopwatch) -> None:
-        self.mine, self.reference = mine, reference
+    def __init__(self, mine: Stopwatch, reference: Stopwatch, false_fail: float) -> None:
+        self.mine, self.reference, self.false_fail = mine, reference, false_fail
         self.seeds: list[int] = []
         self.replies: list[list[dict]] = []  # [lap][rank]
-        self.mine_s: list[float] = []
-        self.reference_s: list[float] = []
+        self.seconds: dict[Stopwatch, list[float]] = {mine: [], reference: []}
+        self.low, self.high = 0.0, inf  # the tightest bounds so far: they hold for ever
+
+    @property
+    def pairs(self) -> int:
+        return len(self.seeds) - WARM_UP_LAPS
 
     def run(self, n_laps: int) -> None:
         for _ in range(n_laps):
-            self.seeds.append(secrets.randbelow(1 << 20))
-            seconds, replies = self.mine.lap({"seed": self.seeds[-1]})
-            self.replies.append(replies)
-            self.mine_s.append(seconds)
-            self.reference_s.append(self.reference.lap({"seed": self.seeds[-1]})[0])
+            order = {"seed": secrets.randbelow(1 << 20)}
+            self.seeds.append(order["seed"])
+            for watch in (self.mine, self.reference) if secrets.randbelow(2) else (self.reference, self.mine):
+                with watch.alone():
+                    seconds, replies = watch.lap(order, self._deadline_s())
+                self.seconds[watch].append(seconds)
+                if watch is self.mine:
+                    self.replies.append(replies)
+            if self.pairs > 0:
+                low, high = median_bounds(self.ratios, too_low=self.false_fail, too_high=FALSE_PASS)
+                self.low, self.high = max(self.low, low), min(self.high, high)
 
-    def result(self) -> Comparison:
-        return comparison(self.mine_s[WARM_UP_LAPS:], self.reference_s[WARM_UP_LAPS:], CONFIDENCE)
+    @property
+    def ratios(self) -> list[float]:
+        pairs = zip(self.seconds[self.mine], self.seconds[self.reference], strict=True)
+        return [a / b for a, b in pairs][WARM_UP_LAPS:]
+
+    def _deadline_s(self) -> float:
+        usual = self.seconds[self.reference]
+        return max(SHORTEST_DEADLINE_S, DEADLINE_RATIO * median(usual)) if usual else LAPS_TIMEOUT_S
+
+    def timing(self) -> Timing | None:
+        if self.pairs <= 0:
+            return None
+        mine_s, reference_s = (median(self.seconds[watch][WARM_UP_LAPS:]) for watch in (self.mine, self.reference))
+        return Timing(median(self.ratios), self.low, self.high, mine_s, reference_s, self.pairs)
 
     def proven(self, lap: int, proof: Proof) -> bool:
         return proof(self.seeds[lap], self.replies[lap])
@@ -115,11 +118,13 @@ class _Laps:
 def _stand_ready(
     s: Session, crew: Crew, answer: bytes | None, drill: str, arguments: dict, stack: ExitStack
 ) -> Stopwatch:
-    """Ranks that wait for "go"; they leave when the watch closes."""
+    """Ranks that wait for "go", held still until then; they leave when the watch closes."""
     arguments = s.setting | arguments
     stack.callback(crew.settle)
-    watch = Stopwatch(crew, arguments["world_size"], deadline_s=LAPS_TIMEOUT_S + 10)
+    watch = Stopwatch(crew, arguments["world_size"])
     stack.enter_context(closing(watch))
     crew.begin(drill, answer, timeout_s=LAPS_TIMEOUT_S, address=watch.address, **arguments)
     watch.meet()
+    stack.callback(crew.thaw)
+    crew.freeze()
     return watch

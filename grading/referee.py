@@ -13,6 +13,7 @@ from grading.verdict import Verdict
 from shardlab.show.text import report
 from shardlab.tier import detect
 
+FALSE_FAIL = 1e-3
 HANGS = 2  # of one answer, each of which costs the full deadline: after these it is not run again
 _OWN_FRAME = re.compile(r'  File "[^"]*/grading/crew_host\.py".*\n(?:    .*\n)*')
 NOT_HANDED_IN = "the notebook did not hand in an answer for this check."
@@ -23,13 +24,16 @@ class Referee:
 
     It keeps the reference's crew; a submission gets a crew of its own, ended with it. Both are in boxes of one kind, so
     that their times compare. With `same_player`, as in a student's own notebook, every submission is the same person's:
-    there is one crew for all, at once ready again, and no box.
+    there is one crew for all, at once ready again, and no box. `false_fail`: how probable it may be, each time that a
+    check is judged, that a step as fast as is asked is called too slow.
     """
 
-    def __init__(self, lab: str, tier: str | None = None, same_player: bool = False) -> None:
+    def __init__(
+        self, lab: str, tier: str | None = None, same_player: bool = False, false_fail: float = FALSE_FAIL
+    ) -> None:
         self.lab: ModuleType = lab_module(lab)
         self.tier = detect(tier)
-        self.same_player = same_player
+        self.same_player, self.false_fail = same_player, false_fail
         self.box = Processes(limits=None) if same_player else best_box()
         self._reference = Crew(self.lab.DRILLS, self.box, ReferenceCrewError)
         self._crew: Crew | None = None
@@ -48,7 +52,7 @@ class Referee:
     ) -> list[Verdict]:
         """`answers`: check name -> pickled answer. `problems`: why a check has none, where that is known."""
         self.prepare()
-        session = Session(answers, self._crew, self._reference, self.tier, self.lab.pace)
+        session = Session(answers, self._crew, self._reference, self.tier, self.lab.pace, self.false_fail)
         problems = problems or {}
         hung: dict[bytes, list[CrewError]] = defaultdict(list)  # by answer
         try:

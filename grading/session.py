@@ -24,6 +24,7 @@ class Session:
     reference: Crew  # runs the reference, for every submission
     tier: Tier
     pace: Callable[["Session"], None]  # the lab's: has the reference run a drill of usual length
+    false_fail: float  # the chance that its races call a fast enough step too slow
     seed: int = field(default_factory=lambda: secrets.randbelow(10_000))
     _replies: dict[tuple, list] = field(default_factory=dict)
 

@@ -5,11 +5,14 @@ import secrets
 import select
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from grading.crew import Crew
 from grading.sandbox.wall import Lines
+
+_MEET_S, _REPORT_S = 120.0, 15.0
 
 
 class Stopwatch:
@@ -19,13 +22,13 @@ class Stopwatch:
     the reference's, so that a rank can't answer before it has done the work.
     """
 
-    def __init__(self, crew: Crew, world_size: int, deadline_s: float) -> None:
+    def __init__(self, crew: Crew, world_size: int) -> None:
         self._crew, self._world_size = crew, world_size
         self.address = str(crew.shared / secrets.token_hex(4))
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(self.address)
         self._server.listen()
-        self._deadline = time.monotonic() + deadline_s
+        self._deadline = time.monotonic() + _MEET_S
         self._sockets: list[socket.socket] = []
         self._ranks: dict[int, Lines] = {}
 
@@ -48,9 +51,17 @@ class Stopwatch:
             self._crew.fail("a rank did not say its number")
         return rank
 
-    def lap(self, order: dict) -> tuple[float, list[dict]]:
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """The ranks run in here; before and after it, every process of theirs is held still."""
+        self._crew.thaw()
+        yield
+        self._crew.freeze()
+
+    def lap(self, order: dict, deadline_s: float) -> tuple[float, list[dict]]:
         """Seconds from "go" to the last reply, and the replies in rank order."""
         message, replies = json.dumps(order).encode() + b"\n", {}
+        self._deadline = time.monotonic() + deadline_s
         start = time.perf_counter()
         for s in self._sockets:
             with suppress(OSError):  # a rank that is gone is noticed when its reply is read
@@ -75,12 +86,15 @@ class Stopwatch:
     def _wait(self, sources: list) -> list:
         """Those that are readable; if the crew reports instead, or time is up, its own error is raised."""
         ready = select.select([*sources, self._crew.replies], [], [], max(0.0, self._deadline - time.monotonic()))[0]
-        if not ready or self._crew.replies in ready:
+        if self._crew.replies in ready:
             self._report()
+        if not ready:
+            self._crew.fail("a rank did not end its lap in time, and was ended", timed_out=True)
         return ready
 
     def _report(self) -> NoReturn:
         """Raises what the crew has to say; if it is content, the ranks went too early."""
+        self._crew.hurry(_REPORT_S)
         self._crew.finish()
         self._crew.fail("the ranks left before the last lap")
 

@@ -24,6 +24,7 @@ _HOME = "/tmp"
 
 class Bubblewrap:
     name = "bubblewrap"
+    ends_with_us = True  # however we end: so that it may be held still meanwhile
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

@@ -8,6 +8,8 @@ from grading.sandbox.limits import Limits
 class Processes:
     """`limits` None: a person's own code on their own machine, as it would run anyway."""
 
+    ends_with_us = False
+
     def __init__(self, limits: Limits | None, obstacle: str = "") -> None:
         self.limits = limits
         self.name = f"plain processes, which can read and write what you can ({obstacle or 'as it was asked for'})"

@@ -22,6 +22,7 @@ from grading.sandbox.guard import Guard, end_all, wait_until_dead
 
 _PATIENCE_S = 5.0
 _LONGEST_LINE = 96 << 20
+_MOST_LOOKS = 20  # at who still moves
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
 
 
@@ -97,6 +98,7 @@ class BoxedProgram:
             self._guard.start()
         self.replies = Lines(self._process.stdout.fileno())
         self._owes_reply, self._deadline = False, 0.0
+        self._frozen: set[psutil.Process] = set()
 
     def send(self, order: dict, timeout_s: float) -> None:
         """A program that still owes the last reply is replaced."""
@@ -128,17 +130,44 @@ class BoxedProgram:
     def settle(self) -> None:
         """Give a program that was told to finish a moment to do so, whatever it replies."""
         if self._owes_reply:
-            self._deadline = time.monotonic() + _PATIENCE_S
+            self.hurry(_PATIENCE_S)
             with suppress(self.error):
                 self.receive()
+
+    def hurry(self, timeout_s: float) -> None:
+        """It has no longer than this for its reply."""
+        self._deadline = min(self._deadline, time.monotonic() + timeout_s)
+
+    def freeze(self) -> None:
+        """Hold everything in the box still, until `thaw`; what is started meanwhile too."""
+        for _ in range(_MOST_LOOKS if self.box.ends_with_us else 0):
+            moving = [p for p in self._family() if p not in self._frozen]
+            if not moving:
+                return
+            for process in moving:
+                with suppress(psutil.NoSuchProcess):
+                    process.suspend()
+            self._frozen.update(moving)
+        if self._frozen:
+            self.fail("its processes started others without end")
+
+    def thaw(self) -> None:
+        for process in self._frozen:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        self._frozen.clear()
+
+    def _family(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self._process.pid)
+            return [root, *root.children(recursive=True)]
+        return []
 
     def close(self) -> None:
         """End the program and everything that descends from it."""
         if self._guard:
             self._guard.stop()
-        family = []
-        with suppress(psutil.NoSuchProcess):
-            family = psutil.Process(self._process.pid).children(recursive=True)
+        family = self._family()[1:]
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         end_all(family)

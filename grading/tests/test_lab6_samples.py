@@ -7,7 +7,7 @@ from submissions import checks_that_nothing_needs, class_of, try_sample
 
 from grading.checks.lab6_profile import mistakes, prefetch, reading, throughput
 from grading.checks.lab6_profile.traces import bounds, draw_trace, figures_of, gathers_of_units, moments
-from shardlab.measure.throughput import Comparison
+from grading.timing import Timing
 from shardlab.measure.timeline import Span, Timeline
 
 LAB = "lab6_profile"
@@ -104,5 +104,5 @@ def test_a_block_is_late_when_nothing_computes_before_it(gathers, forward, backw
     [(0.9, 1.1, 4, False), (1.3, 1.5, 2, False), (1.8, 2.5, 0, False), (1.1, 1.3, 0, True), (1.5, 1.8, 0, True)],
 )
 def test_half_way_gets_half(low, high, points, inconclusive):
-    verdict = throughput.verdict_of("lab6.throughput", 4, Comparison((low + high) / 2, low, high, 0.99, 1, 1, 10))
+    verdict = throughput.verdict_of("lab6.throughput", 4, Timing((low + high) / 2, low, high, 1, 1, 10))
     assert (verdict.points, verdict.inconclusive) == (points, inconclusive)

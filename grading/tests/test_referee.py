@@ -56,7 +56,7 @@ def test_an_answer_that_hangs_is_run_twice(referee, monkeypatch):
 def test_a_deadline_follows_the_pace_within_limits(pace_s, deadline_s, monkeypatch):
     clock = iter([0.0, pace_s])
     monkeypatch.setattr("grading.session.time", SimpleNamespace(monotonic=lambda: next(clock)))
-    session = Session({}, None, None, detect("cpu"), pace=lambda session: None)
+    session = Session({}, None, None, detect("cpu"), pace=lambda session: None, false_fail=1e-3)
     assert session.deadline_s == deadline_s
 
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
@@ -160,6 +161,40 @@ def test_a_daemon_ends_with_the_box():
         assert program._process.poll() is None
     program.close()
     assert not running(seconds)
+
+
+@bubblewrap
+def test_what_is_held_still_computes_nothing_and_goes_on_afterwards():
+    source = """if True:
+        import os, sys
+        for _ in range(3): os.fork()
+        sys.stdout.write("{}\\n"); sys.stdout.flush()
+        while True: pass
+        """
+    program = Python(source, Bubblewrap(SMALL))
+    program.send({}, timeout_s=30)
+    program.receive()
+    while len(program._family()) < 8:
+        time.sleep(0.01)
+
+    def used_s() -> float:
+        return sum(sum(p.cpu_times()[:2]) for p in program._family())
+
+    try:
+        program.freeze()
+        before = used_s()
+        time.sleep(1)
+        assert used_s() == before
+        assert {p.status() for p in program._family()} == {psutil.STATUS_STOPPED}
+        program.thaw()
+        time.sleep(1)
+        assert used_s() > before
+        program.freeze()
+    finally:
+        family = program._family()
+        program.close()
+    assert len(family) >= 8
+    assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family)
 
 
 @every_box

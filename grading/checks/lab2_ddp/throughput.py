@@ -3,8 +3,9 @@
 from grading.checks.lab2_ddp import drills
 from grading.checks.lab2_ddp.gradients import truth_of
 from grading.projections import distance, vector
-from grading.race import race, race_verdict
+from grading.race import race
 from grading.session import Session
+from grading.timing import race_verdict
 from grading.verdict import Verdict
 
 SLOWEST = 1.35  # times torch DDP's step
@@ -12,11 +13,11 @@ PROOF_TOLERANCE = 0.05
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    result = race(s, check, "laps", bar=SLOWEST, proof=_right_gradients, cap_mb=drills.cap_mb(s.seed))
+    timing = race(s, check, "laps", bars=(SLOWEST,), proof=_right_gradients, cap_mb=drills.cap_mb(s.seed))
     return race_verdict(
         check,
         points,
-        result,
+        timing,
         SLOWEST,
         beside="torch DDP's",
         fast="as fast as torch's DDP, within what is asked.",

@@ -8,11 +8,10 @@ from grading.checks.lab6_profile import drills
 from grading.projections import distance
 from grading.race import race
 from grading.session import Session
+from grading.timing import Timing, settled, too_noisy
 from grading.verdict import Verdict
-from shardlab.measure.throughput import Comparison
 
 SLOWEST, SLOWEST_FOR_HALF = 1.2, 1.55  # times the reference's step
-LAPS = (8, 8, 8)  # eight pairs are the fewest for 99 %; a lap is a second, mostly slept, and laps are alike
 PROOF_TOLERANCE = 0.02
 
 
@@ -24,23 +23,22 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         seen.append(not_done(seed, replies))
         return not seen[-1]
 
-    result = race(s, check, "laps", bar=SLOWEST, lower_bars=(SLOWEST_FOR_HALF,), proof=proof, rounds=LAPS, **place)
-    if result is None:
+    timing = race(s, check, "laps", bars=(SLOWEST, SLOWEST_FOR_HALF), proof=proof, **place)
+    if timing is None:
         return Verdict(check, 0, points, f"the timed steps did not do their work: {seen[-1]}")
-    return verdict_of(check, points, result)
+    return verdict_of(check, points, timing)
 
 
-def verdict_of(check: str, points: float, result: Comparison) -> Verdict:
-    """Full points below the bar, half below the other, and no decision where the interval holds the one that counts."""
+def verdict_of(check: str, points: float, timing: Timing) -> Verdict:
+    """Full points below the bar, half below the other, and no decision where it is not clear."""
     allowed = f"{SLOWEST:g}; {SLOWEST_FOR_HALF:g} for half the points"
-    interval = f"{result.ratio:.2f} ({result.low:.2f} to {result.high:.2f}, {result.pairs} pairs)"
-    figures = {"step time over the repaired program's": (interval, allowed)}
-    if result.high <= SLOWEST:
+    figures = {"step time over the repaired program's": (str(timing), allowed)}
+    if not settled(timing, (SLOWEST, SLOWEST_FOR_HALF)):
+        return too_noisy(check, points, figures)
+    if timing.within(SLOWEST):
         return Verdict(check, points, points, "as fast as is asked.", "", figures)
-    if result.low <= SLOWEST or result.low <= SLOWEST_FOR_HALF < result.high:
-        return Verdict(check, 0, points, "the machine was too noisy to tell; ask again.", "", figures, True)
-    half = result.high <= SLOWEST_FOR_HALF
-    cause = f"a step takes {result.ratio:.2f} times as long as it could within these budgets: " + (
+    half = timing.within(SLOWEST_FOR_HALF)
+    cause = f"a step takes {timing.ratio:.2f} times as long as it could within these budgets: " + (
         "half way. What does the link still carry in every micro-batch that it need not?"
         if half
         else "read its trace, and see lab6.messages and lab6.prefetch."

@@ -10,20 +10,21 @@ from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, d
 from grading.projections import distance, vector
 from grading.race import race
 from grading.session import Session
+from grading.timing import Timing, settled, too_noisy
 from grading.verdict import Verdict
 
 FULL_SHARE, HALF_SHARE = 0.85, 0.55  # of the line's tokens a second, for a cluster's points and for half of them
-ROUNDS = (3, 6)  # laps; the second where the first did not tell how many points it is
+N_CLUSTERS = 3
 PROOF_TOLERANCE = 0.02  # rounding in float32 makes up to 3e-4, after 11 laps
 LEAST_WORK = 0.9  # of the time that all sequences take
 OTHER_WORK = 0.1  # of the judged step's computations and gradients' bytes: a timed step that is further off is another
-BARS = {"bar": 1 / FULL_SHARE, "lower_bars": (1 / HALF_SHARE,)}
+BARS = (1 / FULL_SHARE, 1 / HALF_SHARE)  # the same as times over the line's
 SHARE = "tokens/s over the reference line's"
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Each cluster is worth a third; one where the step does not fit, or is wrong, is worth nothing and not timed."""
-    earned, figures, causes = 0.0, {}, []
+    earned, figures, causes, unclear = 0.0, {}, [], False
     for name, facts in draw(s.seed).items():
         replies = account_of(s, check, name)
         if not (is_right(s, replies) and fits(replies, facts)):
@@ -31,30 +32,34 @@ def judge(s: Session, check: str, points: float) -> Verdict:
             figures[f"{name}: {SHARE}"] = (f"not timed: {why}", f"{FULL_SHARE:.2f}")
             causes.append(f"on {name} the step was not timed: {why}.")
             continue
-        share, words = _race(s, check, facts, replies)
+        timing, words = _race(s, check, facts, replies)
         figures |= {f"{name}: {key}": value for key, value in words.items()}
-        earned += points / 6 * ((share >= FULL_SHARE) + (share >= HALF_SHARE))
-        if share < FULL_SHARE:
-            causes.append(f"on {name} {_slow(share)}")
+        unclear |= timing is not None and not settled(timing, BARS)
+        worth = sum(timing.within(bar) is True for bar in BARS) if timing else 0
+        earned += points / 6 * worth
+        if worth < 2:
+            causes.append(f"on {name} {_slow(timing)}")
+    if unclear:
+        return too_noisy(check, points, figures)
     if not causes:
         return Verdict(check, points, points, "as fast as the reference line on every cluster.", "", figures)
     return Verdict(check, earned, points, causes[0], "", figures)
 
 
-def _race(s: Session, check: str, facts: dict, judged: list[dict]) -> tuple[float, dict]:
-    """The share of the reference line's tokens a second, and the figures."""
+def _race(s: Session, check: str, facts: dict, judged: list[dict]) -> tuple[Timing | None, dict]:
+    """Its time over the reference line's, None if it left work out; and the figures."""
     job = job_of(facts)
     choice = planner.best(job)
     where = {"world_size": RANKS, "device": "cpu", "network": facts["network"]}
     arguments = {"facts": facts, "choice": choice.as_json()}
     proof = partial(_worked, facts, judged)
-    result = race(s, check, "laps", proof=proof, rounds=ROUNDS, **BARS, **where, **arguments)
-    if result is None:
-        return 0.0, {SHARE: ("0: timed steps left work out", f"{FULL_SHARE:.2f}")}
+    timing = race(s, check, "laps", bars=BARS, proof=proof, one_of=N_CLUSTERS, **where, **arguments)
+    if timing is None:
+        return None, {SHARE: ("0: timed steps left work out", f"{FULL_SHARE:.2f}")}
     tokens = RANKS * SEQUENCES * SEQ_LEN
-    mine, line, planned = tokens / result.a_s, tokens / result.b_s, planner.tokens_per_s(job, choice)
-    return 1 / result.ratio, {
-        SHARE: (f"{1 / result.ratio:.2f}", f"{FULL_SHARE:.2f}"),
+    mine, line, planned = tokens / timing.mine_s, tokens / timing.reference_s, planner.tokens_per_s(job, choice)
+    return timing, {
+        SHARE: (f"{1 / timing.ratio:.2f}", f"{FULL_SHARE:.2f}"),
         "tokens/s": (f"{mine:.0f}; the line {line:.0f}, by arithmetic {planned:.0f}", ""),
     }
 
@@ -83,16 +88,16 @@ def _trained_on(seed: int, replies: list[dict]) -> bool:
     return max(distance(vector({"proof": r["proof"]}), truth) for r in replies) <= PROOF_TOLERANCE
 
 
-def _slow(share: float) -> str:
-    if share == 0:
+def _slow(timing: Timing | None) -> str:
+    if timing is None:
         return (
             "the timed steps left work out, or are not the steps that the other checks saw: the weights are wrong, or "
             "blocks did not take their time one after the other, or were not computed as often, or not the same bytes "
             "of gradients went over the cluster's network."
         )
     return (
-        f"{share:.0%} of the reference line's tokens a second: draw a timeline, and see whether cards wait for "
-        "messages, or compute what they need not."
+        f"{1 / timing.ratio:.0%} of the reference line's tokens a second: draw a timeline, and see whether cards wait "
+        "for messages, or compute what they need not."
     )
 
 
