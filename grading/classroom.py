@@ -1,21 +1,28 @@
 """The instructor's cycle, on nbgrader's own API: release, grade, feedback, and the table of grades."""
 
+import copy
 import logging
 import os
 import re
+import shutil
 import sys
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import nbformat
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
+from nbgrader.utils import find_all_files
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config, PyFileConfigLoader
+from traitlets.utils.importstring import import_item
 
 from grading.checks import lab_module
 from grading.executor import LACKS_CELLS, close_referees, read_verdicts
+from grading.judged import Shelf
 from grading.submitted import SubmissionError, inspect
 from grading.verdict import Verdict
 
@@ -45,13 +52,15 @@ class Classroom:
         config: Config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / "grading")).load_config()
         config.CourseDirectory.root = str(root)
         config.CourseDirectory.db_url = f"sqlite:///{root}/grading/gradebook.db"
+        config.RefereeExecutor.shelf = str(root / "grading" / "judged")
         config.merge(settings or {})
-        self.root, self.db_url = root, config.CourseDirectory.db_url
+        self.root, self.db_url, self.config, self.settings = root, config.CourseDirectory.db_url, config, settings
         (root / "grading").mkdir(parents=True, exist_ok=True)
         _find_alembic()
         warnings.filterwarnings("ignore", category=SAWarning)  # of nbgrader's own queries
-        self.api = NbGraderAPI(config=config)
-        self.api.log.setLevel(logging.ERROR)
+        self.api = _api(config)
+        self.shelf, self.queue = Shelf(config.RefereeExecutor.shelf), root / "grading" / "queue"
+        self.lock = self.queue / "lock"  # held by who grades; see `queue.alone`
 
     def labs(self) -> list[str]:
         return sorted(p.name for p in (self.root / "solutions").iterdir() if (p / f"{p.name}.ipynb").is_file())
@@ -70,16 +79,54 @@ class Classroom:
         nbformat.write(nb, folder / f"{lab}.ipynb")
 
     def autograde(self, lab: str, student: str) -> Grade:
+        """Judge a submission, if it has changed or must be judged anew, and put its points into the gradebook."""
+        return self._autograde(self.api, lab, student)
+
+    def record(self, lab: str, student: str) -> Grade:
+        """Put the points of a submission that has been judged into the gradebook; RuntimeError if it has not been."""
+        return self._autograde(self._recorder, lab, student)
+
+    @cached_property
+    def _recorder(self) -> NbGraderAPI:
+        only_judged = copy.deepcopy(self.config)
+        only_judged.RefereeExecutor.only_judged = True
+        return _api(only_judged)
+
+    def _autograde(self, api: NbGraderAPI, lab: str, student: str) -> Grade:
         lab_module(lab)  # a lab without checks is the instructor's mistake, not the student's
         try:
             inspect(self.submitted(lab, student))
         except SubmissionError as error:
             raise RuntimeError(f"could not grade {student}'s {lab}: {error}") from None
-        _succeed(self.api.autograde(lab, student, force=True, create=True), f"grade {student}'s {lab}")
+        _succeed(api.autograde(lab, student, force=True, create=True), f"grade {student}'s {lab}")
+        self.shelf.mark_in_gradebook(lab, student)
         return self.grade(lab, student)
+
+    def sanitized(self, lab: str, student: str) -> nbformat.NotebookNode:
+        """The notebook that nbgrader would run: what is locked is as it was released. Raises what nbgrader would."""
+        inspect(self.submitted(lab, student))
+        nb = nbformat.read(self.submitted(lab, student) / f"{lab}.ipynb", as_version=4)
+        about = {"student": student, "assignment": lab, "notebook": lab, "db_url": self.db_url}
+        resources = {"nbgrader": about, "metadata": {"path": str(self.submitted(lab, student))}}
+        for name in self.config.Autograde.sanitize_preprocessors:
+            nb, resources = import_item(name)(config=self.config).preprocess(nb, resources)
+        return nb
+
+    def copy_files(self, lab: str, student: str, to: Path) -> None:
+        """What nbgrader puts beside the notebook: the student's files, and over them the course's."""
+        for source in (self.submitted(lab, student), self.root / "solutions" / lab):
+            for file in find_all_files(str(source), [*self.config.CourseDirectory.ignore, "*.ipynb"]):
+                copied = to / Path(file).relative_to(source)
+                copied.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, copied)
 
     def feedback(self, lab: str, student: str | None = None) -> None:
         _succeed(self.api.generate_feedback(lab, student, force=True), f"write feedback for {lab}")
+
+    def has_grade(self, lab: str, student: str) -> bool:
+        with suppress(LookupError):
+            return bool(self.grade(lab, student).verdicts)
+        return False
 
     def grade(self, lab: str, student: str) -> Grade:
         """What the gradebook holds."""
@@ -108,6 +155,12 @@ class Classroom:
 
     def close(self) -> None:
         close_referees()
+
+
+def _api(config: Config) -> NbGraderAPI:
+    api = NbGraderAPI(config=config)
+    api.log.setLevel(logging.ERROR)
+    return api
 
 
 def _find_alembic() -> None:

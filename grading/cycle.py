@@ -3,7 +3,11 @@
 from contextlib import closing
 
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from traitlets.config import Config
 
+from grading.backlog import grade_all
 from grading.checks import cell_name
 from grading.classroom import Classroom
 from grading.leaderboard import write_leaderboard
@@ -18,28 +22,34 @@ def release_labs(lab: str | None, console: Console) -> None:
             console.print(f"labs/{name}/{name}.ipynb is made from solutions/{name}")
 
 
-def grade_labs(lab: str | None, students: list[str], console: Console) -> bool:
-    """True if every submission now has a grade, however low."""
+def grade_labs(lab: str | None, students: list[str], console: Console, again: bool = False, **how) -> bool:
+    """True if every submission now has a grade, however low. `how`: at_a_time, cluster and options of `grade_all`."""
     console.print(f"submissions run in {best_box().name}", highlight=False)
-    with closing(Classroom()) as classroom:
-        return all([_grade_lab(classroom, name, students, console) for name in _labs(classroom, lab)])
+    settings = Config({"RefereeExecutor": {"again": again}})
+    with closing(Classroom(settings=settings)) as classroom:
+        return all([_grade_lab(classroom, name, students, console, how) for name in _labs(classroom, lab)])
 
 
-def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Console) -> bool:
+def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Console, how: dict) -> bool:
     handed_in = classroom.students(lab)
     if missing := set(students) - set(handed_in):
         console.print(
             f"[red]no submission of {lab} from {', '.join(sorted(missing))}[/]: nothing under grading/submitted"
         )
     chosen = [s for s in handed_in if s in students or not students]
-    table, problems = grade_table(f"{lab}: {len(chosen)} submissions", lab), []
-    with console.status("") as status:
-        for i, student in enumerate(chosen, 1):
-            status.update(f"{lab}: grading {i} of {len(chosen)}, {student}")
-            try:
-                table.add_row(*grade_row(classroom.autograde(lab, student), lab))
-            except RuntimeError as error:
-                problems.append(f"[red]{student} has no new grade[/]: {error}")
+    rows, problems, unchanged = {}, [], 0
+    with _progress(console) as progress:
+        task = progress.add_task(lab, total=len(chosen), last="")
+        for graded in grade_all(classroom, lab, chosen, **how):
+            progress.update(task, advance=1, last=graded.student)
+            unchanged += not graded.why
+            if graded.grade:
+                rows[graded.student] = grade_row(graded.grade, lab)
+            else:
+                problems.append(f"[red]{graded.student} has no new grade[/]: {escape(graded.problem)}")
+    table = grade_table(f"{lab}: {len(chosen)} submissions, {unchanged} of them unchanged since they were graded", lab)
+    for student in sorted(rows):
+        table.add_row(*rows[student])
     console.print(table)
     try:
         for file in write_leaderboard(classroom, lab):
@@ -49,6 +59,11 @@ def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Con
     for problem in problems:
         console.print(problem)
     return not problems and not missing
+
+
+def _progress(console: Console) -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, TextColumn("{task.fields[last]}"), console=console, transient=True)
 
 
 def explain(lab: str | None, student: str, console: Console) -> None:

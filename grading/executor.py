@@ -5,16 +5,21 @@ printed is replaced by the referee's verdict and its points, which nbgrader then
 penalties, regrading and feedback go on working.
 """
 
-from nbformat import NotebookNode
+import time
+from itertools import zip_longest
+from pathlib import Path
+
+from nbformat import NotebookNode, from_dict
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade
-from traitlets import Dict, Float, Integer, Unicode
+from traitlets import Bool, Dict, Float, Integer, Unicode
 
 from grading.checks import check_name
-from grading.notebook import NotebookRunner
+from grading.judged import Judged, Shelf, made_of
+from grading.notebook import NotebookRun, NotebookRunner
 from grading.referee import FALSE_FAIL, Referee
-from grading.sandbox import best_box
+from grading.sandbox import Box, Limits, best_box
 from grading.verdict import Verdict
 
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
@@ -26,8 +31,12 @@ _runners: list[NotebookRunner] = []  # one at most, with a box that is ready for
 
 
 class RefereeExecutor(NbGraderPreprocessor):
-    """Execute with papermill, judge with the referee."""
+    """Execute with papermill, judge with the referee; or take what was judged before, if nothing has changed since."""
 
+    shelf = Unicode("grading/judged", help="folder of what was judged").tag(config=True)
+    again = Bool(False, help="judge anew what has not changed").tag(config=True)
+    only_judged = Bool(False, help="take what was judged, and run nothing").tag(config=True)
+    at_a_time = Integer(1, help="how many submissions are judged at a time on this machine").tag(config=True)
     tier = Unicode("cpu", help="papermill parameter `tier` of every notebook").tag(config=True)
     seed = Integer(0, help="papermill parameter `seed` of every notebook").tag(config=True)
     timeout = Integer(120, help="seconds that one cell may run").tag(config=True)
@@ -37,50 +46,73 @@ class RefereeExecutor(NbGraderPreprocessor):
     parameters = Dict(help="further papermill parameters").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        each_time = self.false_fail / (1 + self.retries)
-        judge = referee(resources["nbgrader"]["assignment"], self.tier, each_time)
-        if missing := set(judge.checks) - {check_name(c.metadata.nbgrader.grade_id) for c in nb.cells if is_grade(c)}:
-            raise RuntimeError(f"{LACKS_CELLS} {', '.join(sorted(missing))}")
-        judge.prepare()
-        run = runner().run(
-            nb,
-            resources["metadata"]["path"],
-            parameters={"tier": self.tier, "seed": self.seed, **self.parameters},
-            cell_timeout_s=self.timeout,
-            timeout_s=self.notebook_timeout,
-        )
-        for cell, ran in zip(nb.cells, run.cells, strict=False):
-            if cell.cell_type == "code":
-                cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
-        for verdict in self._judge(judge, run.answers, _problems(nb, run.problem)):
+        about = resources["nbgrader"]
+        judged = self.judged(nb, Path(resources["metadata"]["path"]), about["assignment"], about["student"])
+        if judged.unclear:  # better no grade than an unfair one
+            words = "\n".join(v.text() for v in judged.unclear)
+            raise RuntimeError(f"not graded; grade again on a quieter machine:\n{words}")
+        _put_outputs(judged.cells, nb)
+        for verdict in judged.verdicts:
             self.log.info(verdict.text())
             _write(verdict, nb)
         return nb, resources
 
-    def _judge(self, referee: Referee, answers: dict[str, bytes], problems: dict[str, str]) -> list[Verdict]:
-        """Ask again where noise hid the answer; RuntimeError if it still does: better no grade than an unfair one."""
-        verdicts = {v.check: v for v in referee.judge(answers, problems)}
-        for _ in range(self.retries):
+    def judged(self, nb: NotebookNode, folder: Path, lab: str, student: str) -> Judged:
+        """`folder`: the files beside the notebook. `nb`: as it is to be run, and it stays so."""
+        shelf, now = Shelf(self.shelf), self.made_of(nb, folder, lab)
+        found = shelf.get(lab, student)
+        if found and found.made_of == now and (self.only_judged or not (self.again or found.unclear)):
+            return found
+        if self.only_judged:
+            raise RuntimeError(f"{student}'s {lab} has not been judged as it is now")
+        judged = self._judge(nb, folder, lab, now)
+        shelf.put(lab, student, judged)
+        return judged
+
+    def made_of(self, nb: NotebookNode, folder: Path, lab: str) -> dict[str, str]:
+        names = ("tier", "seed", "timeout", "notebook_timeout", "false_fail", "parameters")
+        return made_of(nb, folder, lab, {name: getattr(self, name) for name in names})
+
+    def _judge(self, nb: NotebookNode, folder: Path, lab: str, now: dict[str, str]) -> Judged:
+        began = time.monotonic()
+        judge = referee(lab, self.tier, self.false_fail / (1 + self.retries), self.at_a_time)
+        if missing := set(judge.checks) - {check_name(c.metadata.nbgrader.grade_id) for c in nb.cells if is_grade(c)}:
+            raise RuntimeError(f"{LACKS_CELLS} {', '.join(sorted(missing))}")
+        judge.prepare()
+        run = runner(self.at_a_time).run(
+            nb,
+            str(folder),
+            parameters={"tier": self.tier, "seed": self.seed, **self.parameters},
+            cell_timeout_s=self.timeout,
+            timeout_s=self.notebook_timeout,
+        )
+        problems = _problems(nb, run)
+        verdicts, n_again = {v.check: v for v in judge.judge(run.answers, problems)}, 0
+        for _ in range(self.retries):  # where noise hid the answer
             for name in [v.check for v in verdicts.values() if v.inconclusive]:
-                verdicts |= {v.check: v for v in referee.judge(answers, problems, only=name)}
-        open_questions = [v.text() for v in verdicts.values() if v.inconclusive]
-        if open_questions:
-            raise RuntimeError("not graded; grade again on a quieter machine:\n" + "\n".join(open_questions))
-        return list(verdicts.values())
+                verdicts |= {v.check: v for v in judge.judge(run.answers, problems, only=name)}
+                n_again += 1
+        seconds = round(time.monotonic() - began, 2)
+        cells = [{"outputs": cell.outputs, "execution_count": cell.execution_count} for cell in run.cells]
+        return Judged(now, cells, list(verdicts.values()), run.problem, seconds, n_again)
 
 
-def referee(lab: str, tier: str, false_fail: float) -> Referee:
+def referee(lab: str, tier: str, false_fail: float, at_a_time: int) -> Referee:
     """The lab's referee, made once a process; `close_referees` ends them."""
-    kind = lab, tier, false_fail
+    kind = lab, tier, false_fail, at_a_time
     if kind not in _referees:
-        _referees[kind] = Referee(lab, tier, false_fail=false_fail)
+        _referees[kind] = Referee(lab, tier, box=_box(at_a_time), false_fail=false_fail)
     return _referees[kind]
 
 
-def runner() -> NotebookRunner:
+def runner(at_a_time: int) -> NotebookRunner:
     if not _runners:
-        _runners.append(NotebookRunner(best_box()))
+        _runners.append(NotebookRunner(_box(at_a_time)))
     return _runners[0]
+
+
+def _box(at_a_time: int) -> Box:
+    return best_box(Limits.of_this_machine(at_a_time))
 
 
 def close_referees() -> None:
@@ -91,18 +123,24 @@ def close_referees() -> None:
     _runners.clear()
 
 
-def _problems(nb: NotebookNode, problem: str) -> dict[str, str]:
-    """Why a graded cell handed nothing in: the whole run's `problem`, its own error, or the first one above it."""
+def _put_outputs(cells: list[dict], nb: NotebookNode) -> None:
+    for cell, ran in zip(nb.cells, cells, strict=False):  # there are none where the run left nothing
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = from_dict(ran["outputs"]), ran["execution_count"]
+
+
+def _problems(nb: NotebookNode, run: NotebookRun) -> dict[str, str]:
+    """Why a graded cell handed nothing in: the whole run's problem, its own error, or the first one above it."""
     problems, first = {}, None
-    for cell in nb.cells:
-        errors = [o for o in cell.get("outputs", []) if o.output_type == "error"]
+    for cell, ran in zip_longest(nb.cells, run.cells, fillvalue={"outputs": [], "execution_count": None}):
+        errors = [o for o in ran["outputs"] if o.output_type == "error"]
         if errors and first is None:
             first = f"{errors[0].ename}: {errors[0].evalue}".strip(": ")
         if is_grade(cell):
             own = f"{errors[0].ename}: {errors[0].evalue}" if errors else "it did not call check(...)"
-            did_not_run = cell.execution_count is None
+            did_not_run = ran["execution_count"] is None
             cause = f"the first error in the notebook was {first}" if first and (errors or did_not_run) else own
-            problems[check_name(cell.metadata.nbgrader.grade_id)] = f"nothing was handed in: {problem or cause}"
+            problems[check_name(cell.metadata.nbgrader.grade_id)] = f"nothing was handed in: {run.problem or cause}"
     return problems
 
 

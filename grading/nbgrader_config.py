@@ -39,4 +39,7 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
-c.ExecutePreprocessor.timeout = 120
+c.RefereeExecutor.shelf = str(course / "grading" / "judged")
+
+c.HTMLExporter.sanitize_html = True  # of feedback, and of formgrader's pages
+c.HTMLExporter.filters = {"clean_html": "grading.harmless.clean_html"}

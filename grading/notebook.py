@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import nbformat
 from nbformat import NotebookNode, ValidationError
 
+from grading.harmless import without_programs
 from grading.sandbox import Box
 from grading.sandbox.wall import BoxedProgram, WallError
 
@@ -69,4 +70,5 @@ def _outputs(cell: dict) -> dict:
     """Raises ValidationError or what else goes wrong with something that is no cell's outputs."""
     made = nbformat.v4.new_code_cell(outputs=cell["outputs"], execution_count=cell["execution_count"])
     nbformat.validate(nbformat.v4.new_notebook(cells=[nbformat.from_dict(made)]), relax_add_props=False)
-    return nbformat.from_dict(made)
+    made.outputs = [without_programs(nbformat.from_dict(output)) for output in made.outputs]
+    return made

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from grading.checks import lab_module
 from grading.crew import Crew, CrewError, ReferenceCrewError
-from grading.sandbox import Processes, best_box
+from grading.sandbox import Box, Processes, best_box
 from grading.session import Check, Session
 from grading.verdict import Verdict
 from shardlab.show.text import report
@@ -29,12 +29,17 @@ class Referee:
     """
 
     def __init__(
-        self, lab: str, tier: str | None = None, same_player: bool = False, false_fail: float = FALSE_FAIL
+        self,
+        lab: str,
+        tier: str | None = None,
+        same_player: bool = False,
+        box: Box | None = None,
+        false_fail: float = FALSE_FAIL,
     ) -> None:
         self.lab: ModuleType = lab_module(lab)
         self.tier = detect(tier)
         self.same_player, self.false_fail = same_player, false_fail
-        self.box = Processes(limits=None) if same_player else best_box()
+        self.box = box or (Processes(limits=None) if same_player else best_box())
         self._reference = Crew(self.lab.DRILLS, self.box, ReferenceCrewError)
         self._crew: Crew | None = None
 

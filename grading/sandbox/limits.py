@@ -16,9 +16,9 @@ class Limits:
     file_bytes: int = 1 << 30  # of one file
 
     @classmethod
-    def of_this_machine(cls) -> "Limits":
-        """Half of the memory, so that the grader and the reference have the other half."""
-        return cls(memory_bytes=psutil.virtual_memory().total // 2)
+    def of_this_machine(cls, at_a_time: int = 1) -> "Limits":
+        """Half of the memory, shared by as many as are judged at a time; the grader and the reference have the rest."""
+        return cls(memory_bytes=psutil.virtual_memory().total // 2 // at_a_time)
 
     def command(self, program: list[str]) -> list[str]:
         """`program` with what the kernel limits by itself; and, if memory runs out after all, the first to go."""

@@ -101,16 +101,22 @@ def release(lab: Lab = None) -> None:
 def grade(
     lab: Lab = None,
     student: Annotated[list[str] | None, typer.Option(help="only this one; may be given more than once")] = None,
+    again: Annotated[bool, typer.Option("--again", help="also what has not changed since it was graded")] = False,
+    at_a_time: Annotated[int, typer.Option(min=1, help="submissions that are judged side by side")] = 1,
+    cluster: Annotated[str | None, typer.Option(help="slurm, or local: jobs of submitit; else this process")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="of the cluster's jobs, as partition=gpu")] = None,
     explain: Annotated[str | None, typer.Option(help="grade nothing: say why this student has these points")] = None,
 ) -> None:
-    """Grade what lies in grading/submitted/<student>/<lab>/, and print the table."""
+    """Grade what lies in grading/submitted/<student>/<lab>/, and print the table. When killed, call it again."""
     from grading.cycle import explain as explain_grade
     from grading.cycle import grade_labs
 
     if explain is not None:
         explain_grade(lab, explain, console)
         return
-    raise typer.Exit(not grade_labs(lab, student or [], console))
+    options = dict(_pair(text) for text in option or [])
+    how = {"at_a_time": at_a_time, "cluster": cluster, "options": options}
+    raise typer.Exit(not grade_labs(lab, student or [], console, again, **how))
 
 
 @app.command()
@@ -168,6 +174,13 @@ def bench_all(json_file: JsonFile = None) -> None:
     """All of them, in one file."""
     names = ("launch", "ddp", "parallel", "interconnect", "shaped", "plan", "labs")
     _write({name: _measure(name) for name in names}, json_file)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"an option is name=value, and this is {text!r}")
+    return name, value
 
 
 def _measure(name: str) -> dict:

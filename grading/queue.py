@@ -1,0 +1,103 @@
+"""What waits to be judged, in files, so that a night's grading survives the death of anybody.
+
+grading/queue/<lab>/<student>.ipynb   a submission as nbgrader would run it; gone once it is judged
+grading/queue/<lab>/<student>.lock    held by whoever judges it, and let go by the system when they die; holds how often
+                                      somebody began
+grading/queue/<lab>/<student>.problem why it could not be judged
+
+Locks are flock(2): on one machine, or on a shared file system between several (NFS 4).
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import nbformat
+
+from grading.judged import write_whole
+
+MOST_TRIES = 3  # of a submission during which whoever judged it died
+
+
+class Queue:
+    def __init__(self, folder: Path, lab: str) -> None:
+        self.folder, self.lab = folder / lab, lab
+
+    def put(self, student: str, nb: nbformat.NotebookNode) -> None:
+        self.clear(student)
+        write_whole(self._file(student, "ipynb"), nbformat.writes(nb))
+
+    def clear(self, student: str) -> None:
+        """Nothing waits, nothing went wrong, and nobody has tried. The lock stays: somebody may hold it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for kind in ("ipynb", "problem"):
+            self._file(student, kind).unlink(missing_ok=True)
+        self._file(student, "lock").write_text("")
+
+    def students(self) -> list[str]:
+        """Who waits, or is being judged."""
+        return sorted(path.stem for path in self.folder.glob("*.ipynb"))
+
+    def problem(self, student: str) -> str | None:
+        with suppress(FileNotFoundError):
+            return self._file(student, "problem").read_text(encoding="utf-8")
+
+    @contextmanager
+    def claim(self, student: str) -> Iterator[nbformat.NotebookNode | None]:
+        """The notebook to judge; None if somebody else does so, or has. It leaves the queue when this ends in peace."""
+        with self._file(student, "lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+                return
+            if not self._file(student, "ipynb").exists():
+                yield None
+                return
+            lock.seek(0)
+            tries = len(lock.read())
+            if tries >= MOST_TRIES:
+                self.fail(student, f"whoever judged it was ended {tries} times: look at what it does to the machine")
+                yield None
+                return
+            lock.write("+")
+            lock.flush()
+            yield nbformat.read(self._file(student, "ipynb"), as_version=4)
+            self._file(student, "ipynb").unlink(missing_ok=True)
+
+    def fail(self, student: str, words: str) -> None:
+        write_whole(self._file(student, "problem"), words)
+        self._file(student, "ipynb").unlink(missing_ok=True)
+
+    def _file(self, student: str, kind: str) -> Path:
+        return self.folder / f"{student}.{kind}"
+
+
+@contextmanager
+def alone(file: Path) -> Iterator[None]:
+    """Held as long as this process lives. SystemExit if another one has it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise SystemExit(
+                f"somebody is grading this course already (process {lock.read().strip() or '?'}): wait, or end it"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def held(file: Path) -> bool:
+    """Does somebody hold `alone(file)`?"""
+    with file.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False

@@ -1,0 +1,179 @@
+"""A class through the queue: what is unchanged stays, what was noisy comes back, and a kill costs nothing."""
+
+import shutil
+from contextlib import closing
+
+import pytest
+from submissions import LAB, ROOT
+from traitlets.config import Config
+
+from grading.backlog import grade_all
+from grading.checks import lab_module
+from grading.classroom import Classroom
+from grading.executor import RefereeExecutor
+from grading.judged import Judged
+from grading.queue import MOST_TRIES, Queue, alone
+from grading.samples import read_lab
+from grading.verdict import Verdict
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    root = tmp_path_factory.mktemp("released")
+    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
+    with closing(Classroom(root)) as classroom:
+        classroom.release(LAB)
+    return root
+
+
+@pytest.fixture
+def classroom(released, tmp_path):
+    shutil.copytree(released, tmp_path, dirs_exist_ok=True)
+    with closing(Classroom(tmp_path)) as classroom:
+        for student in ("ada", "bob"):
+            hand_in(classroom, student, "first")
+        yield classroom
+
+
+def hand_in(classroom, student: str, words: str) -> None:
+    nb = read_lab("solutions", LAB)
+    next(c for c in nb.cells if c.metadata.nbgrader.get("solution")).source += f"\n# {student}, {words}"
+    classroom.hand_in(LAB, student, nb)
+
+
+@pytest.fixture
+def judge(monkeypatch):
+    """In the place of what takes minutes; `judge.points` is what it gives next, `judge.seen` what it judged."""
+
+    class Judge:
+        points, noisy, seen = 1.0, False, []
+
+        def __call__(self, executor, nb, folder, lab, now):
+            self.seen.append(sorted(p.name for p in folder.iterdir()))
+            checks = lab_module(lab).CHECKS.items()
+            verdicts = [Verdict(name, self.points, c.points, "so", inconclusive=self.noisy) for name, c in checks]
+            return Judged(now, [], verdicts, "", 0.1)
+
+    judge = Judge()
+    judge.seen = []
+    monkeypatch.setattr(RefereeExecutor, "_judge", lambda *arguments: judge(*arguments))
+    return judge
+
+
+def grade(classroom, settings=None) -> dict[str, tuple]:
+    if settings:
+        with closing(Classroom(classroom.root, Config({"RefereeExecutor": settings}))) as other:
+            return grade(other)
+    outcomes = grade_all(classroom, LAB, classroom.students(LAB))
+    return {g.student: (g.why, g.grade and g.grade.total, g.problem) for g in outcomes}
+
+
+def test_only_what_changed_is_judged_again(classroom, judge):
+    assert grade(classroom) == {"ada": ("it is new", 6, ""), "bob": ("it is new", 6, "")}
+    judge.points = 2.0
+    hand_in(classroom, "bob", "second")
+    assert grade(classroom) == {"ada": ("", 6, ""), "bob": ("the submission changed", 12, "")}
+    assert len(judge.seen) == 3
+
+
+def test_a_file_beside_the_notebook_counts_and_is_there(classroom, judge):
+    grade(classroom)
+    (classroom.submitted(LAB, "ada") / "data").mkdir()
+    (classroom.submitted(LAB, "ada") / "data" / "words.txt").write_text("words")
+    (classroom.submitted(LAB, "ada") / "timestamp.txt").write_text("2026-11-22 10:00:00 UTC")
+    assert grade(classroom)["ada"][0] == "the submission changed"
+    assert judge.seen[-1] == ["data", "timestamp.txt"]
+    assert grade(classroom)["ada"][0] == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [({"false_fail": 0.01}, "the lab changed"), ({"again": True}, "that was asked for"), ({"retries": 5}, "")],
+)
+def test_other_settings_of_the_judging_are_a_reason_others_are_none(classroom, judge, settings, why):
+    grade(classroom)
+    assert grade(classroom, settings)["ada"][0] == why
+    assert len(judge.seen) == (4 if why else 2)
+
+
+def test_another_grader_is_a_reason(classroom, judge, monkeypatch):
+    grade(classroom)
+    monkeypatch.setattr("grading.judged._grader", lambda: "another")
+    assert grade(classroom)["ada"] == ("the grader changed", 6, "")
+
+
+def test_what_noise_hid_comes_back_and_the_old_grade_stays(classroom, judge):
+    grade(classroom)
+    hand_in(classroom, "bob", "second")
+    judge.noisy = True
+    why, total, problem = grade(classroom)["bob"]
+    assert (why, total) == ("the submission changed", None)
+    assert "grade again on a quieter machine" in problem
+    assert classroom.grade(LAB, "bob").total == 6
+    judge.noisy, judge.points = False, 2.0
+    assert grade(classroom)["bob"] == ("the machine was too noisy", 12, "")
+
+
+def test_a_bug_while_judging_one_stops_no_other(classroom, judge, monkeypatch):
+    def ada_is_special(executor, nb, *rest):
+        if any("# ada" in cell.source for cell in nb.cells):
+            raise ZeroDivisionError("a bug of ours")
+        return judge(executor, nb, *rest)
+
+    monkeypatch.setattr(RefereeExecutor, "_judge", ada_is_special)
+    outcomes = grade(classroom)
+    assert outcomes["ada"] == ("it is new", None, "ZeroDivisionError: a bug of ours")
+    assert outcomes["bob"] == ("it is new", 6, "")
+
+
+def test_what_was_judged_before_a_kill_is_only_written_down_after_it(classroom, judge):
+    outcomes = grade_all(classroom, LAB, ["ada", "bob"])
+    next(outcomes)
+    outcomes.close()  # ada's points are in the gradebook; bob's are not
+    assert len(judge.seen) == 1
+    assert grade(classroom) == {"ada": ("", 6, ""), "bob": ("it is new", 6, "")}
+    (classroom.shelf.folder / LAB / "bob.in_gradebook").unlink()
+    assert grade(classroom)["bob"] == ("its points are not in the gradebook", 6, "")
+    shutil.rmtree(classroom.autograded(LAB, "ada").parent)
+    assert grade(classroom)["ada"] == ("its points are not in the gradebook", 6, "")
+    assert len(judge.seen) == 2
+
+
+def test_a_gradebook_that_was_lost_is_written_anew(classroom, judge, released):
+    grade(classroom)
+    shutil.copy(released / "grading" / "gradebook.db", classroom.root / "grading" / "gradebook.db")
+    assert grade(classroom)["bob"] == ("its points are not in the gradebook", 6, "")
+    assert len(judge.seen) == 2
+
+
+def test_a_spoilt_record_is_judged_again(classroom, judge):
+    grade(classroom)
+    classroom.shelf.file(LAB, "ada").write_text('{"verdicts": ')
+    assert grade(classroom)["ada"] == ("it is new", 6, "")
+
+
+def test_two_do_not_grade_one_course(classroom, judge):
+    with alone(classroom.lock), pytest.raises(SystemExit, match=r"already \(process \d+\)"):
+        grade(classroom)
+
+
+def test_what_ends_whoever_judges_it_is_given_up(tmp_path):
+    queue = Queue(tmp_path, LAB)
+    queue.put("ada", read_lab("labs", LAB))
+    for _ in range(MOST_TRIES):
+        with pytest.raises(KeyboardInterrupt), queue.claim("ada") as nb:
+            assert nb is not None
+            raise KeyboardInterrupt  # or a kill: the notebook stays in the queue
+        assert queue.students() == ["ada"]
+    with queue.claim("ada") as nb:
+        assert nb is None
+    assert queue.students() == []
+    assert "ended 3 times" in queue.problem("ada")
+
+
+def test_nobody_judges_what_another_does(tmp_path):
+    queue = Queue(tmp_path, LAB)
+    queue.put("ada", read_lab("labs", LAB))
+    with queue.claim("ada") as mine, queue.claim("ada") as again:
+        assert (mine is not None, again) == (True, None)
+    assert queue.students() == []
