@@ -1,13 +1,13 @@
 """A class from its submissions to the gradebook: what changed goes into the queue, and out of it as it is judged."""
 
-import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from grading.classroom import Classroom, Grade
 from grading.executor import RefereeExecutor
 from grading.queue import Queue, alone
+from grading.sandbox.scratch import Scratch
 from grading.worker import workers
 
 DIED = "whoever judged it was ended: grade again, or see grading/queue/{lab}/log"
@@ -62,9 +62,10 @@ def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
     queue.clear(student)
     try:
         nb = classroom.sanitized(lab, student)
-        with tempfile.TemporaryDirectory(prefix="shardlab-files-") as folder:
-            classroom.copy_files(lab, student, Path(folder))
-            now = executor.made_of(nb, Path(folder), lab)
+        with closing(Scratch()) as scratch:
+            files = scratch.folder("files")
+            classroom.copy_files(lab, student, files)
+            now = executor.made_of(nb, files, lab)
     except Exception:  # nbgrader will meet it again, and `record` finds the words
         return "it can't be read"
     judged, why = classroom.shelf.get(lab, student), ""

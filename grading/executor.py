@@ -17,16 +17,19 @@ from traitlets import Bool, Dict, Float, Integer, Unicode
 
 from grading.checks import check_name
 from grading.judged import Judged, Shelf, made_of
+from grading.leases import Gpus, gpus_for
 from grading.notebook import NotebookRun, NotebookRunner
 from grading.referee import FALSE_FAIL, Referee
 from grading.sandbox import Box, Limits, best_box
 from grading.verdict import Verdict
+from shardlab.tier import detect
 
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
 LACKS_CELLS = "the notebook lacks the cells of"
 _referees: dict[
     tuple[str, str, float], Referee
 ] = {}  # one a lab: its reference crew serves every submission of the class
+_gpus: list[Gpus] = []  # leased once, for all that is judged here, one submission after the other
 _runners: list[NotebookRunner] = []  # one at most, with a box that is ready for the next notebook
 
 
@@ -101,6 +104,8 @@ def referee(lab: str, tier: str, false_fail: float, at_a_time: int) -> Referee:
     """The lab's referee, made once a process; `close_referees` ends them."""
     kind = lab, tier, false_fail, at_a_time
     if kind not in _referees:
+        if not _gpus and (gpus := gpus_for(detect(tier))):
+            _gpus.append(gpus)
         _referees[kind] = Referee(lab, tier, box=_box(at_a_time), false_fail=false_fail)
     return _referees[kind]
 
@@ -117,8 +122,9 @@ def _box(at_a_time: int) -> Box:
 
 def close_referees() -> None:
     """And the box that stood ready for another notebook."""
-    for idle in (*_referees.values(), *_runners):
+    for idle in (*_referees.values(), *_runners, *_gpus):
         idle.close()
+    _gpus.clear()
     _referees.clear()
     _runners.clear()
 

@@ -20,6 +20,7 @@ from statistics import median
 import torch.distributed as dist
 
 from grading.crew import Crew
+from grading.leases import quiet
 from grading.sequential import median_bounds
 from grading.session import Session
 from grading.stopwatch import Stopwatch
@@ -59,6 +60,7 @@ def race(
             _stand_ready(s, s.reference, None, drill, arguments, stack),
             s.false_fail / one_of,
         )
+        stack.enter_context(quiet())
         laps.run(WARM_UP_LAPS)
         if not laps.proven(WARM_UP_LAPS - 1, proof):
             return None

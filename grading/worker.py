@@ -7,11 +7,10 @@ and puts what came of it on the shelf. Only who started the workers touches the 
 import copy
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import submitit
@@ -20,6 +19,7 @@ from traitlets.config import Config
 from grading.classroom import Classroom
 from grading.executor import RefereeExecutor, close_referees
 from grading.queue import Queue, held
+from grading.sandbox.scratch import Scratch
 
 _POLL_S = 0.5
 _LONGEST_JOB_MIN = 24 * 60
@@ -103,9 +103,10 @@ def _judge_next(classroom: Classroom, queue: Queue, student: str) -> bool:
         if nb is None:
             return False
         try:
-            with tempfile.TemporaryDirectory(prefix="shardlab-files-") as folder:
-                classroom.copy_files(queue.lab, student, Path(folder))
-                RefereeExecutor(config=classroom.config).judged(nb, Path(folder), queue.lab, student)
+            with closing(Scratch()) as scratch:
+                files = scratch.folder("files")
+                classroom.copy_files(queue.lab, student, files)
+                RefereeExecutor(config=classroom.config).judged(nb, files, queue.lab, student)
         except Exception as error:  # whatever it is, it is this submission's, and the next one waits
             queue.fail(student, f"{type(error).__name__}: {error}")
         return True

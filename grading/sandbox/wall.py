@@ -9,16 +9,15 @@ import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import NoReturn
 
 import psutil
 
 from grading.sandbox import Box
 from grading.sandbox.guard import Guard, end_all, wait_until_dead
+from grading.sandbox.scratch import Scratch
 
 _PATIENCE_S = 5.0
 _LONGEST_LINE = 96 << 20
@@ -79,18 +78,15 @@ class BoxedProgram:
         self._start()
 
     def _start(self) -> None:
-        self._home, self._shared = (
-            tempfile.TemporaryDirectory(prefix=f"shardlab-{what}-", ignore_cleanup_errors=True)
-            for what in ("box", "shared")
-        )
-        self.shared = Path(self._shared.name)
+        self._scratch = Scratch()
+        home, self.shared = (self._scratch.folder(name) for name in ("home", "shared"))
         self._process = subprocess.Popen(
             self.box.command(self._command, readable=(self.shared,)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            cwd=self._home.name,
-            env=_clean_environment(self.box.home(self._home.name)),
+            cwd=home,
+            env=_clean_environment(self.box.home(str(home))),
             start_new_session=True,
         )
         self._guard = Guard(self._process.pid, self.box.limits) if self.box.limits else None
@@ -176,8 +172,7 @@ class BoxedProgram:
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()
-        self._home.cleanup()
-        self._shared.cleanup()
+        self._scratch.close()
 
 
 def _clean_environment(home: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 from submissions import running
 
 from grading.sandbox import Bubblewrap, Limits, Processes, best_box
+from grading.sandbox.scratch import Scratch
 from grading.sandbox.wall import BoxedProgram, WallError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,9 +203,24 @@ def test_what_is_held_still_computes_nothing_and_goes_on_afterwards():
 def test_closing_leaves_no_file(box, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     program = Python("open('left', 'w').write('behind'); import time; time.sleep(60)", box)
-    assert len(os.listdir(tmp_path)) == 2
+    assert len(os.listdir(tmp_path)) == 1
     program.close()
     assert os.listdir(tmp_path) == []
+
+
+def test_folders_of_who_was_killed_are_cleared_up_and_nobody_elses(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    source = "import os; from grading.sandbox.scratch import Scratch; Scratch().folder('left'); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", source], env=os.environ | {"TMPDIR": str(tmp_path)}, check=False)
+    (left,) = tmp_path.iterdir()
+    ours = Scratch()
+    assert left.exists()  # it is young: its maker may be about to lock it
+    for path in (left, ours.path):
+        os.utime(path, (0, 0))
+    with closing(Scratch()) as another:
+        assert set(tmp_path.iterdir()) == {ours.path, another.path}
+    ours.close()
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_grader_says_what_box_it_has(monkeypatch):
