@@ -1,7 +1,6 @@
 """The command line: what the Makefile calls, and the same for GPU nodes and batch scripts."""
 
 import json
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from shardlab.cli_claims import claims_command
 from shardlab.cli_plan import plan_command
+from shardlab.cli_run import WithPairs, run_command
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sharded data-parallel training, taught and graded.")
 bench = typer.Typer(no_args_is_help=True, help="Measure: ours beside torch's, interleaved in one run.")
@@ -48,26 +48,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] =
 
 app.command("plan")(plan_command)
 app.command("claims")(claims_command)
-
-
-@app.command()
-def run(
-    notebooks: Annotated[list[Path] | None, typer.Argument(help="all lessons and solutions if left out")] = None,
-    tier: Annotated[str | None, typer.Option(help="cpu, cpu8, gpu1, gpu4 or gpu8; detected if left out")] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="outcomes; build/run/course.json if left out")
-    ] = None,
-) -> None:
-    """Execute notebooks with papermill; what ran is kept in build/run."""
-    from shardlab.lessons.run import course_notebooks, run_notebooks
-    from shardlab.tier import detect
-
-    try:
-        detect(tier)
-    except (ValueError, RuntimeError) as error:
-        print(f"shardlab run: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
-    raise typer.Exit(not run_notebooks(notebooks or course_notebooks(), tier, console, json_file))
+app.command("run", cls=WithPairs)(run_command)
 
 
 @app.command()

@@ -176,7 +176,7 @@ def test_a_run_says_what_went_wrong(tmp_path):
     broken = new_notebook(cells=[new_code_cell("tier = None"), new_code_cell("assert 1 == 2, 'no'")])
     broken.cells[0].metadata["tags"] = ["parameters"]
     nbformat.write(broken, tmp_path / "broken.ipynb")
-    outcome = run_notebook(tmp_path / "broken.ipynb", tmp_path / "out.ipynb", "cpu")
+    outcome = run_notebook(tmp_path / "broken.ipynb", tmp_path / "out.ipynb", {"tier": "cpu"})
     assert outcome.problems == ["cell 2: AssertionError: no"]
 
 
@@ -185,7 +185,7 @@ def test_a_lesson_is_held_to_its_prose(tmp_path):
     lesson = new_notebook(cells=[new_code_cell("tier = None"), new_markdown_cell("It is 12.5 MiB.")])
     lesson.cells[0].metadata["tags"] = ["parameters"]
     nbformat.write(lesson, tmp_path / "course" / "00.ipynb")
-    (problem,) = run_notebook(tmp_path / "course" / "00.ipynb", tmp_path / "out.ipynb", "cpu").problems
+    (problem,) = run_notebook(tmp_path / "course" / "00.ipynb", tmp_path / "out.ipynb", {"tier": "cpu"}).problems
     assert "12.5" in problem
 
 

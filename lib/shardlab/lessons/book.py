@@ -50,7 +50,7 @@ def _add_lessons(folder: Path, console: Console) -> list[str]:
         ran = RUN / lesson.name
         if not is_run_of(ran, lesson):
             console.print(f"running {lesson.stem}", highlight=False)
-            problems += [f"{lesson.name}: {problem}" for problem in run_notebook(lesson, ran, "cpu").problems]
+            problems += [f"{lesson.name}: {problem}" for problem in run_notebook(lesson, ran, {"tier": "cpu"}).problems]
         nbformat.write(as_page(nbformat.read(ran, as_version=4)), folder / lesson.name)
     return problems
 

@@ -14,6 +14,7 @@ from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColum
 from rich.table import Table
 
 from shardlab.bench import environment
+from shardlab.lessons.junit import write_junit
 from shardlab.lessons.results import output_problems, unbacked_numbers
 from shardlab.tier import detect
 
@@ -36,18 +37,27 @@ def course_notebooks() -> list[Path]:
     return sorted((ROOT / "course").glob("*.ipynb")) + sorted((ROOT / "solutions").glob("*/*.ipynb"))
 
 
-def run_notebooks(notebooks: list[Path], tier: str | None, console: Console, json_file: Path | None = None) -> bool:
+def run_notebooks(
+    notebooks: list[Path],
+    tier: str | None,
+    console: Console,
+    json_file: Path | None = None,
+    parameters: dict | None = None,
+    junit: Path | None = None,
+) -> bool:
     """True if all of them ran to the end with nothing to complain of. What ran, up to an error, is in build/run."""
     folder = ROOT / "build" / "run"
     folder.mkdir(parents=True, exist_ok=True)
     record = {"environment": environment(), "tier": detect(tier).name}
-    outcomes = list(_run_all(notebooks, folder, tier, console))
+    outcomes = list(_run_all(notebooks, folder, {"tier": tier} | (parameters or {}), console))
     console.print(outcome_table(outcomes))
     n_failed = sum(bool(o.problems) for o in outcomes)
     seconds = sum(o.seconds for o in outcomes)
     console.print(f"{len(outcomes) - n_failed} passed, {n_failed} failed, {seconds:.0f} s", highlight=False)
     record |= {"seconds": round(seconds), "notebooks": [asdict(o) for o in outcomes]}
     (json_file or folder / "course.json").write_text(json.dumps(record, indent=1) + "\n")
+    if junit:
+        write_junit(junit, outcomes, record["tier"])
     return not n_failed
 
 
@@ -59,20 +69,20 @@ def outcome_table(outcomes: list[Outcome]) -> Table:
     return table
 
 
-def _run_all(notebooks: list[Path], folder: Path, tier: str | None, console: Console) -> Iterator[Outcome]:
+def _run_all(notebooks: list[Path], folder: Path, parameters: dict, console: Console) -> Iterator[Outcome]:
     columns = SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=len(notebooks))
         for notebook in notebooks:
             progress.update(task, description=notebook.stem)
-            yield run_notebook(notebook, folder / notebook.name, tier)
+            yield run_notebook(notebook, folder / notebook.name, parameters)
             progress.advance(task)
 
 
-def run_notebook(notebook: Path, target: Path, tier: str | None) -> Outcome:
+def run_notebook(notebook: Path, target: Path, parameters: dict) -> Outcome:
     """Execute it to `target`, and read what came out."""
     began = time.monotonic()
-    error = _execute(notebook, target, tier)
+    error = _execute(notebook, target, parameters)
     seconds = time.monotonic() - began
     if not target.is_file():
         return Outcome(notebook.stem, round(seconds, 1), 0, 0.0, [error])
@@ -85,7 +95,7 @@ def run_notebook(notebook: Path, target: Path, tier: str | None) -> Outcome:
     return Outcome(notebook.stem, round(seconds, 1), n_run, round(max(durations, default=0.0), 1), problems)
 
 
-def _execute(notebook: Path, target: Path, tier: str | None) -> str:
+def _execute(notebook: Path, target: Path, parameters: dict) -> str:
     """Empty if it ran; else what went wrong, in a line."""
     target.unlink(missing_ok=True)
     if not notebook.is_file():
@@ -94,7 +104,7 @@ def _execute(notebook: Path, target: Path, tier: str | None) -> str:
         papermill.execute_notebook(
             notebook,
             target,
-            parameters={"tier": tier},
+            parameters=parameters,
             kernel_name="python3",
             language="python",
             cwd=notebook.parent,

@@ -1,0 +1,89 @@
+"""Which submissions were probably not written apart? Runs of syntax that two share, and few others have.
+
+What can be changed without understanding is left out: names, constants, comments, annotations, docstrings, layout, the
+order of functions and cells. Names of PyTorch's own stay, since nobody can rename them. What the lab itself gives, and
+what most of a class writes, says nothing and does not count.
+
+A likeness is no proof: show both to a person. Source: Schleimer, Wilkerson & Aiken 2003, "Winnowing" (Moss), without
+its sampling, which a class does not need.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+import torch.distributed as dist
+from nbformat import NotebookNode
+from torch import nn
+
+RUN = 12  # nodes of syntax in a row
+FEWEST_RUNS = 30  # of a submission that can be compared at all
+COMMON = 0.5  # of a class that has a run: then it says nothing, if the class is of FEWEST_STUDENTS
+FEWEST_STUDENTS = 6
+_LASTING = {name for of in (torch, torch.Tensor, nn, nn.Module, dist) for name in dir(of)}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """`share` of the smaller one's runs are in the other."""
+
+    first: str
+    second: str
+    share: float
+    runs: int
+
+
+def alike(notebooks: dict[str, NotebookNode], released: NotebookNode, least: float) -> list[Pair]:
+    """Pairs of students, the most alike first, that share `least` or more."""
+    given = _runs(released)
+    runs = {student: _runs(nb) - given for student, nb in notebooks.items()}
+    seen = Counter(run for own in runs.values() for run in own)
+    most = max(COMMON * len(runs), FEWEST_STUDENTS)
+    own = {student: {run for run in found if seen[run] <= most} for student, found in runs.items()}
+    comparable = [student for student in own if len(own[student]) >= FEWEST_RUNS]
+    pairs = [_pair(a, b, own) for a, b in combinations(comparable, 2)]
+    return sorted((p for p in pairs if p.share >= least), key=lambda p: -p.share)
+
+
+def _pair(a: str, b: str, own: dict[str, set[int]]) -> Pair:
+    shared = len(own[a] & own[b])
+    return Pair(a, b, shared / min(len(own[a]), len(own[b])), shared)
+
+
+def _runs(nb: NotebookNode) -> set[int]:
+    """Hashes of each function's runs of syntax, and of what stands outside of functions."""
+    found: set[int] = set()
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            for piece in _pieces(cell.source):
+                words = [word for node in piece for word in _words(node)]
+                found.update(hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
+    return found
+
+
+def _pieces(source: str) -> Iterator[list[ast.AST]]:
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:  # what does not run is compared as far as it can be: not at all
+        return
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for function in functions:
+        yield function.body
+    yield [node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)]
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    """A node's kind, and those below it, in order."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
+        return
+    if isinstance(node, ast.FunctionDef | ast.expr_context | ast.arguments | ast.Import | ast.ImportFrom):
+        return
+    if isinstance(node, ast.AnnAssign) and node.value:
+        node = ast.Assign([node.target], node.value)
+    name = next((getattr(node, field) for field in ("attr", "arg", "id") if hasattr(node, field)), None)
+    yield type(node).__name__ + (f" {name}" if name in _LASTING else "")
+    for child in ast.iter_child_nodes(node):
+        yield from _words(child)

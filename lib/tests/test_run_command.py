@@ -1,0 +1,79 @@
+"""`shardlab run` as CI calls it: parameters reach the notebook, exit codes and the JUnit file say how it went."""
+
+import json
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from typer.testing import CliRunner
+
+from shardlab.cli import app
+from shardlab.lessons.parameters import parse
+
+
+@pytest.fixture
+def notebook(tmp_path):
+    """A notebook that takes a tier and a number, and fails when the number is 3."""
+    defaults = new_code_cell("tier, size, name = None, 1, 'x'", metadata={"tags": ["parameters"]})
+    defaults.source = "tier = None\nsize = 1\nname = 'x'"
+    work = new_code_cell("assert size != 3, f'three \\x1b[1mof\\x1b[0m {name!r}'\nprint(size * 2, name)")
+    nb = new_notebook(cells=[new_markdown_cell("# Small"), defaults, work])
+    nbformat.write(nb, tmp_path / "small.ipynb")
+    return tmp_path / "small.ipynb"
+
+
+def run(*words) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["run", *map(str, words)])
+    return result.exit_code, result.output
+
+
+def test_parameters_reach_the_notebook_as_papermill_takes_them(notebook, tmp_path):
+    code, said = run(notebook, "--tier", "cpu", "-p", "size", "21", "--parameter", "name=a b", "--json", tmp_path / "j")
+    assert code == 0, said
+    record = json.loads((tmp_path / "j").read_text())
+    assert (record["tier"], [n["problems"] for n in record["notebooks"]]) == ("cpu", [[]])
+    from shardlab.lessons.run import ROOT
+
+    ran = nbformat.read(ROOT / "build" / "run" / "small.ipynb", as_version=4)
+    assert ran.cells[-1].outputs[0].text == "42 a b\n"
+
+
+def test_a_failure_is_exit_code_1_and_a_failure_in_the_junit_file(notebook, tmp_path):
+    junit = tmp_path / "reports" / "junit.xml"
+    code, _ = run(notebook, tmp_path / "absent.ipynb", "--tier", "cpu", "-p", "size", "3", "--junit", junit)
+    assert code == 1
+    suite = ElementTree.parse(junit).getroot()
+    assert {k: suite.get(k) for k in ("tests", "failures", "errors")} == {"tests": "2", "failures": "2", "errors": "0"}
+    small, absent = suite.findall("testcase")
+    assert small.get("name") == "small"
+    assert "AssertionError: three" in small.find("failure").get("message")
+    assert absent.find("failure").get("message") == "there is no such notebook"
+
+
+def test_all_ran_is_no_failure_in_the_junit_file(notebook, tmp_path):
+    assert run(notebook, "--tier", "cpu", "--junit", tmp_path / "junit.xml")[0] == 0
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert suite.get("failures") == "0"
+    assert suite.find("testcase/failure") is None
+    assert float(suite.get("time")) > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--tier", "huge"], "no tier 'huge'"),
+        (["-p", "sise", "3"], "small.ipynb has no parameter sise; it has tier, size, name"),
+        (["-p", "size"], "as in -p seed 1"),
+        (["-p", "not a name", "3"], "as in -p seed 1"),
+    ],
+)
+def test_what_cannot_be_run_is_exit_code_2_and_says_why(notebook, words, why, capsys):
+    assert run(notebook, *words)[0] == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_value_is_a_python_literal_or_text():
+    pairs = ["a=1", "b=1e-3", "c=True", "d=None", "e=[1, 'x']", "f=cpu", "g=1=2", "h='3'"]
+    values = {"a": 1, "b": 1e-3, "c": True, "d": None, "e": [1, "x"], "f": "cpu", "g": "1=2", "h": "3"}
+    assert parse(pairs) == values
