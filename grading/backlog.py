@@ -83,7 +83,7 @@ def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
     if why:
         queue.put(student, nb)
         return why
-    if classroom.shelf.in_gradebook(lab, student) and classroom.has_grade(lab, student):
+    if classroom.shelf.in_gradebook(lab, student) and classroom.is_graded(lab, student):
         return ""
     return "its points are not in the gradebook"
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 import nbformat
-from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.api import Gradebook, MissingEntry, SubmittedAssignment
 from nbgrader.apps import NbGraderAPI
 from nbgrader.utils import find_all_files
 from sqlalchemy.exc import SAWarning
@@ -123,18 +123,21 @@ class Classroom:
     def feedback(self, lab: str, student: str | None = None) -> None:
         _succeed(self.api.generate_feedback(lab, student, force=True), f"write feedback for {lab}")
 
-    def has_grade(self, lab: str, student: str) -> bool:
+    def is_graded(self, lab: str, student: str) -> bool:
+        """Are there points, and the verdicts behind them?"""
         with suppress(LookupError):
             return bool(self.grade(lab, student).verdicts)
         return False
 
     def grade(self, lab: str, student: str) -> Grade:
-        """What the gradebook holds."""
+        """What the gradebook holds; LookupError if it holds no points, be they 0."""
         with Gradebook(self.db_url) as gradebook:
             try:
                 submission = gradebook.find_submission(lab, student)
             except MissingEntry:
-                raise LookupError(f"{student} has no graded submission of {lab}: run `shardlab grade {lab}`") from None
+                submission = None
+            if submission is None or not has_points(submission):
+                raise LookupError(f"{student} has no graded submission of {lab}: run `shardlab grade {lab}`")
             points, most = {}, {}
             for notebook in submission.notebooks:
                 for g in notebook.grades:
@@ -155,6 +158,12 @@ class Classroom:
 
     def close(self) -> None:
         close_referees()
+
+
+def has_points(submission: SubmittedAssignment) -> bool:
+    """nbgrader shows 0 for a submission that nobody has graded yet."""
+    grades = [g for notebook in submission.notebooks for g in notebook.grades]
+    return any(g.auto_score is not None or g.manual_score is not None for g in grades)
 
 
 def _api(config: Config) -> NbGraderAPI:

@@ -1,6 +1,7 @@
 """The instructor's commands for all labs or one: release, grade, feedback. A bad submission stops no other."""
 
 from contextlib import closing
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -9,10 +10,13 @@ from traitlets.config import Config
 
 from grading.backlog import grade_all
 from grading.checks import cell_name
-from grading.classroom import Classroom
+from grading.class_page import show, write_page
+from grading.class_report import class_report
+from grading.classroom import ROOT, Classroom
+from grading.export import export
 from grading.leaderboard import write_leaderboard
-from grading.report import grade_row, grade_table
 from grading.sandbox import best_box
+from grading.table import grade_row, grade_table
 
 
 def release_labs(lab: str | None, console: Console) -> None:
@@ -66,11 +70,11 @@ def _progress(console: Console) -> Progress:
     return Progress(*columns, TextColumn("{task.fields[last]}"), console=console, transient=True)
 
 
-def explain(lab: str | None, student: str, console: Console) -> None:
+def explain(lab: str | None, student: str, console: Console, root: Path = ROOT) -> None:
     """Why the gradebook holds these points: each check's verdict, as it was when it was graded."""
     if lab is None:
         raise SystemExit("say which lab, for example: shardlab grade lab2_ddp --explain ada")
-    with closing(Classroom()) as classroom:
+    with closing(Classroom(root)) as classroom:
         try:
             grade = classroom.grade(*_labs(classroom, lab), student)
         except LookupError as error:
@@ -85,6 +89,21 @@ def explain(lab: str | None, student: str, console: Console) -> None:
             console.print(verdict.text(), highlight=False, markup=False, soft_wrap=True)
     total = f"{grade.total:g} of {sum(grade.max_points.values()):g} points"
     console.print(f"{student} has {total} for {lab}", highlight=False)
+
+
+def report_labs(lab: str | None, console: Console) -> None:
+    with closing(Classroom()) as classroom:
+        for name in _labs(classroom, lab):
+            report = class_report(classroom, name)
+            show(report, console)
+            file = classroom.root / "grading" / "report" / f"{name}.html"
+            write_page(report, file)
+            console.print(f"as a page: {file.relative_to(classroom.root)}", highlight=False)
+
+
+def export_grades(form: str) -> str:
+    with closing(Classroom()) as classroom:
+        return export(classroom, form)
 
 
 def write_feedback(lab: str | None, console: Console) -> bool:

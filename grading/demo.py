@@ -12,8 +12,8 @@ from rich.console import Console
 
 from grading.checks import cell_name, lab_module
 from grading.classroom import ROOT, Classroom, Grade
-from grading.report import grade_row, grade_table
 from grading.samples import Sample, samples
+from grading.table import grade_row, grade_table
 
 LAB = "lab2_ddp"
 

@@ -1,6 +1,7 @@
 """The command line: what the Makefile calls, and the same for GPU nodes and batch scripts."""
 
 import json
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -98,6 +99,26 @@ def grade(
     options = dict(_pair(text) for text in option or [])
     how = {"at_a_time": at_a_time, "cluster": cluster, "options": options}
     raise typer.Exit(not grade_labs(lab, student or [], console, again, **how))
+
+
+@app.command()
+def report(lab: Lab = None) -> None:
+    """How a class did: points, the checks that were missed and why, what was slow or noisy, who is much alike."""
+    from grading.cycle import report_labs
+
+    report_labs(lab, console)
+
+
+@app.command()
+def export(form: Annotated[str, typer.Option(help="csv, canvas or moodle")] = "csv") -> None:
+    """Print the grades of the whole course as a table that a learning platform imports."""
+    from grading.cycle import export_grades
+
+    try:
+        print(export_grades(form), end="")
+    except ValueError as error:
+        print(f"shardlab export: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
 
 
 @app.command()

@@ -1,0 +1,125 @@
+"""A lab's class in figures: who has how many points, which checks were missed and why, what took long, what was noisy.
+
+Made from the gradebook and from what was judged (`judged`); nothing is kept here.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from statistics import mean, median
+
+import nbformat
+
+from grading.alike import Pair, alike
+from grading.checks import cell_name, lab_module
+from grading.classroom import Classroom, Grade
+from grading.verdict import Verdict
+from shardlab.bench import environment
+
+ALIKE = 0.6  # of which on pairs are named
+N_SLOWEST = 5
+_PAIRS = re.compile(r"(\d+) pairs\b")
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """How a check went: students with all of its points, a part, none; and what was said most often to the others."""
+
+    check: str
+    points: float
+    full: int
+    part: int
+    none: int
+    commonest: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class ClassReport:
+    lab: str
+    grades: list[Grade]
+    not_graded: dict[str, str]  # student -> why
+    checks: list[CheckRow]
+    seconds: dict[str, float]  # student -> what judging took, the longest first
+    laps: list[int]  # pairs of laps, of each race
+    judged_again: dict[str, int]  # student -> checks that noise hid the first time
+    pairs: list[Pair]
+    environment: dict
+
+    @property
+    def most(self) -> float:
+        return sum(row.points for row in self.checks)
+
+    @property
+    def totals(self) -> list[float]:
+        return [g.total for g in self.grades]
+
+    def histogram(self, n_bars: int = 10) -> list[tuple[str, int]]:
+        """(points from - to, students); the last bar has those with all points in it."""
+        width = self.most / n_bars
+        bars = Counter(min(int(total / width), n_bars - 1) for total in self.totals)
+        return [(f"{i * width:g} - {(i + 1) * width:g}", bars[i]) for i in range(n_bars)]
+
+    def summary(self) -> list[str]:
+        """What a glance is to tell, a sentence each."""
+        graded, waiting = len(self.grades), len(self.not_graded)
+        words = [f"{graded} graded" + (f", {waiting} without a grade" if waiting else "")]
+        if self.grades:
+            middle = f"mean {mean(self.totals):.1f}, median {median(self.totals):g} of {self.most:g} points"
+            words += [f"{middle}; {sum(t >= self.most for t in self.totals)} have all"]
+        if self.seconds:
+            took = list(self.seconds.values())
+            words += [f"judging took {median(took):.0f} s in the middle, {max(took):.0f} s at most"]
+        if self.laps:
+            words += [f"races took {median(self.laps):g} pairs of laps in the middle, {max(self.laps)} at most"]
+        again = sum(self.judged_again.values())
+        words += [f"noise hid the answer of {again} checks the first time"] if again else []
+        return words
+
+
+def class_report(classroom: Classroom, lab: str) -> ClassReport:
+    grades, not_graded, judged = [], {}, {}
+    for student in classroom.students(lab):
+        found = classroom.shelf.get(lab, student)
+        judged |= {student: found} if found else {}
+        try:
+            grades.append(classroom.grade(lab, student))
+        except LookupError:
+            unclear = found and found.unclear
+            not_graded[student] = unclear[0].cause if unclear else "it was not graded: run `shardlab grade`"
+    verdicts = [v for j in judged.values() for v in j.verdicts]
+    seconds = sorted(((s, j.seconds) for s, j in judged.items()), key=lambda pair: -pair[1])
+    return ClassReport(
+        lab,
+        grades,
+        not_graded,
+        [_row(name, check.points, grades) for name, check in lab_module(lab).CHECKS.items()],
+        dict(seconds),
+        [int(n) for v in verdicts for got, _ in v.figures.values() for n in _PAIRS.findall(got)],
+        {student: j.judged_again for student, j in judged.items() if j.judged_again},
+        _alike(classroom, lab),
+        environment(),
+    )
+
+
+def _row(name: str, most: float, grades: list[Grade]) -> CheckRow:
+    points = [g.points[cell_name(name)] for g in grades if cell_name(name) in g.points]
+    full, none = sum(p >= most for p in points), sum(p <= 0 for p in points)
+    said = Counter(_in_short(v) for g in grades for v in g.verdicts if v.check == name and not v.passed)
+    return CheckRow(name, most, full, len(points) - full - none, none, said.most_common(3))
+
+
+def _in_short(verdict: Verdict) -> str:
+    """A cause without its numbers, so that the same mistake counts as the same."""
+    return re.sub(r"\d[\d.,]*", "…", verdict.cause)
+
+
+def _alike(classroom: Classroom, lab: str) -> list[Pair]:
+    notebooks = {}
+    for student in classroom.students(lab):
+        try:
+            file = classroom.submitted(lab, student) / f"{lab}.ipynb"
+            notebooks[student] = nbformat.read(file, as_version=4)
+        except Exception:  # what can't be read can't be compared; grading has said so
+            continue
+    released = nbformat.read(classroom.root / "labs" / lab / f"{lab}.ipynb", as_version=4)
+    return alike(notebooks, released, ALIKE)
