@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from submissions import LABS, ROOT
 
-from grading.bench import run, show
+from grading.bench.labs import run, show
 from grading.checks import lab_module
 from grading.classroom import Classroom
 from grading.samples import read_lab

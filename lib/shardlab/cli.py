@@ -171,6 +171,19 @@ def bench_labs(json_file: JsonFile = None) -> None:
     _write(_measure("labs"), json_file)
 
 
+@bench.command("grader")
+def bench_grader(
+    json_file: JsonFile = None,
+    part: Annotated[list[str] | None, typer.Option(help="only this part; may be given more than once")] = None,
+) -> None:
+    """The grader: is it fair, does it survive kills and attacks, are all mutants caught, how fast is it? (Hours.)"""
+    from grading.bench.grader import run, show
+
+    result = run(part, json_file)
+    show(result)
+    _write(result, json_file)
+
+
 @bench.command("all")
 def bench_all(json_file: JsonFile = None) -> None:
     """All of them, in one file."""
@@ -186,7 +199,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _measure(name: str) -> dict:
-    module = import_module("grading.bench" if name == "labs" else f"shardlab.bench.{name}")
+    module = import_module(f"grading.bench.{name}" if name in ("labs", "grader") else f"shardlab.bench.{name}")
     with console.status(f"measuring: {name}"):
         result = module.run()
     module.show(result)

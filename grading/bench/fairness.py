@@ -1,0 +1,98 @@
+"""How often is a step that is fast enough called too slow?"""
+
+import multiprocessing
+import os
+import random
+import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+
+from grading import ANSWERS
+from grading.race import FALSE_PASS
+from grading.referee import FALSE_FAIL, Referee
+from grading.samples import samples
+from grading.sequential import median_bounds
+from shardlab.environ import environ
+
+LAB, CHECK = "lab2_ddp", "lab2.throughput"
+LAPS = 60  # of a simulated race that does not become clear before
+WIDTH, BURST = 0.1, (1.5, 4.0)  # of a lap's time: its own noise (sigma of its logarithm), and what a burst makes of it
+
+
+def simulated(n_races: int, slowness: float, seed: int = 0) -> dict:
+    """Races of a submission whose time is `slowness` times the bar, while something else comes and goes."""
+    draw, outcomes, pairs = random.Random(seed), {"too slow": 0, "fast enough": 0, "unclear": 0}, []
+    for _ in range(n_races):
+        outcome, n = _race(draw, slowness)
+        outcomes[outcome] += 1
+        pairs.append(n)
+    return {"races": n_races, "time over the bar": slowness, **outcomes, "median pairs": median(pairs)}
+
+
+def _race(draw: random.Random, slowness: float) -> tuple[str, int]:
+    ratios, busy = [], False
+    for n in range(1, LAPS + 1):
+        laps = []
+        for _ in range(2):
+            busy ^= draw.random() < 0.1
+            laps.append(draw.lognormvariate(0, WIDTH) * (draw.uniform(*BURST) if busy else 1))
+        mine_first = draw.random() < 0.5
+        ratios.append(slowness * (laps[0] / laps[1] if mine_first else laps[1] / laps[0]))
+        low, high = median_bounds(ratios, FALSE_FAIL, FALSE_PASS)
+        if low > 1:
+            return "too slow", n
+        if high <= 1:
+            return "fast enough", n
+    return "unclear", LAPS
+
+
+def measured(n_gradings: int, busy_cores: int) -> dict:
+    """A correct solution's race, again and again, beside as many processes that only compute."""
+    found, ratios, seconds = {"passed": 0, "failed": 0, "inconclusive": 0}, [], []
+    answers = _answers()
+    with Referee(LAB, "cpu") as referee, _others(busy_cores):
+        for _ in range(n_gradings):
+            began = time.monotonic()
+            verdict = referee.judge(answers, only=CHECK)[0]
+            seconds.append(time.monotonic() - began)
+            found["inconclusive" if verdict.inconclusive else "passed" if verdict.passed else "failed"] += 1
+            ratios += [got.split(" ")[0] for got, _ in verdict.figures.values()]
+    return {
+        "gradings": n_gradings,
+        "processes beside it": busy_cores,
+        **found,
+        "ratios": sorted(map(float, ratios)),
+        "median seconds": round(median(seconds), 1),
+    }
+
+
+def _answers() -> dict[str, bytes]:
+    """What the solution's notebook hands in for the check."""
+    nb = next(s for s in samples(LAB) if s.name == "right").notebook()
+    names = {"__name__": "submission"}
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(environ({ANSWERS: folder}))
+        for cell in nb.cells:
+            if cell.cell_type == "code" and not cell.metadata.nbgrader.grade_id.startswith("experiment"):
+                exec(compile(cell.source, "solution", "exec"), names)
+        return {CHECK: Path(folder, CHECK).read_bytes()}
+
+
+@contextmanager
+def _others(n: int):
+    burning = [multiprocessing.get_context("spawn").Process(target=_burn, daemon=True) for _ in range(n)]
+    for process in burning:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in burning:
+            process.kill()
+
+
+def _burn() -> None:
+    while os.getppid() != 1:
+        sum(i * i for i in range(100_000))

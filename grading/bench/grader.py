@@ -1,0 +1,45 @@
+"""All that the grader has to show, in one record. Parts that are not measured anew are kept as they are in the file."""
+
+import json
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from grading.bench import fairness, kills, scale
+from grading.sandbox import best_box
+from shardlab.bench import environment
+
+
+def _simulated() -> dict:
+    rows = [fairness.simulated(20_000, slowness) for slowness in (0.8, 1.0, 1.25)]
+    return {"false fail": fairness.FALSE_FAIL, "false pass": fairness.FALSE_PASS, "rows": rows}
+
+
+PARTS = {
+    "simulated": _simulated,
+    "quiet": lambda: fairness.measured(50, 0),
+    "loaded": lambda: fairness.measured(50, psutil.cpu_count()),
+    "kills": lambda: kills.run(50),
+    "overhead": lambda: scale.overhead(5),
+    "scale": lambda: scale.many(200, at_a_time=2),
+}
+
+
+def run(parts: list[str] | None = None, json_file: Path | None = None) -> dict:
+    if strangers := set(parts or []) - set(PARTS):
+        raise SystemExit(f"no part {', '.join(sorted(strangers))}; there are {', '.join(PARTS)}")
+    record = json.loads(json_file.read_text(encoding="utf-8")) if json_file and json_file.exists() else {}
+    for part in parts or PARTS:
+        record[part] = {"environment": environment(), "box": best_box().name} | PARTS[part]()
+    return record
+
+
+def show(result: dict) -> None:
+    for part, found in result.items():
+        table = Table(title=part, title_justify="left", show_header=False)
+        for name, value in found.items():
+            if name != "environment":
+                table.add_row(name, json.dumps(value, indent=1) if isinstance(value, dict | list) else str(value))
+        Console().print(table)

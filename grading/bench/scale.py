@@ -1,0 +1,137 @@
+"""Submissions by the hundred: seconds each, what memory it takes, and the same class by stock nbgrader."""
+
+import shutil
+import tempfile
+import threading
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from statistics import median
+
+import nbformat
+import papermill
+import psutil
+from traitlets.config import Config
+
+from grading import ANSWERS
+from grading.backlog import grade_all
+from grading.bench.kills import LAB, of_one_cell
+from grading.classroom import ROOT, Classroom
+from grading.executor import close_referees
+from grading.referee import Referee
+from shardlab.environ import environ
+
+STOCK = ["Execute", "LimitOutput", "SaveAutoGrades", "AssignLatePenalties", "CheckCellMetadata"]
+INTERVAL_S = 1.0
+
+
+def many(n: int, at_a_time: int) -> dict:
+    """A class of `n`; and once more with nothing changed."""
+    with (
+        tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder,
+        closing(_course(Path(folder), n)) as classroom,
+    ):
+        began, memory = time.monotonic(), Memory()
+        with memory:
+            outcomes = list(grade_all(classroom, LAB, classroom.students(LAB), at_a_time=at_a_time))
+        seconds, again = time.monotonic() - began, time.monotonic()
+        unchanged = list(grade_all(classroom, LAB, classroom.students(LAB), at_a_time=at_a_time))
+        return {
+            "submissions": n,
+            "at a time": at_a_time,
+            "graded": sum(g.grade is not None for g in outcomes),
+            "points as due": sum(g.grade is not None and g.grade.total == 3 for g in outcomes),
+            "seconds a submission": round(seconds / n, 2),
+            "seconds a submission, nothing changed": round((time.monotonic() - again) / n, 3),
+            "judged again": sum(bool(g.why) for g in unchanged),
+            "MiB of all processes, in tenths of the time": memory.in_tenths(),
+        }
+
+
+def overhead(n: int) -> dict:
+    """What grading adds to running a notebook and judging its answers; ours and stock nbgrader, in turn."""
+    rows: list[dict] = []
+    with tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder:
+        ours, stock = _course(Path(folder, "ours"), n), _course(Path(folder, "stock"), n, _stock())
+        with closing(ours), closing(stock), Referee(LAB, "cpu") as referee:
+            for student in ours.students(LAB):
+                run_s, answers = _executed(ours, student, Path(folder))
+                referee.prepare()
+                time.sleep(5)  # until its crew is ready, as it is while a notebook runs
+                judge_s = _seconds(lambda a=answers: referee.judge(a))
+                ours_s = _seconds(lambda s=student: ours.autograde(LAB, s))
+                stock_s = _seconds(lambda s=student: stock.api.autograde(LAB, s, force=True, create=True))
+                rows.append({"run": run_s, "judge": judge_s, "ours": ours_s, "stock": stock_s})
+    seconds = {name: round(median(row[name] for row in rows), 2) for name in rows[0]}
+    over = round(median(row["ours"] - row["run"] - row["judge"] for row in rows), 2)
+    ratio = round(median(row["ours"] / row["stock"] for row in rows), 2)
+    return {"submissions": n, "seconds": seconds, "overhead": over, "ours over stock": ratio}
+
+
+def _course(root: Path, n: int, settings: Config | None = None) -> Classroom:
+    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
+    classroom = Classroom(root, settings)
+    classroom.release(LAB)
+    for i in range(n):
+        classroom.hand_in(LAB, f"student{i:03}", of_one_cell(i))
+    return classroom
+
+
+def _stock() -> Config:
+    """nbgrader's own execution, in which a check judges inside of the notebook, as at home."""
+    own = [f"nbgrader.preprocessors.{name}" for name in STOCK]
+    return Config({"Autograde": {"autograde_preprocessors": own}, "Execute": {"timeout": 600}})
+
+
+def _executed(classroom: Classroom, student: str, folder: Path) -> tuple[float, dict[str, bytes]]:
+    """Seconds for papermill alone, in no box, and what was handed in."""
+    nb = classroom.sanitized(LAB, student)
+    for cell in nb.cells:
+        cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
+    answers = folder / f"answers-{student}"
+    answers.mkdir()
+    nbformat.write(nb, folder / "in.ipynb")
+    with environ({ANSWERS: str(answers)}), suppress(papermill.PapermillExecutionError):
+        run = dict(parameters={"tier": "cpu", "seed": 0}, kernel_name="python3", language="python", progress_bar=False)
+        seconds = _seconds(lambda: papermill.execute_notebook(folder / "in.ipynb", folder / "out.ipynb", **run))
+    return seconds, {file.name: file.read_bytes() for file in answers.iterdir()}
+
+
+def _seconds(work) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+class Memory(threading.Thread):
+    """What this process and all that it started hold, now and then."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._stopped, self._mib = threading.Event(), []
+
+    def run(self) -> None:
+        while not self._stopped.wait(INTERVAL_S):
+            family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+            self._mib.append(sum(map(_private_mib, family)))
+
+    def in_tenths(self) -> list[int]:
+        """The most of each tenth of the time."""
+        n = max(1, len(self._mib) // 10)
+        return [round(max(self._mib[i : i + n])) for i in range(0, len(self._mib), n)]
+
+    def __enter__(self) -> "Memory":
+        self.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._stopped.set()
+        self.join()
+        close_referees()
+
+
+def _private_mib(process: psutil.Process) -> float:
+    with suppress(psutil.Error):
+        memory = process.memory_info()
+        return (memory.rss - memory.shared) / (1 << 20)
+    return 0.0
