@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from grading.classroom import Classroom, Grade
+from grading.classroom import Classroom, Grade, with_advice
 from grading.executor import RefereeExecutor
+from grading.judged import Judged
 from grading.queue import Queue, alone
 from grading.sandbox.scratch import Scratch
 from grading.worker import workers
@@ -68,19 +69,7 @@ def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
             now = executor.made_of(nb, files, lab)
     except Exception:  # nbgrader will meet it again, and `record` finds the words
         return "it can't be read"
-    judged, why = classroom.shelf.get(lab, student), ""
-    if judged is None or judged.made_of != now:
-        before = judged.made_of if judged else {}
-        why = (
-            "it is new"
-            if judged is None
-            else f"the {' and the '.join(k for k in now if before.get(k) != now[k])} changed"
-        )
-    elif judged.unclear:
-        why = "the machine was too noisy"
-    elif executor.again:
-        why = "that was asked for"
-    if why:
+    if why := _why(classroom.shelf.get(lab, student), now, executor.again):
         queue.put(student, nb)
         return why
     if classroom.shelf.in_gradebook(lab, student) and classroom.is_graded(lab, student):
@@ -88,10 +77,22 @@ def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
     return "its points are not in the gradebook"
 
 
+def _why(judged: Judged | None, now: dict[str, str], again: bool) -> str:
+    """The reason to judge it; "" if there is none."""
+    if judged is None:
+        return "it is new"
+    if changed := [part for part in now if judged.made_of.get(part) != now[part]]:
+        return f"the {' and the '.join(changed)} changed"
+    if judged.unclear:
+        return "the machine was too noisy"
+    return "that was asked for" if again else ""
+
+
 def _record(classroom: Classroom, queue: Queue, student: str, why: str) -> Graded:
-    problem = queue.problem(student) or (DIED.format(lab=queue.lab) if student in queue.students() else "")
-    if problem:
-        return Graded(student, why, problem=problem)
+    if problem := queue.problem(student):
+        return Graded(student, why, problem=with_advice(problem))
+    if student in queue.students():
+        return Graded(student, why, problem=DIED.format(lab=queue.lab))
     try:
         return Graded(student, why, classroom.record(queue.lab, student))
     except RuntimeError as error:

@@ -189,5 +189,9 @@ def _reason(log: str) -> str:
     parts = re.split(r"^ *(?:[\w.]+\.)?(\w+(?:Error|Exception)): ", log, flags=re.M)
     named = [f"{n}: {text}" for n, text in zip(parts[1::2], parts[2::2], strict=True) if n != "NbGraderException"]
     last = re.split(r"\n *(?:Traceback|\[ERROR\]|The above exception|During handling)", named[-1])[0] if named else log
-    reason = last.strip()[-2000:] or "nbgrader gave no reason"
+    return with_advice(last.strip()[-2000:] or "nbgrader gave no reason")
+
+
+def with_advice(reason: str) -> str:
+    """And what to ask the student for, where that is known."""
     return f"{reason}\n{SPOILT}" if any(words in reason for words in _OF_SPOILT_CELLS) else reason

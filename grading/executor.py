@@ -15,7 +15,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade
 from traitlets import Bool, Dict, Float, Integer, Unicode
 
-from grading.checks import check_name
+from grading.checks import check_name, lab_module
 from grading.judged import Judged, Shelf, made_of
 from grading.leases import Gpus, gpus_for
 from grading.notebook import NotebookRun, NotebookRunner
@@ -26,9 +26,7 @@ from shardlab.tier import detect
 
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
 LACKS_CELLS = "the notebook lacks the cells of"
-_referees: dict[
-    tuple[str, str, float], Referee
-] = {}  # one a lab: its reference crew serves every submission of the class
+_referees: dict[tuple, Referee] = {}  # one a lab: its reference crew serves every submission of the class
 _gpus: list[Gpus] = []  # leased once, for all that is judged here, one submission after the other
 _runners: list[NotebookRunner] = []  # one at most, with a box that is ready for the next notebook
 
@@ -68,6 +66,9 @@ class RefereeExecutor(NbGraderPreprocessor):
             return found
         if self.only_judged:
             raise RuntimeError(f"{student}'s {lab} has not been judged as it is now")
+        graded = {check_name(cell.metadata.nbgrader.grade_id) for cell in nb.cells if is_grade(cell)}
+        if missing := set(lab_module(lab).CHECKS) - graded:
+            raise RuntimeError(f"{LACKS_CELLS} {', '.join(sorted(missing))}")
         judged = self._judge(nb, folder, lab, now)
         shelf.put(lab, student, judged)
         return judged
@@ -79,8 +80,6 @@ class RefereeExecutor(NbGraderPreprocessor):
     def _judge(self, nb: NotebookNode, folder: Path, lab: str, now: dict[str, str]) -> Judged:
         began = time.monotonic()
         judge = referee(lab, self.tier, self.false_fail / (1 + self.retries), self.at_a_time)
-        if missing := set(judge.checks) - {check_name(c.metadata.nbgrader.grade_id) for c in nb.cells if is_grade(c)}:
-            raise RuntimeError(f"{LACKS_CELLS} {', '.join(sorted(missing))}")
         judge.prepare()
         run = runner(self.at_a_time).run(
             nb,

@@ -1,7 +1,7 @@
 """What only one submission at a time may use on this machine: its GPUs, and its quiet while a clock runs.
 
-A lease is a locked file, so the system takes it back from whoever dies. Files lie in the temporary folder: all graders
-of a machine meet there, whatever course they grade.
+A lease is a locked file, so the system takes it back from whoever dies. Files lie in the temporary folder: there meets
+all that a user grades on a machine, whatever course it belongs to.
 """
 
 import fcntl

@@ -10,14 +10,17 @@ Locks are flock(2): on one machine, or on a shared file system between several (
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 import nbformat
 
 from grading.judged import write_whole
 
+_PATIENCE_S = 2.0
 MOST_TRIES = 3  # of a submission during which whoever judged it died
 
 
@@ -80,17 +83,27 @@ def alone(file: Path) -> Iterator[None]:
     """Held as long as this process lives. SystemExit if another one has it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _locked_soon(lock):
             lock.seek(0)
-            raise SystemExit(
-                f"somebody is grading this course already (process {lock.read().strip() or '?'}): wait, or end it"
-            ) from None
+            holder = lock.read().strip() or "?"
+            raise SystemExit(f"somebody is grading this course already (process {holder}): wait, or end it")
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+def _locked_soon(lock: TextIO) -> bool:
+    """A moment's patience with workers of a killed process, which look whether it lives."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
 
 
 def held(file: Path) -> bool:

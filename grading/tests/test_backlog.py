@@ -126,6 +126,16 @@ def test_a_bug_while_judging_one_stops_no_other(classroom, judge, monkeypatch):
     assert outcomes["bob"] == ("it is new", 6, "")
 
 
+def test_who_spoilt_cells_is_told_what_to_hand_in(classroom, judge):
+    nb = read_lab("solutions", LAB)
+    nb.cells = [cell for cell in nb.cells if not cell.metadata.nbgrader.grade]
+    classroom.hand_in(LAB, "ada", nb)
+    _, total, problem = grade(classroom)["ada"]
+    assert total is None
+    assert "lacks the cells of lab2.gradients" in problem
+    assert "ask for the notebook with its cells as they were" in problem
+
+
 def test_what_was_judged_before_a_kill_is_only_written_down_after_it(classroom, judge):
     outcomes = grade_all(classroom, LAB, ["ada", "bob"])
     next(outcomes)

@@ -9,14 +9,15 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from typer.testing import CliRunner
 
 from shardlab.cli import app
+from shardlab.lessons import run as course
 from shardlab.lessons.parameters import parse
 
 
 @pytest.fixture
-def notebook(tmp_path):
+def notebook(tmp_path, monkeypatch):
     """A notebook that takes a tier and a number, and fails when the number is 3."""
-    defaults = new_code_cell("tier, size, name = None, 1, 'x'", metadata={"tags": ["parameters"]})
-    defaults.source = "tier = None\nsize = 1\nname = 'x'"
+    monkeypatch.setattr(course, "ROOT", tmp_path)
+    defaults = new_code_cell("tier = None\nsize = 1\nname = 'x'", metadata={"tags": ["parameters"]})
     work = new_code_cell("assert size != 3, f'three \\x1b[1mof\\x1b[0m {name!r}'\nprint(size * 2, name)")
     nb = new_notebook(cells=[new_markdown_cell("# Small"), defaults, work])
     nbformat.write(nb, tmp_path / "small.ipynb")
@@ -33,9 +34,7 @@ def test_parameters_reach_the_notebook_as_papermill_takes_them(notebook, tmp_pat
     assert code == 0, said
     record = json.loads((tmp_path / "j").read_text())
     assert (record["tier"], [n["problems"] for n in record["notebooks"]]) == ("cpu", [[]])
-    from shardlab.lessons.run import ROOT
-
-    ran = nbformat.read(ROOT / "build" / "run" / "small.ipynb", as_version=4)
+    ran = nbformat.read(tmp_path / "build" / "run" / "small.ipynb", as_version=4)
     assert ran.cells[-1].outputs[0].text == "42 a b\n"
 
 

@@ -28,7 +28,10 @@ def unknown(parameters: dict[str, Any], notebooks: list[Path]) -> list[str]:
     for notebook in (n for n in notebooks if parameters and n.is_file()):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            known = papermill.inspect_notebook(notebook)
+            try:
+                known = papermill.inspect_notebook(notebook)
+            except (OSError, ValueError):  # running it will say what is wrong with it
+                continue
         if strangers := sorted(set(parameters) - set(known)):
             found.append(f"{notebook.name} has no parameter {', '.join(strangers)}; it has {', '.join(known)}")
     return found

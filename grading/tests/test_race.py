@@ -1,0 +1,70 @@
+"""Races with ranks: who is slow fails whatever it does meanwhile, and who hangs holds nobody up."""
+
+import time
+
+import pytest
+from submissions import LAB, pickled
+
+from grading.referee import Referee
+from grading.sandbox import Bubblewrap
+
+CHECK = "lab2.throughput"
+pytestmark = pytest.mark.slow
+
+BURNS = """if True:
+    import mmap, os, struct, time
+    from grading.checks.lab2_ddp.drills import PlainDDP
+
+    class DDP(PlainDDP):
+        '''A late step, and a process that takes the processor from whoever computes while these ranks wait.'''
+
+        def __init__(self, module, bucket_cap_mb):
+            super().__init__(module, bucket_cap_mb=bucket_cap_mb)
+            self.last = mmap.mmap(-1, 8)
+            self.last[:] = struct.pack('d', time.monotonic())
+            if os.fork() == 0:
+                while True:
+                    if time.monotonic() - struct.unpack('d', self.last[:])[0] > 0.15:
+                        sum(range(20000))
+                    else:
+                        time.sleep(0.001)
+
+        def forward(self, *args):
+            self.last[:] = struct.pack('d', time.monotonic())
+            time.sleep(0.04)
+            return super().forward(*args)
+    """
+HANGS = """if True:
+    import time
+    from grading.checks.lab2_ddp.drills import PlainDDP
+
+    class DDP(PlainDDP):
+        steps = 0
+
+        def forward(self, *args):
+            self.steps += 1
+            if self.steps > 30:
+                time.sleep(1000)
+            return super().forward(*args)
+    """
+
+
+@pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
+def test_who_burns_the_time_of_the_reference_gains_nothing():
+    with Referee(LAB, tier="cpu") as referee:
+        verdict = referee.judge({CHECK: pickled(BURNS, "DDP")}, only=CHECK)[0]
+    assert verdict.points == 0, verdict.text()
+    assert "times as long as with torch's DDP" in verdict.cause, verdict.text()
+
+
+def test_a_lap_that_hangs_ends_the_race(monkeypatch):
+    monkeypatch.setattr("grading.race.SHORTEST_DEADLINE_S", 3.0)
+    with Referee(LAB, tier="cpu") as referee:
+        began = time.monotonic()
+        verdict = referee.judge({CHECK: pickled(HANGS, "DDP")}, only=CHECK)[0]
+        assert time.monotonic() - began < 60
+        assert verdict.points == 0
+        assert not verdict.inconclusive
+        assert "a rank did not end its lap in time" in verdict.text()
+        honest = pickled("from grading.checks.lab2_ddp.drills import PlainDDP as DDP", "DDP")
+        assert referee.judge({CHECK: honest}, only=CHECK)[0].points > 0
