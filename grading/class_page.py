@@ -15,7 +15,8 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 h2 { margin-top: 2.2rem; } table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-td.n, th.n { text-align: right; white-space: nowrap; } .bar { background: var(--bar); height: 1rem; min-width: 1px; }
+td.n, th.n { text-align: right; white-space: nowrap; } .track { width: 32rem; max-width: 60vw; }
+.bar { background: var(--bar); height: 1rem; }
 .parts { display: flex; height: 1rem; min-width: 10rem; } .full { background: #228833; } .part { background: #ccbb44; }
 .none { background: #cc3311; } small { opacity: .75; }
 """
@@ -27,7 +28,7 @@ def write_page(report: ClassReport, file: Path) -> None:
 
 def page(report: ClassReport) -> str:
     sections = [
-        f"<h1>{escape(report.lab)}</h1><p>{'. '.join(map(escape, report.summary()))}.</p>",
+        f"<h1>{escape(report.lab)}</h1><p>{'; '.join(map(escape, report.summary()))}.</p>",
         "<h2>Points</h2>" + _bars(report.histogram()),
         "<h2>Checks, the most missed first</h2>" + _checks(report),
     ]
@@ -54,10 +55,10 @@ def page(report: ClassReport) -> str:
 def _bars(histogram: list[tuple[str, int]]) -> str:
     most = max((n for _, n in histogram), default=0) or 1
     bars = [
-        [escape(label), f"<div class='bar' style='width: {100 * n / most:.0f}%'></div>", str(n)]
-        for label, n in histogram
+        f"<div class='track'><div class='bar' style='width: {100 * n / most:.0f}%'></div></div>" for _, n in histogram
     ]
-    return _table(["points", "", "students"], bars, numbers={2})
+    rows = [[escape(label), bar, str(n)] for (label, n), bar in zip(histogram, bars, strict=True)]
+    return _table(["points", "", "students"], rows, numbers={2})
 
 
 def _checks(report: ClassReport) -> str:

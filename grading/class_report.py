@@ -72,7 +72,7 @@ class ClassReport:
         if self.laps:
             words += [f"races took {median(self.laps):g} pairs of laps in the middle, {max(self.laps)} at most"]
         again = sum(self.judged_again.values())
-        words += [f"noise hid the answer of {again} checks the first time"] if again else []
+        words += [f"checks that noise hid the first time: {again}"] if again else []
         return words
 
 
