@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import psutil
 
+from grading.sandbox.family import family
 from grading.sandbox.limits import Limits
 
 INTERVAL_S = 0.25
@@ -16,23 +17,22 @@ class Guard(threading.Thread):
 
     def __init__(self, pid: int, limits: Limits) -> None:
         super().__init__(daemon=True)
-        self._root, self._limits = psutil.Process(pid), limits
+        self._pid, self._limits = pid, limits
         self._stopped = threading.Event()
         self.exceeded = ""
 
     def run(self) -> None:
         while not self._stopped.wait(INTERVAL_S):
-            with suppress(psutil.NoSuchProcess):
-                family = [self._root, *self._root.children(recursive=True)]
-                self.exceeded = self.exceeded or self._judge(family)
-                if self.exceeded:
-                    end_all(family)
+            processes = family(self._pid)
+            self.exceeded = self.exceeded or self._judge(processes)
+            if self.exceeded:
+                end_all(processes)
 
-    def _judge(self, family: list[psutil.Process]) -> str:
+    def _judge(self, processes: list[psutil.Process]) -> str:
         most = self._limits.processes
-        if len(family) > most:
-            return f"it ran {len(family)} processes at a time, and may run {most}"
-        used, most = sum(map(_private_bytes, family)), self._limits.memory_bytes
+        if len(processes) > most:
+            return f"it ran {len(processes)} processes at a time, and may run {most}"
+        used, most = sum(map(_private_bytes, processes)), self._limits.memory_bytes
         return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
 
     def stop(self) -> None:

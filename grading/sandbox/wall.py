@@ -16,6 +16,7 @@ from typing import NoReturn
 import psutil
 
 from grading.sandbox import Box
+from grading.sandbox.family import family
 from grading.sandbox.guard import Guard, end_all, wait_until_dead
 from grading.sandbox.scratch import Scratch
 
@@ -137,7 +138,7 @@ class BoxedProgram:
     def freeze(self) -> None:
         """Hold everything in the box still, until `thaw`; what is started meanwhile too."""
         for _ in range(_MOST_LOOKS if self.box.ends_with_us else 0):
-            moving = [p for p in self._family() if p not in self._frozen]
+            moving = [p for p in family(self._process.pid) if p not in self._frozen]
             if not moving:
                 return
             for process in moving:
@@ -153,22 +154,16 @@ class BoxedProgram:
                 process.resume()
         self._frozen.clear()
 
-    def _family(self) -> list[psutil.Process]:
-        with suppress(psutil.NoSuchProcess):
-            root = psutil.Process(self._process.pid)
-            return [root, *root.children(recursive=True)]
-        return []
-
     def close(self) -> None:
         """End the program and everything that descends from it."""
         if self._guard:
             self._guard.stop()
-        family = self._family()[1:]
+        descendants = family(self._process.pid)[1:]
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        end_all(family)
+        end_all(descendants)
         self._process.wait()
-        wait_until_dead(family)
+        wait_until_dead(descendants)
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdout.close()

@@ -2,20 +2,23 @@
 
 import time
 
+import cloudpickle
 import pytest
-from submissions import LAB, pickled
+from submissions import LAB, run_cells
 
+from grading import ANSWERS
 from grading.referee import Referee
+from grading.samples import samples
 from grading.sandbox import Bubblewrap
+from shardlab.environ import environ
 
 CHECK = "lab2.throughput"
 pytestmark = pytest.mark.slow
 
 BURNS = """if True:
     import mmap, os, struct, time
-    from grading.checks.lab2_ddp.drills import PlainDDP
 
-    class DDP(PlainDDP):
+    class DDP(TokenDDP):
         '''A late step, and a process that takes the processor from whoever computes while these ranks wait.'''
 
         def __init__(self, module, bucket_cap_mb):
@@ -36,35 +39,41 @@ BURNS = """if True:
     """
 HANGS = """if True:
     import time
-    from grading.checks.lab2_ddp.drills import PlainDDP
 
-    class DDP(PlainDDP):
+    class DDP(TokenDDP):
         steps = 0
 
         def forward(self, *args):
             self.steps += 1
-            if self.steps > 30:
+            if self.steps > 14:
                 time.sleep(1000)
             return super().forward(*args)
     """
 
 
+def answer(source: str, folder) -> bytes:
+    """The solution's class, spoilt."""
+    with environ({ANSWERS: str(folder)}):
+        names = run_cells(next(s for s in samples(LAB) if s.name == "right").notebook())
+    exec(source, names)
+    return cloudpickle.dumps(names["DDP"])
+
+
 @pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
-def test_who_burns_the_time_of_the_reference_gains_nothing():
+def test_who_burns_the_time_of_the_reference_gains_nothing(tmp_path):
     with Referee(LAB, tier="cpu") as referee:
-        verdict = referee.judge({CHECK: pickled(BURNS, "DDP")}, only=CHECK)[0]
+        verdict = referee.judge({CHECK: answer(BURNS, tmp_path)}, only=CHECK)[0]
     assert verdict.points == 0, verdict.text()
     assert "times as long as with torch's DDP" in verdict.cause, verdict.text()
 
 
-def test_a_lap_that_hangs_ends_the_race(monkeypatch):
+def test_a_lap_that_hangs_ends_the_race(tmp_path, monkeypatch):
     monkeypatch.setattr("grading.race.SHORTEST_DEADLINE_S", 3.0)
     with Referee(LAB, tier="cpu") as referee:
         began = time.monotonic()
-        verdict = referee.judge({CHECK: pickled(HANGS, "DDP")}, only=CHECK)[0]
+        verdict = referee.judge({CHECK: answer(HANGS, tmp_path)}, only=CHECK)[0]
         assert time.monotonic() - began < 60
         assert verdict.points == 0
         assert not verdict.inconclusive
         assert "a rank did not end its lap in time" in verdict.text()
-        honest = pickled("from grading.checks.lab2_ddp.drills import PlainDDP as DDP", "DDP")
-        assert referee.judge({CHECK: honest}, only=CHECK)[0].points > 0
+        assert referee.judge({CHECK: answer("DDP = TokenDDP", tmp_path)}, only=CHECK)[0].points > 0

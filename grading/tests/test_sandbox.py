@@ -15,6 +15,7 @@ import pytest
 from submissions import running
 
 from grading.sandbox import Bubblewrap, Limits, Processes, best_box
+from grading.sandbox.family import family
 from grading.sandbox.scratch import Scratch
 from grading.sandbox.wall import BoxedProgram, WallError
 
@@ -165,6 +166,17 @@ def test_a_daemon_ends_with_the_box():
     assert not running(seconds)
 
 
+def test_a_family_is_what_psutil_finds():
+    nested = "import subprocess as s, threading as t; t.Thread(target=lambda: s.run(['sleep', '60'])).start()"
+    with subprocess.Popen([sys.executable, "-c", nested]) as parent:
+        while len(found := family(parent.pid)) < 2:
+            time.sleep(0.01)
+        assert found == [psutil.Process(parent.pid), *psutil.Process(parent.pid).children(recursive=True)]
+        for process in reversed(found):
+            process.kill()
+    assert family(parent.pid) == []
+
+
 @bubblewrap
 def test_what_is_held_still_computes_nothing_and_goes_on_afterwards():
     source = """if True:
@@ -176,27 +188,27 @@ def test_what_is_held_still_computes_nothing_and_goes_on_afterwards():
     program = Python(source, Bubblewrap(SMALL))
     program.send({}, timeout_s=30)
     program.receive()
-    while len(program._family()) < 8:
+    while len(family(program._process.pid)) < 8:
         time.sleep(0.01)
 
     def used_s() -> float:
-        return sum(sum(p.cpu_times()[:2]) for p in program._family())
+        return sum(sum(p.cpu_times()[:2]) for p in family(program._process.pid))
 
     try:
         program.freeze()
         before = used_s()
         time.sleep(1)
         assert used_s() == before
-        assert {p.status() for p in program._family()} == {psutil.STATUS_STOPPED}
+        assert {p.status() for p in family(program._process.pid)} == {psutil.STATUS_STOPPED}
         program.thaw()
         time.sleep(1)
         assert used_s() > before
         program.freeze()
     finally:
-        family = program._family()
+        processes = family(program._process.pid)
         program.close()
-    assert len(family) >= 8
-    assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family)
+    assert len(processes) >= 8
+    assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 
 @every_box
