@@ -72,10 +72,13 @@ def _grade(classroom: Classroom, student: str) -> tuple[float | None, str, list[
 def _files(classroom: Classroom, student: str) -> dict[str, str]:
     """What nobody's submission may change: the course but for this student's own, and temporary files."""
     own = {str(classroom.root / "grading" / where / student) for where in ("submitted", "autograded")}
+    own_record = str(classroom.shelf.file(LAB, student).with_suffix(""))
     state = {name: "temporary" for name in os.listdir(tempfile.gettempdir()) if not name.startswith("shardlab-")}
     for at, folders, files in os.walk(classroom.root):
         folders[:] = [f for f in folders if os.path.join(at, f) not in own]
         for path in (Path(at, f) for f in files if not f.startswith("gradebook.db")):
+            if str(path).startswith(f"{own_record}."):
+                continue
             state[str(path.relative_to(classroom.root))] = hashlib.sha256(path.read_bytes()).hexdigest()
     return state
 

@@ -54,6 +54,7 @@ def test_a_submission_that_cannot_be_judged_keeps_its_old_grade(classroom, monke
     monkeypatch.setattr("grading.notebook.NotebookRunner.run", lambda *_, **__: NotebookRun())
     monkeypatch.setattr("grading.referee.Referee.judge", lambda *_, **__: [Verdict("lab2.plan", 3, 3, "fine")])
     assert classroom.autograde(LAB, "bob").points["lab2-plan"] == 3
+    classroom.hand_in(LAB, "bob", sample("best_cap"))
     noisy = Verdict("lab2.plan", 0, 3, "the machine was too noisy to tell", inconclusive=True)
     monkeypatch.setattr("grading.referee.Referee.judge", lambda *_, **__: [noisy])
     with pytest.raises(RuntimeError, match="too noisy"):
