@@ -21,7 +21,7 @@ from grading.classroom import ROOT, Classroom
 from grading.samples import read_lab
 
 LAB, CELL = "lab2_ddp", "plan_buckets"
-SETTLE_S = 10.0  # for what a killed grader leaves to notice it
+SETTLE_S = 30.0  # for what a killed grader leaves to notice it: a worker may be importing still
 
 
 def run(n_kills: int, students: int = 6, at_a_time: int = 2, longest_s: float = 20.0, seed: int = 0) -> dict:
@@ -31,9 +31,10 @@ def run(n_kills: int, students: int = 6, at_a_time: int = 2, longest_s: float = 
         due = _grade_to_the_end(calm, at_a_time)
         killed, classes, left, wrong = 0, 0, [], []
         while killed < n_kills:
+            others = set(_ours())
             if _killed_while_grading(shaken, at_a_time, draw.uniform(0.5, longest_s)):
                 killed += 1
-                left += _left_behind()
+                left += _left_behind(others)
                 continue
             classes += 1  # graded to the end: compare, and begin anew
             wrong += _differences(due, _grades(shaken))
@@ -102,18 +103,18 @@ def _killed_while_grading(root: Path, at_a_time: int, after_s: float) -> bool:
     return False
 
 
-def _left_behind() -> list[str]:
-    """Commands of ours that are still there a while after a kill."""
+def _left_behind(others: set[psutil.Process]) -> list[str]:
+    """Commands of what is still there a while after a kill; the last run's workers may be among the `others`."""
     deadline = time.monotonic() + SETTLE_S
-    while (left := _ours()) and time.monotonic() < deadline:
+    while (left := _ours().keys() - others) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return left
+    return [command for process, command in _ours().items() if process in left]
 
 
-def _ours() -> list[str]:
-    words = ("grading.crew_host", "grading.notebook_host", "submitit", "ipykernel")
-    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
-    return [line for line in lines if any(word in line for word in words)]
+def _ours() -> dict[psutil.Process, str]:
+    words = ("grading.crew_host", "grading.notebook_host", "submitit")
+    lines = {p: " ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])}
+    return {p: line for p, line in lines.items() if any(word in line for word in words)}
 
 
 def _grades(root: Path) -> dict[str, list]:
