@@ -7,7 +7,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from grading.class_report import ALIKE, N_SLOWEST, ClassReport
+from grading.class_report import ALIKE, ClassReport
 from grading.judged import write_whole
 
 _STYLE = """
@@ -35,7 +35,7 @@ def page(report: ClassReport) -> str:
     if report.not_graded:
         rows = [[escape(student), escape(why)] for student, why in report.not_graded.items()]
         sections.append("<h2>Without a grade</h2>" + _table(["student", "why"], rows))
-    slowest = [[escape(s), f"{seconds:.0f} s"] for s, seconds in list(report.seconds.items())[:N_SLOWEST]]
+    slowest = [[escape(s), f"{seconds:.0f} s"] for s, seconds in report.slowest]
     sections.append("<h2>What took longest to judge</h2>" + _table(["student", ""], slowest, numbers={1}))
     if report.judged_again:
         rows = [[escape(s), str(n)] for s, n in report.judged_again.items()]
@@ -63,7 +63,7 @@ def _bars(histogram: list[tuple[str, int]]) -> str:
 
 def _checks(report: ClassReport) -> str:
     rows = []
-    for row in sorted(report.checks, key=lambda row: -(row.none + row.part / 2)):
+    for row in report.missed_first:
         counts = (("full", row.full), ("part", row.part), ("none", row.none))
         parts = "".join(f"<div class='{name}' style='flex: {n}'></div>" for name, n in counts if n)
         said = "<br>".join(f"<small>{n} ×</small> {escape(cause)}" for cause, n in row.commonest)
@@ -86,13 +86,13 @@ def show(report: ClassReport, console: Console) -> None:
     console.print(f"[bold]{report.lab}[/]: {'; '.join(report.summary())}", highlight=False)
     console.print(_histogram(report))
     checks = Table("check", "points", "all", "some", "none", "said most often", header_style="bold")
-    for row in sorted(report.checks, key=lambda row: -(row.none + row.part / 2)):
+    for row in report.missed_first:
         said = Group(*(Text(f"{n} × {cause}") for cause, n in row.commonest))
         checks.add_row(row.check, f"{row.points:g}", str(row.full), str(row.part), str(row.none), said)
     console.print(checks)
     for student, why in report.not_graded.items():
         console.print(f"{student} has no grade: {why}", highlight=False, markup=False)
-    slowest = ", ".join(f"{s} {seconds:.0f} s" for s, seconds in list(report.seconds.items())[:N_SLOWEST])
+    slowest = ", ".join(f"{s} {seconds:.0f} s" for s, seconds in report.slowest)
     console.print(f"longest to judge: {slowest}", highlight=False, markup=False)
     for p in report.pairs:
         console.print(f"much alike: {p.first} and {p.second}, {p.share:.0%}; read both", highlight=False, markup=False)

@@ -53,6 +53,15 @@ class ClassReport:
     def totals(self) -> list[float]:
         return [g.total for g in self.grades]
 
+    @property
+    def missed_first(self) -> list[CheckRow]:
+        """The checks, the most missed first."""
+        return sorted(self.checks, key=lambda row: -(row.none + row.part / 2))
+
+    @property
+    def slowest(self) -> list[tuple[str, float]]:
+        return list(self.seconds.items())[:N_SLOWEST]
+
     def histogram(self, n_bars: int = 10) -> list[tuple[str, int]]:
         """(points from - to, students); the last bar has those with all points in it."""
         width = self.most / n_bars

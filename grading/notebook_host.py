@@ -47,7 +47,7 @@ def _run(order: dict) -> dict:
     if order["files"]:
         shutil.copytree(order["files"], work, symlinks=True)
     work.mkdir(exist_ok=True)
-    nbformat.write(_all_cells_run(order["notebook"]), source)
+    nbformat.write(all_cells_run(order["notebook"]), source)
     os.environ[ANSWERS] = str(answers)
     run = multiprocessing.get_context("fork").Process(target=_execute, args=(source, target, work, order))
     run.start()
@@ -61,7 +61,7 @@ def _run(order: dict) -> dict:
     return {"answers": _answers(answers), "cells": cells, "problem": problem}
 
 
-def _all_cells_run(notebook: dict) -> nbformat.NotebookNode:
+def all_cells_run(notebook: dict) -> nbformat.NotebookNode:
     """No cell's error keeps the next from running."""
     nb = nbformat.from_dict(notebook)
     for cell in nb.cells:

@@ -1,5 +1,6 @@
 """Submissions by the hundred: seconds each, what memory it takes, and the same class by stock nbgrader."""
 
+import os
 import shutil
 import tempfile
 import threading
@@ -10,7 +11,6 @@ from statistics import median
 
 import nbformat
 import papermill
-import psutil
 from traitlets.config import Config
 
 from grading import ANSWERS
@@ -18,7 +18,10 @@ from grading.backlog import grade_all
 from grading.bench.kills import LAB, of_one_cell
 from grading.classroom import ROOT, Classroom
 from grading.executor import close_referees
+from grading.notebook_host import all_cells_run
 from grading.referee import Referee
+from grading.sandbox.family import family
+from grading.sandbox.guard import private_bytes
 from shardlab.environ import environ
 
 STOCK = ["Execute", "LimitOutput", "SaveAutoGrades", "AssignLatePenalties", "CheckCellMetadata"]
@@ -86,11 +89,9 @@ def _stock() -> Config:
 def _executed(classroom: Classroom, student: str, folder: Path) -> tuple[float, dict[str, bytes]]:
     """Seconds for papermill alone, in no box, and what was handed in."""
     nb = classroom.sanitized(LAB, student)
-    for cell in nb.cells:
-        cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
     answers = folder / f"answers-{student}"
     answers.mkdir()
-    nbformat.write(nb, folder / "in.ipynb")
+    nbformat.write(all_cells_run(nb), folder / "in.ipynb")
     with environ({ANSWERS: str(answers)}), suppress(papermill.PapermillExecutionError):
         run = dict(parameters={"tier": "cpu", "seed": 0}, kernel_name="python3", language="python", progress_bar=False)
         seconds = _seconds(lambda: papermill.execute_notebook(folder / "in.ipynb", folder / "out.ipynb", **run))
@@ -112,8 +113,7 @@ class Memory(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.wait(INTERVAL_S):
-            family = [psutil.Process(), *psutil.Process().children(recursive=True)]
-            self._mib.append(sum(map(_private_mib, family)))
+            self._mib.append(sum(map(private_bytes, family(os.getpid()))) / (1 << 20))
 
     def in_tenths(self) -> list[int]:
         """The most of each tenth of the time."""
@@ -128,10 +128,3 @@ class Memory(threading.Thread):
         self._stopped.set()
         self.join()
         close_referees()
-
-
-def _private_mib(process: psutil.Process) -> float:
-    with suppress(psutil.Error):
-        memory = process.memory_info()
-        return (memory.rss - memory.shared) / (1 << 20)
-    return 0.0

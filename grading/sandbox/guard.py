@@ -32,7 +32,7 @@ class Guard(threading.Thread):
         most = self._limits.processes
         if len(processes) > most:
             return f"it ran {len(processes)} processes at a time, and may run {most}"
-        used, most = sum(map(_private_bytes, processes)), self._limits.memory_bytes
+        used, most = sum(map(private_bytes, processes)), self._limits.memory_bytes
         return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
 
     def stop(self) -> None:
@@ -54,7 +54,7 @@ def wait_until_dead(processes: list[psutil.Process], timeout_s: float = 5.0) -> 
         time.sleep(0.01)
 
 
-def _private_bytes(process: psutil.Process) -> int:
+def private_bytes(process: psutil.Process) -> int:
     with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
         memory = process.memory_info()
         return max(0, memory.rss - memory.shared)
