@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from submissions import LAB, ROOT
@@ -147,6 +148,14 @@ def test_what_was_judged_before_a_kill_is_only_written_down_after_it(classroom, 
     shutil.rmtree(classroom.autograded(LAB, "ada").parent)
     assert grade(classroom)["ada"] == ("its points are not in the gradebook", 6, "")
     assert len(judge.seen) == 2
+
+
+def test_what_was_judged_anew_before_a_kill_reaches_the_gradebook_after_it(classroom, judge):
+    grade(classroom)
+    before = classroom.shelf.get(LAB, "ada")
+    better = [replace(v, points=2.0) for v in before.verdicts]
+    classroom.shelf.put(LAB, "ada", replace(before, verdicts=better))
+    assert grade(classroom)["ada"] == ("its points are not in the gradebook", 12, "")
 
 
 def test_a_gradebook_that_was_lost_is_written_anew(classroom, judge, released):
