@@ -1,8 +1,9 @@
 """shardlab: reference code for sharded data-parallel training, small enough to read.
 
 Reading order: `model` and `data` (what is trained), `launch` (N real ranks), `parallel` (how they share the work),
-`measure` (what it cost), `simulate` (what it would cost elsewhere), `show` and `bench` (pictures and tables of it). A
-module knows only those before it in this list; `tier` says how large a run fits this machine.
+`measure` (what it cost), `simulate` (what it would cost elsewhere), `show` and `bench` (pictures and tables of it).
+`launch` and `measure` know of `simulate` only so that ranks can run on its network; `tier` says how large a run fits
+this machine.
 """
 
 from shardlab.launch import LaunchError, launch, local_device, warm_up

@@ -59,7 +59,7 @@ def _open(calls: Calls, seq: int, asked: list[int]) -> bool:
 
 def _rows(seq: int, called: dict[int, Collective], missing: list[int]) -> list[tuple[str, ...]]:
     """One; or one for each thing that was called, where the ranks do not agree."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for agreed in dict.fromkeys(c.agreed for c in called.values()):
         same = {r: c for r, c in called.items() if c.agreed == agreed}
         finished = [r for r, c in same.items() if c.state == "finished"]

@@ -64,7 +64,7 @@ Budget = Annotated[float | None, typer.Option("--dollars-per-hour", help="with -
 Price = Annotated[float | None, typer.Option("--dollars-per-gpu-hour", help="what you pay for one")]
 Tokens = Annotated[float | None, typer.Option("--tokens", help="to train on, as in 15e12: says the hours")]
 Terms = Annotated[bool, typer.Option("--terms", help="what the peak consists of, term by term")]
-Trace = Annotated[bool, typer.Option("--trace", help="beside it, memory traced through the real FSDP2")]
+Trace = Annotated[bool, typer.Option("--trace", help="beside it, memory traced through the engines themselves")]
 JsonFile = Annotated[str | None, typer.Option("--json", help="write the plan to this file; - for the terminal")]
 
 
@@ -93,6 +93,7 @@ def plan_command(
         price = _Price(tokens, dollars_per_gpu_hour)
         gpus = _how_many(gpus, on, dollars_per_hour, dollars_per_gpu_hour, search)
         if search:
+            _refuse_with_search(terms=terms, trace=trace)
             figures = _search(console, best, price, model, on, gpus=gpus, global_batch=global_batch, **chosen)
         else:
             _refuse(global_batch=global_batch, dollars_per_hour=dollars_per_hour)
@@ -104,8 +105,9 @@ class _Price:
     """What a plan's training costs, if the user said how long it is."""
 
     def __init__(self, tokens: float | None, dollars_per_gpu_hour: float | None) -> None:
-        if tokens is not None and not tokens > 0:
-            raise ValueError(f"tokens={tokens:g}, but it must be above 0")
+        for name, value in (("tokens", tokens), ("dollars_per_gpu_hour", dollars_per_gpu_hour)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value:g}, but it must be above 0")
         self.tokens, self.dollars = tokens, dollars_per_gpu_hour
 
     def of(self, plan):
@@ -126,7 +128,7 @@ def _plan(console: Console, terms: bool, trace: bool, price: _Price, *args, **st
     if trace:
         from shardlab.simulate.plan.trace import trace_memory
 
-        with console.status("tracing through the real FSDP2"):
+        with console.status("tracing through the engines themselves"):
             traced = trace_memory(found.setup)
         console.print(trace_table(found.memory.peak, traced.peak))
         figures["trace"] = {"peak": traced.peak.name, "bytes": traced.peak.by_category(), "seconds": traced.seconds}
@@ -139,6 +141,8 @@ def _search(console: Console, most: int, price: _Price, *args, **options) -> dic
     from shardlab.simulate.plan.choose.search import search
 
     found = search(*args, progress=lambda groups: _late_progress(groups, console), **options)
+    if not found.n_tried:
+        raise ValueError(f"global_batch={options['global_batch']}: no strategy has just so many sequences a step")
     if not found.best:
         raise ValueError(f"gpus={options['gpus']}: none of {found.n_tried} strategies fits; try twice as many")
     console.print(search_table(found, most, [price.of(plan) for plan in found.fitting[:most]]))
@@ -169,6 +173,12 @@ def _refuse(**of_the_search: object) -> None:
     for name, value in of_the_search.items():
         if value is not None:
             raise ValueError(f"{name} is for a search: add --search")
+
+
+def _refuse_with_search(**of_one_plan: bool) -> None:
+    for name, asked in of_one_plan.items():
+        if asked:
+            raise ValueError(f"{name} is of one plan: leave out --search")
 
 
 def _late_progress(groups: list, console: Console) -> Iterator:

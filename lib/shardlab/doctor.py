@@ -6,17 +6,18 @@ import shutil
 import sys
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import permutations
 
 import psutil
 import torch
 import torch.distributed as dist
 
+from grading.sandbox import Bubblewrap
 from shardlab.launch import launch
 from shardlab.tier import detect
 
 GIB = 1 << 30
 _NEEDED_BYTES = 4 * GIB
-_LOCAL_PORTS = "the usual reason is a firewall, or a container, in which a process may not connect to 127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class Finding:
     found: str
     ok: bool = True
     remedy: str = ""  # what to do if it is not ok
+    needed: bool = True  # else only some need it, and `remedy` says who
+
+    @property
+    def mark(self) -> str:
+        return "ok" if self.ok else "!!" if self.needed else "--"
 
     def as_json(self) -> dict:
         return asdict(self)
@@ -32,7 +38,8 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at everything, the ranks last: they are really started."""
-    return [_python(), _torch(), *_gpus(), _cores(), _memory(), *_shared_memory(), *_packages(), _tier(), _ranks()]
+    machine = [_python(), _torch(), *_gpus(), _cores(), _memory(), *_shared_memory()]
+    return [*machine, *_packages(), _box(), _slurm(), _tier(), _ranks()]
 
 
 def _python() -> Finding:
@@ -51,7 +58,15 @@ def _gpus() -> list[Finding]:
         return [Finding("GPUs", "none: everything runs on CPU ranks")]
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    return [Finding("GPUs", f"{len(names)}: {', '.join(sorted(set(names)))}; CUDA {torch.version.cuda}, NCCL {nccl}")]
+    gpus = Finding("GPUs", f"{len(names)}: {', '.join(sorted(set(names)))}; CUDA {torch.version.cuda}, NCCL {nccl}")
+    return [gpus, _links(len(names))] if len(names) > 1 else [gpus]
+
+
+def _links(n_gpus: int) -> Finding:
+    pairs = list(permutations(range(n_gpus), 2))
+    direct = sum(torch.cuda.can_device_access_peer(a, b) for a, b in pairs)
+    remedy = "messages go through the host's memory, which is slower: `nvidia-smi topo -m` shows how GPUs are wired"
+    return Finding("GPU links", f"{direct} of {len(pairs)} ways are direct", direct == len(pairs), remedy, needed=False)
 
 
 def _cores() -> Finding:
@@ -69,11 +84,24 @@ def _shared_memory() -> list[Finding]:
         return []
     free = shutil.disk_usage("/dev/shm").free
     remedy = "in a container, start it with --shm-size=1g (NCCL and data loaders want it; CPU ranks do not)"
-    return [Finding("shared memory", f"{free / 2**20:.0f} MiB free", free >= 64 << 20, remedy)]
+    found = f"{free / 2**20:.0f} MiB free"
+    return [Finding("shared memory", found, free >= 64 << 20, remedy, needed=torch.cuda.is_available())]
 
 
 def _packages() -> list[Finding]:
     return [Finding(name, version(name)) for name in ("jupyterlab", "nbgrader", "papermill")]
+
+
+def _box() -> Finding:
+    obstacle = Bubblewrap.obstacle()
+    remedy = "only to grade other people's work: install bubblewrap 0.8 or newer, and grade as an ordinary user"
+    return Finding("bubblewrap", obstacle or "boxes can be made", not obstacle, remedy, needed=False)
+
+
+def _slurm() -> Finding:
+    sbatch = shutil.which("sbatch")
+    remedy = "only for who trains or grades on a cluster that has it"
+    return Finding("Slurm", "there" if sbatch else "no sbatch", bool(sbatch), remedy, needed=False)
 
 
 def _tier() -> Finding:
@@ -88,12 +116,10 @@ def _ranks() -> Finding:
     try:
         numbers = launch(_number, 4, timeout_s=60, device="cpu")
     except RuntimeError as error:
-        return Finding(
-            "4 CPU ranks", str(error).splitlines()[0], False, "see the whole error: shardlab doctor --verbose"
-        )
-    return Finding(
-        "4 CPU ranks", "started, added up their numbers, and ended", numbers == [6] * 4, "please report this"
-    )
+        remedy = "often a firewall, or a container, in which a process may not connect to 127.0.0.1; the whole error:"
+        return Finding("4 CPU ranks", str(error).splitlines()[0], False, f"{remedy}\n{error}")
+    found = "started, added up their numbers over local ports, and ended"
+    return Finding("4 CPU ranks", found, numbers == [6] * 4, f"they added them up to {numbers}: please report this")
 
 
 def _number() -> int:

@@ -21,14 +21,20 @@ BUFFER_ENTRIES = 20_000  # the recorder's ring: older collectives are forgotten
 _BYTES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Byte": 1, "Char": 1}
 _BYTES |= {"Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
 _KINDS = {
+    "_all_gather_base": "all_gather",  # NCCL's
     "_allgather_base": "all_gather",
     "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
     "all_gather_single": "all_gather",
     "_reduce_scatter_base": "reduce_scatter",
     "reduce_scatter_tensor": "reduce_scatter",
     "reduce_scatter_single": "reduce_scatter",
     "reduce_scatter_tensor_coalesced": "reduce_scatter",
     "reduce_scatter_single_coalesced": "reduce_scatter",
+    "allreduce_coalesced": "all_reduce",
+    "all_to_all_single": "all_to_all",
+    "_broadcast_oop": "broadcast",
+    "_reduce_oop": "reduce",
 }
 _UNEVEN = ("scatter", "all_to_all")  # ranks may put in different sizes
 POINT_TO_POINT = ("send", "recv")
@@ -69,6 +75,11 @@ class Collective:
 def enable() -> None:
     """Switch the recorder on for process groups made after this call."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(BUFFER_ENTRIES))
+
+
+def kept_entries() -> int:
+    """How many calls the ring holds: somebody may have set it, or made a group without `enable`."""
+    return min(BUFFER_ENTRIES, int(os.environ.get("TORCH_FR_BUFFER_SIZE", 2000)))  # torch's default
 
 
 def collectives(last: int | None = None) -> list[Collective]:

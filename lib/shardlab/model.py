@@ -6,8 +6,8 @@ Modules stand in the order in which forward uses them, so that reversed(paramete
 Shape suffixes: B batch, T positions, D model width, H query heads, K key/value heads, E head width, F hidden width,
 V vocabulary.
 
-Source: Llama 3 (Grattafiori et al. 2024, table 3) for the shapes; Su et al. 2021 (rotary), Shazeer 2020 (SwiGLU),
-Ainslie et al. 2023 (grouped queries), Zhang & Sennrich 2019 (RMSNorm).
+Source: Llama 3 (Grattafiori et al. 2024, table 3) and, for 1B, Llama 3.2 for the shapes; Su et al. 2021 (rotary),
+Shazeer 2020 (SwiGLU), Ainslie et al. 2023 (grouped queries), Zhang & Sennrich 2019 (RMSNorm).
 """
 
 from dataclasses import dataclass, replace
@@ -142,7 +142,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens in, logits out; with targets, the mean cross-entropy as well.
+    """Tokens in, logits out; with targets, the mean cross-entropy instead.
 
     On the meta device it allocates nothing; `to_empty(device=...)` and `init_weights()` make it real later.
     """

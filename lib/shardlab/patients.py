@@ -41,7 +41,8 @@ def _model(cls: type = Transformer, **changes) -> Transformer:
 def _shard(model: Transformer) -> Transformer:
     for block in model.blocks:
         fully_shard(block)
-    return fully_shard(model)
+    fully_shard(model)
+    return model
 
 
 def _adamw(model: nn.Module) -> torch.optim.Optimizer:

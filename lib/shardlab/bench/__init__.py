@@ -1,4 +1,5 @@
-"""What the library costs beside torch's own tools, on your machine: `launch`, `ddp` and `parallel`.
+"""What the library costs beside torch's own tools, on your machine (`launch`, `ddp`, `parallel`);
+whether what it simulates and plans is true (`interconnect`, `shaped`, `plan`); and what a beginner waits for (`first`).
 
 Each of these modules has `run() -> dict`, of plain numbers, strings and lists that go into a JSON file as they are, and
 `show(result)`, which prints them as a table. Results of one machine are in `lib/benchmarks/`.

@@ -1,7 +1,7 @@
 """Is the simulated interconnect true? Every effect that it is there to show: predicted, and measured on real ranks.
 
 Predictions are arithmetic (`interconnect_predictions`). Measurements are steps of torch's DDP and FSDP, and of ours
-(`interconnect_runs`), on machines that are imitated: a stand-in of half a million parameters on four CPU ranks, whose
+(`interconnect_runs`), on machines that are imitated: a stand-in of 0.4 million parameters on four CPU ranks, whose
 network is slowed until communication and computation stand in the ratio of the real ones.
 
 A row says what was `predicted` and `measured`, in seconds, bytes or shares, and their `ratio`.
@@ -90,7 +90,7 @@ def _wall_s(spans: tuple[tuple[float, float], ...]) -> float:
     return max(returned) - max(issued)
 
 
-def buckets(imitated: tuple, rounds: int) -> dict:
+def buckets(imitated: tuple[str, int, int, str, int], rounds: int) -> dict:
     """torch's DDP over `bucket_cap_mb`, in a grid of factor 2. The optima are places in that grid."""
     imitation = _imitate(*imitated, BUCKET_STEP_S)
     predicted = [predicted_ddp(imitation, cap).end_s for cap in CAPS_BYTES]

@@ -1,6 +1,7 @@
 """The claims on trial: each tried again, by the planner, by torch, or on real ranks."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 
 from shardlab.claims import claims, try_claim
@@ -31,4 +32,4 @@ def show(rows: list[dict]) -> None:
     console, file = Console(), claims()
     console.print(claims_table([file[row["id"]] for row in rows]))
     for problem in (p for row in rows for p in row["problems"]):
-        console.print(f"[red]not as the file says[/]: {problem}")
+        console.print(f"[red]not as the file says[/]: {escape(problem)}")

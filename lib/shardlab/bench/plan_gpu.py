@@ -157,6 +157,7 @@ def _allocator_peaks(setup: Setup) -> tuple[int, int]:
 
 def _time(setup: Setup) -> float:
     """The median of a few steps, each with the device's own end awaited."""
+    gc.collect()  # the checkpointed blocks of the model before are in cycles, and hold its memory
     engine, data = build(setup), batch(setup)
     seconds = []
     for _ in range(WARM_UP_STEPS + TIMED_STEPS):

@@ -157,7 +157,8 @@ def batch(setup: Setup) -> tuple[Tensor, Tensor]:
     """Tokens and targets of a micro-batch, each (B, T) int64."""
     s = setup.strategy
     size = (s.micro_batch, s.seq_len)
-    return tuple(torch.randint(setup.shape.vocab_size, size, device=local_device()) for _ in range(2))
+    drawn = partial(torch.randint, setup.shape.vocab_size, size, device=local_device())
+    return drawn(), drawn()
 
 
 def step(setup: Setup, engine: Engine, tokens: Tensor, targets: Tensor) -> None:
@@ -181,12 +182,12 @@ def _attention(setup: Setup) -> AbstractContextManager:
     return sdpa_kernel(SDPBackend.MATH) if setup.strategy.attention == "math" else nullcontext()
 
 
-def peak(setup: Setup, library: Library = TORCH, tracker_class: type[MemoryTracker] = MemoryTracker) -> Memory:
+def peak(setup: Setup, library: Library = TORCH) -> Memory:
     """On a rank: of a step that has been taken before, so that all states are there."""
     engine, data = build(setup, library), batch(setup)
     for _ in range(WARM_UP_STEPS):
         step(setup, engine, *data)
-    with tracker_class(engine.module, engine.optimizer) as tracker:
+    with MemoryTracker(engine.module, engine.optimizer) as tracker:
         tracker.label("other", *data)
         step(setup, engine, *data)
     dist.barrier()

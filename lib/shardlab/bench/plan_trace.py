@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from shardlab.bench.plan_table import words
 from shardlab.model import preset
 from shardlab.simulate.machines import machine
 from shardlab.simulate.plan.memory import memory_plan
@@ -117,15 +118,11 @@ def show(rows: list[dict]) -> None:
         table.add_column(column, justify="right" if column in ("GPUs", "plan", "trace", "ratio") else "left")
     for r in rows:
         sizes = (f"{r[name] / 2**30:.2f}" for name in ("planned_bytes", "traced_bytes"))
-        what = r["model"], str(r["ranks"]), _words(r["strategy"])
+        what = r["model"], str(r["ranks"]), words(r["strategy"])
         style = "" if abs(r["ratio"] - 1) <= GOAL else "bold red"
         table.add_row(*what, *sizes, f"{r['ratio']:.4f}", r["traced_where"], f"{r['worst_part'][1]:.4f}", style=style)
     table.caption = _summary(rows)
     Console(width=max(120, Console().width)).print(table)
-
-
-def _words(strategy: dict) -> str:
-    return ", ".join(value if isinstance(value, str) else f"{name}={value}" for name, value in strategy.items())
 
 
 def _summary(rows: list[dict]) -> str:

@@ -72,11 +72,10 @@ def _contains(file: Path, word: bytes) -> bool:
 
 def policy_from(way: str) -> Findings:
     """Can transformer_auto_wrap_policy be given its layer class in this way, and give a policy back?"""
+    layer = {"transformer_layer_cls": {nn.Linear}}
     ways = {
-        "called with the class alone": lambda: transformer_auto_wrap_policy(transformer_layer_cls={nn.Linear}),
-        "bound by functools.partial": lambda: functools.partial(
-            transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear}
-        ),
+        "called with the class alone": lambda: transformer_auto_wrap_policy(**layer),
+        "bound by functools.partial": lambda: functools.partial(transformer_auto_wrap_policy, **layer),
     }
     return {way: _is_policy(ways[way])}
 

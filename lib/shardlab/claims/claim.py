@@ -1,6 +1,7 @@
 """The claims, as they stand in the file."""
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ SHOWN_BY = ("plan", "measured", "torch")
 LESSONS = range(16)
 
 Value = bool | float | str
-Findings = dict[str, Value]  # what was found, by the condition under which it was
+Findings = Mapping[str, Value]  # what was found, by the condition under which it was
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,6 @@ def volume(model, machine, gpus, **strategy) -> Findings:
     return {when: _sent(setup) / GB for when, setup in setups(model, machine, gpus, **strategy)}
 
 
-def between_nodes(model, machine, gpus, **strategy) -> Findings:
-    """GB that leave the node, of what one rank sends."""
-    return {when: bytes_by_link(setup)["between"] / GB for when, setup in setups(model, machine, gpus, **strategy)}
-
-
 def hybrid_sends_less(model, machine, gpus, **strategy) -> Findings:
     """Between nodes, with a copy of the model in each, than with one over all of them."""
     found = {}

@@ -144,7 +144,7 @@ def _held() -> dict[str, float]:
 
 
 def _held_by_each() -> dict[str, float]:
-    found = {}
+    found: dict[str, float] = {}
     for yes in (True, False):
         peak, _, sent = _backward(_fsdp(_layers(), use_orig_params=yes))
         found |= {f"FSDP1, use_orig_params={yes}, held": peak, f"FSDP1, use_orig_params={yes}, sent": sent}

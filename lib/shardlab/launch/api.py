@@ -17,6 +17,7 @@ from shardlab.launch.job import Job
 from shardlab.launch.rank import Settings, process_group
 from shardlab.launch.travel import dumps
 from shardlab.simulate.network import Network
+from shardlab.waiting import waiting
 
 
 def launch(
@@ -55,7 +56,8 @@ def launch(
     try:
         warm_up()
         job.start()
-        return job.results(timeout_s)
+        with waiting(f"running on {world_size} ranks"):
+            return job.results(timeout_s)
     finally:
         job.kill()
 

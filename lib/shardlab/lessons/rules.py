@@ -40,7 +40,7 @@ def form_problems(nb: NotebookNode) -> list[str]:
 def anatomy_problems(nb: NotebookNode, number: int) -> list[str]:
     """One question, a prediction that the student may leave open, folded answers, what to read next."""
     found, text = [], markdown(nb)
-    title, *_, question = re.split(r"\n+", nb.cells[0].source)[:2]
+    title, question = [*re.split(r"\n+", nb.cells[0].source), ""][:2]
     if not title.startswith(f"# {number}. "):
         found.append(f"the title is {title!r}, not '# {number}. ...'")
     if not re.fullmatch(r"\*\*.*\?\*\*", question):

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import nbformat
 import papermill
+from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from shardlab.bench import environment
 from shardlab.lessons.junit import write_junit
@@ -64,7 +66,7 @@ def run_notebooks(
 def outcome_table(outcomes: list[Outcome]) -> Table:
     table = Table("notebook", "cells", "seconds", "slowest cell", "outcome", header_style="bold")
     for o in outcomes:
-        words = "[green]ran[/]" if not o.problems else "\n".join(f"[red]{p}[/]" for p in o.problems)
+        words = Text("\n".join(o.problems), "red") if o.problems else Text("ran", "green")
         table.add_row(o.notebook, str(o.cells), f"{o.seconds:.0f}", f"{o.slowest_cell_s:.0f}", words)
     return table
 
@@ -114,6 +116,6 @@ def _execute(notebook: Path, target: Path, parameters: dict) -> str:
         )
     except PapermillExecutionError as error:
         return f"cell {error.cell_index}: {error.ename}: {error.evalue}".splitlines()[0]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, DeadKernelError) as error:  # a kernel that was killed, for memory for example
         return f"can't be run: {error}".splitlines()[0]
     return ""

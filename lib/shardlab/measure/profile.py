@@ -178,8 +178,9 @@ def _carried_by_gloo(events: list[Event], world_size: int) -> list[tuple[Sent, A
             waiting = calls[kind, numel]
             call = waiting.popleft() if waiting and waiting[0].start_s <= e.start_s else e
             kind = _ASKED[call.name][0] if call is not e else kind
-            size = numel * _element_bytes(e.args.get("Input type", [""])[0])
-            full_bytes = size * world_size if kind == "all_gather" else size
+            if kind == "all_gather":  # no profile tells the sizes in a list of results: as if of all ranks
+                numel = _numel(call, 0) if call.name == "c10d::_allgather_base_" else numel * world_size
+            full_bytes = numel * _element_bytes(e.args.get("Input type", [""])[0])
             sent.append((Sent(kind, full_bytes, call.start_s, None, e.start_s, e.end_s), call.thread))
     return sent
 

@@ -57,7 +57,7 @@ class _Clock:
 
     def complete(self, s: Span, lane: int) -> dict:
         name = f"{s.name} {s.unit}".rstrip()
-        args = {"unit": s.unit}
+        args: dict[str, object] = {"unit": s.unit}
         if s.issued_s is not None:
             args |= {"bytes": s.bytes, "issued to start, us": (s.start_s - s.issued_s) * 1e6}
         return self.event("X", lane, s.start_s, dur=s.duration_s * 1e6, name=name, cat=s.lane, args=args)

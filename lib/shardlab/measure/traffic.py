@@ -3,6 +3,7 @@
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -17,7 +18,6 @@ class Traffic:
     """The collectives, sends and recvs that this rank issued inside a `record_traffic` block, in order."""
 
     started_s: float  # seconds since the epoch, as the collectives' issue times
-    ended_s: float = 0.0
     collectives: list[flight.Collective] = field(default_factory=list)
 
     def count(self, kind: str | None = None) -> int:
@@ -61,10 +61,9 @@ def record_traffic():
     traffic = Traffic(started_s=time.time())
     with _messages() as messages:
         yield traffic
-    traffic.ended_s = time.time()
     issued = [c for c in flight.collectives() if c.issued_s >= traffic.started_s]
-    if sum(map(_entries, issued)) >= flight.BUFFER_ENTRIES:
-        raise RuntimeError(f"the flight recorder keeps {flight.BUFFER_ENTRIES} collectives: record fewer steps at once")
+    if sum(map(_entries, issued)) >= (kept := flight.kept_entries()):
+        raise RuntimeError(f"the flight recorder keeps {kept} collectives: record fewer steps at once")
     issued = [c for c in issued if c.kind not in flight.POINT_TO_POINT]  # NCCL's, which `messages` has too
     traffic.collectives += sorted(issued + messages, key=lambda c: c.issued_s)
 
@@ -75,7 +74,7 @@ def _entries(c: flight.Collective) -> int:
 
 
 @contextmanager
-def _messages():
+def _messages() -> Iterator[list[flight.Collective]]:
     """Sends and recvs issued inside the block. The flight recorder knows NCCL's, but none of gloo's.
 
     All of torch's calls, batch_isend_irecv's too, come down to these three methods of the process group. Their

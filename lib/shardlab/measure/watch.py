@@ -1,6 +1,5 @@
 """What a MemoryTracker must hear of and no ATen operation tells: contexts that call back, and leave nothing behind."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-WORKER_LETS_GO_S = 200e-6  # or the moment of a bucket's death would depend on the race of two threads
+from shardlab.measure.gloo_threads import wait_until_idle
 
 
 @contextmanager
@@ -43,7 +42,7 @@ def watch_waits(waiting: Callable[[bool], object]) -> Iterator[None]:
                 return original(work, *args, **kwargs)
             finally:
                 waiting(False)
-                time.sleep(WORKER_LETS_GO_S)
+                wait_until_idle()
 
         return wait
 

@@ -1,4 +1,2 @@
-"""What a lesson's cell ends with: figures (`plots`), source code and error reports (`text`).
-
-They show what they are given, and compute nothing that is taught.
-"""
+"""What a cell or a command ends with: figures (`plots`), widgets, tables for a terminal (`plan_table`, `matrix_table`,
+`claims_table`), source code and error reports (`text`)."""

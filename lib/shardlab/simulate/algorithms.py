@@ -166,7 +166,7 @@ def _tree(full_bytes: float, nodes: Nodes, phases: int) -> list[Round]:
 
 
 def _depth(ranks: Sequence[int]) -> list[tuple[int, int]]:
-    return [tuple(ranks[:2])] * ceil(log2(len(ranks)))
+    return [(ranks[0], ranks[1])] * ceil(log2(len(ranks))) if len(ranks) > 1 else []
 
 
 def _everyone(ranks: Sequence[int], n_bytes: float) -> list[Message]:

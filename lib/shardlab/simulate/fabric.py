@@ -114,7 +114,7 @@ class Clock:
                 if table[place] != seq + 1:
                     table[place + 1], table[place + 2], table[place + 3] = self._take(seq, kind, full_bytes)
                     table[place] = seq + 1  # last, for those who look without the lock
-        return tuple(table[place + 1 : place + 4].tolist())
+        return table[place + 1], table[place + 2], table[place + 3]
 
     def _take(self, seq: int, kind: str, full_bytes: int) -> tuple[float, float, float]:
         first = self._row(seq) + len(self.ranks)

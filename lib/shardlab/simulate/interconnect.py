@@ -56,7 +56,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
     """
 
     def __init__(self, store: dist.Store, rank: int, ranks: tuple[int, ...], timeout: timedelta, name: str) -> None:
-        super().__init__(rank, len(ranks))
+        super().__init__(rank, len(ranks))  # type: ignore[call-arg]
         gloo = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
         # Calls go to gloo through a plain group and so through torch's dispatcher, where CommDebugMode sees them. Gloo
         # is registered with this group too: it takes the group's name from it, for the flight recorder, and does the

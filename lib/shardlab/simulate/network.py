@@ -22,7 +22,7 @@ In words, in any order, separated by commas:
 
 import functools
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -86,7 +86,7 @@ class Network:
 
     def bytes_by_link(self, kind: str, full_bytes: int, ranks: Sequence[int]) -> dict[LinkName, float]:
         """What it puts on each link in all."""
-        total: Counter[LinkName] = Counter()
+        total: defaultdict[LinkName, float] = defaultdict(float)
         for r in self.rounds(kind, full_bytes, ranks):
             for link, n_bytes in self._load(r).items():
                 total[link] += r.times * n_bytes
@@ -121,7 +121,7 @@ class Network:
 
     def _load(self, r: Round) -> dict[LinkName, float]:
         """Bytes that one round puts on each link."""
-        load: Counter[LinkName] = Counter()
+        load: defaultdict[LinkName, float] = defaultdict(float)
         for sender, receiver, n_bytes in r.messages:
             for link in self._path(sender, receiver):
                 load[link] += n_bytes

@@ -92,6 +92,7 @@ class FSDPModule:
         if async_op:
             return UnshardHandle(self._unit)
         self._unit.wait_for_unshard()
+        return None
 
     def reshard(self) -> None:
         self._unit.reshard()

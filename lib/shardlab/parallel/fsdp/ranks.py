@@ -54,7 +54,7 @@ def current_device(device_type: str) -> torch.device:
     return torch.device(device_type, torch.get_device_module(device_type).current_device())
 
 
-def divide_factors(ranks: Ranks, dtype: torch.dtype) -> tuple[float, float, dist.ReduceOp]:
+def divide_factors(ranks: Ranks, dtype: torch.dtype) -> tuple[float, float, dist.ReduceOp.RedOpType]:
     """(divide by before, divide by after, operation) with which a sum over all ranks becomes their mean in `dtype`.
 
     float32 and bfloat16 have room for any sum: let the collective average. float16 overflows at 65504 and loses what is

@@ -41,7 +41,13 @@ def cast(dtype: torch.dtype | None, tree: Any) -> Any:
 
 def with_gradient(tree: Any) -> list[Tensor]:
     found: list[Tensor] = []
-    map_tensors(lambda t: found.append(t) or t if t.requires_grad else t, tree)
+
+    def look(t: Tensor) -> Tensor:
+        if t.requires_grad:
+            found.append(t)
+        return t
+
+    map_tensors(look, tree)
     return found
 
 

@@ -175,7 +175,8 @@ def _ranks(strategy, process_group, mesh: DeviceMesh | None, device: torch.devic
         if mesh is not None and mesh.ndim == 2:
             return ranks_of(mesh)
         if isinstance(process_group, tuple):
-            return Ranks(*process_group, device)
+            shard_group, replicate_group = process_group
+            return Ranks(shard_group, replicate_group, device)
         raise ValueError(
             f"rank {dist.get_rank()}: {strategy.name} shards inside of one group and replicates between groups: pass a "
             "2-D device_mesh (replicate, shard), or process_group=(shard group, replicate group)"

@@ -61,7 +61,7 @@ def load_full_state_dict(model: nn.Module, state: dict[str, Tensor], *, timeout_
     described = from_rank_0(lambda: {name: _described(t) for name, t in state.items()})
     check_names({name: t.shape for name, t in mine.items()}, {name: shape for name, (shape, _) in described.items()})
     for name, t in mine.items():
-        _scatter(state.get(name), *described[name], t)
+        _scatter(state.get(name), described[name], t)
     weights_have_changed(model)
 
 
@@ -80,7 +80,7 @@ def load_full_optimizer_state_dict(
         mine = memory.by_name.get(name, {})
         mine |= plain[name]
         for key in sorted(described[name].keys() - plain[name].keys()):
-            _scatter(states.get(name, {}).get(key), *described[name][key], mine.get(key))
+            _scatter(states.get(name, {}).get(key), described[name][key], mine.get(key))
     memory.give_to_optimizer(groups)
 
 
@@ -118,8 +118,9 @@ def _assemble(shape: torch.Size, dtype: torch.dtype, mine: Tensor | None) -> Ten
     return whole.cpu() if rank() == 0 else None
 
 
-def _scatter(whole: Tensor | None, shape: torch.Size, dtype: torch.dtype, mine: Tensor | None) -> None:
+def _scatter(whole: Tensor | None, described: Described, mine: Tensor | None) -> None:
     """Rank 0's whole tensor into what each rank holds of it."""
+    shape, dtype = described
     sent = torch.empty(shape, dtype=dtype, device=_wire_device()) if whole is None else whole.to(_wire_device())
     if world_size() > 1:
         dist.broadcast(sent.contiguous(), 0)

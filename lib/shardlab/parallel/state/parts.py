@@ -64,7 +64,7 @@ class Part(Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         raise NotImplementedError(f"{func}: this is a part of a tensor, for checkpoints only")
 
-    def __repr__(self) -> str:
+    def __repr__(self, *, tensor_contents=None) -> str:
         return f"Part({list(self.shape)}, {self.dtype}, {[(*o, *p.shape) for o, p in self.pieces.items()]})"
 
 

@@ -1,6 +1,7 @@
 """A quantity against another: curves that were predicted, and the points that were measured."""
 
 from collections.abc import Mapping
+from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -35,7 +36,7 @@ def curves_beside_points(
         _x_axis(ax, xs, sorted({at for curve in measured.values() for at in curve}), log_x)
         for height in (levels or {}).values():
             ax.axhline(height, color=TEXT, lw=1.0, ls=(0, (1, 2)))
-        for curve, dashes in zip(predicted.values(), _DASHES, strict=False):
+        for curve, dashes in zip(predicted.values(), cycle(_DASHES), strict=False):
             ax.plot(list(curve), list(curve.values()), color=TEXT, lw=1.5, ls=dashes)
         for (name, curve), (color, marker) in zip(measured.items(), MARKS, strict=False):
             points = list(curve), list(curve.values())

@@ -147,10 +147,8 @@ def areas(ax: Axes, xs: list[float], held: list[dict[str, float]], shown: set[st
 
 
 def _highest_of_each_column(xs: list[float], totals: list[float]) -> list[int]:
-    """Indices of the moments to draw: of those that share a column of the picture, the one with most bytes, and the
-
-    last, which holds until the next column.
-    """
+    """Indices of the moments to draw: of those that share a column of the picture, the one with most bytes,
+    and the last, which holds until the next column."""
     width = (xs[-1] - xs[0]) / _COLUMNS or 1.0
     columns = [[*group] for _, group in groupby(range(len(xs)), lambda i: int((xs[i] - xs[0]) / width))]
     return sorted({i for group in columns for i in (max(group, key=totals.__getitem__), group[-1])} | {0})

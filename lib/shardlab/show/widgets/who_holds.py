@@ -24,6 +24,7 @@ from torch.optim import AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardlab.launch import launch
+from shardlab.measure.gloo_threads import wait_until_idle
 from shardlab.measure.tensors import plain_tensors
 from shardlab.parallel.ddp import DDP
 from shardlab.parallel.fsdp import FlatParameter, fully_shard
@@ -37,7 +38,7 @@ _PARAM, _STEP = 1 << 12, 1 << 14
 _MEAN = _STEP * (WORLD_SIZE + 1) / 2
 # A reduce_scatter of gloo's fills its output when it is waited for, each time: that is for its owner alone.
 _FILLS_ITS_OUTPUT = re.compile("all_?gather|all_?reduce")
-_WORKER_LETS_GO_S = 5e-3  # gloo's thread may hold a collective's tensors for a moment after it is through
+_LOOK_S = 5e-3  # at what is under way
 KINDS = ("parameters", "local_gradients", "gradients", "optimizer_states")
 Interval = tuple[int, int]
 
@@ -189,8 +190,8 @@ class _Memory(TorchDispatchMode):
             if self._under_way[-1].is_completed():
                 self._under_way.pop()
             else:
-                time.sleep(_WORKER_LETS_GO_S)
-        time.sleep(_WORKER_LETS_GO_S)
+                time.sleep(_LOOK_S)
+        wait_until_idle()
         for storage in [ref() for ref in self._storages.values()]:
             if storage is not None and storage.nbytes() and storage.nbytes() % 4 == 0:
                 yield torch.empty(0).set_(storage)

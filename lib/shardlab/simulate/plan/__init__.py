@@ -6,7 +6,7 @@
     records                        what a plan says: terms, moments, seconds
     activations/                   what a part of the model makes, and what autograd keeps of it
     memory/                        all bytes of a GPU, over a step: the closed form
-    trace/                         the same by another route: the real FSDP2, without memory or hardware
+    trace/                         the same by another route: the engines themselves, without memory or hardware
     flops, traffic/, speed/        operations, bytes on each link, seconds
     choose/                        the bottleneck, advice, a search, the decision matrix
     api                            `plan(model, machine, world_size, ...)`

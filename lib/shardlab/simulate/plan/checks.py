@@ -81,8 +81,8 @@ def _sequence(setup: "Setup") -> None:
 
 def _sharding(setup: "Setup") -> None:
     s, size = setup.strategy, setup.strategy.shard_size
-    if s.sharding == "NONE" and setup.data_ranks > s.context:
-        why = f"nothing would keep the models of {setup.data_ranks // s.context} replicas equal"
+    if s.sharding == "NONE" and setup.data_ranks > 1:
+        why = f"nothing would add up the gradients of {setup.data_ranks} ranks"
         _refuse("sharding", s.sharding, why, "DDP")
     if size is None:
         return
@@ -120,8 +120,8 @@ def _offload(setup: "Setup") -> None:
 
 def _recompute(setup: "Setup") -> None:
     s = setup.strategy
-    if s.recompute_every > 1 and s.recompute == "none":
-        _refuse("recompute_every", s.recompute_every, "with recompute='none' no block is; use recompute='full'", 1)
+    if s.recompute_every > 1 and s.recompute != "full":
+        _refuse("recompute_every", s.recompute_every, f"it goes with recompute='full', not with {s.recompute!r}", 1)
 
 
 def _rest(setup: "Setup") -> None:

@@ -155,7 +155,8 @@ def _opt(f: _Fields) -> Shape:
 
 
 def _mpt(f: _Fields) -> Shape:
-    """Biases only where `no_bias` is false, those of its layer norms included; ALiBi has no parameters."""
+    """Biases only where `no_bias` is false, those of its layer norms included. ALiBi has no
+    parameters; the plan counts a rotation in its place."""
     dim, heads = f.number("d_model"), f.number("n_heads")
     attention = f.config.get("attn_config") or {}
     kv_heads = int(attention.get("kv_n_heads") or heads)

@@ -130,8 +130,8 @@ def shape_of(name_or_path: str) -> Shape:
     near = get_close_matches(public, known, 3, 0.6) or get_close_matches(public, known, 1, 0.0)
     raise ValueError(
         f"model={name!r} is not known, and no file of that name is there; did you mean "
-        f"{' or '.join(repr(known[n]) for n in near)}? There are {', '.join(known.values())}, and the path of any "
-        "config.json"
+        f"{' or '.join(repr(known[n]) for n in near)}? There are {', '.join(known.values())}, and the path of a "
+        "config.json of a family that `huggingface` reads"
     )
 
 

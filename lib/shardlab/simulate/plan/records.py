@@ -94,7 +94,7 @@ class SpeedPlan:
     timeline: Timeline  # of the last micro-batch
     parts_s: dict[str, float]  # computation, exposed communication, optimizer, offload, bubble, launch; sum: step_s
     bytes_by_link: dict[str, float]  # "inside" and "between" nodes, "host", "nvme": sent by a rank in a step
-    tokens: int  # that a GPU trains on in a step (the job's tokens over its GPUs)
+    tokens: float  # that a GPU trains on in a step (the job's tokens over its GPUs)
     model_flops: float  # of a GPU in a step, recomputation not counted
     hardware_flops: float  # recomputation counted
     peak_flops: float  # of the GPU, a second

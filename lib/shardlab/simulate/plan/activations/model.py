@@ -31,7 +31,7 @@ class Model:
         return ops.add(self.t, x, positions, "embeddings and positions")
 
     def rotary_angles(self, itemsize: int = 4) -> tuple[Value, Value]:
-        return tuple(self.t.new(name, "T E/2", itemsize) for name in ("cos", "sin"))
+        return self.t.new("cos", "T E/2", itemsize), self.t.new("sin", "T E/2", itemsize)
 
     # A block
 

@@ -1,6 +1,6 @@
 """What a plan is limited by, in words: the memory if it does not fit, else what most of the step goes to."""
 
-from collections import Counter
+from collections import defaultdict
 
 from shardlab.simulate.plan.records import Plan, Term
 from shardlab.simulate.plan.words import gib, percent, seconds
@@ -27,10 +27,10 @@ def memory_in_words(plan: Plan) -> str:
 
 def largest_terms(terms: tuple[Term, ...], most: int = 5) -> list[tuple[str, float]]:
     """(words, bytes); terms of the same words together."""
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     for term in terms:
         sums[term.words] += term.n_bytes
-    return sums.most_common(most)
+    return sorted(sums.items(), key=lambda row: -row[1])[:most]
 
 
 def time_in_words(plan: Plan) -> str:

@@ -111,7 +111,8 @@ def _shardings(start: Setup, fixed: dict, model_parallel: bool) -> Iterator[dict
     for sharding in (fixed["sharding"],) if "sharding" in fixed else shardings:
         bucket_view = {"gradient_as_bucket_view": True} if sharding.startswith("DDP") else {}
         yield {"sharding": sharding, **bucket_view, **fixed}
-        if sharding in ("SHARD_GRAD_OP", "FULL_SHARD") and start.nodes > 1 and not model_parallel:
+        may_be_hybrid = start.nodes > 1 and not model_parallel and "shard_size" not in fixed
+        if sharding in ("SHARD_GRAD_OP", "FULL_SHARD") and may_be_hybrid:
             yield {"sharding": sharding, "shard_size": start.machine.gpus_per_node, **fixed}
 
 

@@ -4,7 +4,7 @@
 what is freed in one can't serve another. FSDP2 allocates the all_gathers' outputs in a stream of theirs, the reduced
 gradients in another, all else where it computes. So what is reserved is at least the sum of what each pool held when
 it was fullest, though those were different moments: gradients count even if the peak lies before they are there.
-(Tensors below 1 MiB share segments of 2 MiB, others have multiples of 2 MiB; blocks are multiples of 512 bytes.; when
+(Tensors below 1 MiB share segments of 2 MiB, others have multiples of 2 MiB; blocks are multiples of 512 bytes; when
 the driver has no more, the allocator gives free segments back and tries again, slowly: less can then be reserved than
 the plan's least, but never less than is allocated.)
 

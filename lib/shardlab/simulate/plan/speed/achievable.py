@@ -37,7 +37,7 @@ PRODUCTS = {
     "MI250X": 147 / 191.5,
     "MI300X": 782 / 1307,
 }
-OTHER_PRODUCTS = 0.8  # cards that nobody published it for: the middle of those above
+OTHER_PRODUCTS = 0.8  # cards that nobody published it for: a little above the middle of these
 MEMORY = 0.92
 ATTENTION = {"A100": (200 / 312, 175 / 312), "H100": (335 / 989, 290 / 989), "H200": (335 / 989, 290 / 989)}
 OTHER_ATTENTION = (0.5, 0.4)  # forward, backward

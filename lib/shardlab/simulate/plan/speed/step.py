@@ -1,9 +1,9 @@
-"""How long a step takes: what each unit computes and sends, put in order by `schedules`, and what the step adds to it.
+"""How long a step takes: what each unit computes and sends, put in order by `simulate.schedules`, and what it adds.
 
-    kernels      how long a unit computes, forward and backward           products, attention, memory-bound work
-    messages     how long each of its collectives takes, alone            `costs`, at the bandwidths that NCCL reaches
-    schedules    what waits for what: the timeline of a micro-batch       what is hidden, what is exposed
-    speed        the step: micro-batches, the pipeline's bubble, the optimizer, offloading, launches
+    kernels                  how long a unit computes, forward and backward      products, attention, memory-bound work
+    collectives              how long each of its collectives takes, alone       at the bandwidths that NCCL reaches
+    micro_batch, replicas    what waits for what: the timeline of a micro-batch  what is hidden, what is exposed
+    step                     micro-batches, the pipeline's bubble, the optimizer, offloading, launches
 
 [Note: pipeline] In 1F1B the first micro-batch passes p-1 stages before the last stage can begin, and so does its
 gradient: a bubble of p-1 micro-batches' time. With v virtual stages a rank, interleaved, a stage takes 1/v of that

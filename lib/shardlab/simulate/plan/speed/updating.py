@@ -4,9 +4,9 @@ Times that an element of each is read or written:
 
                         parameter  gradient  each state
     AdamW, fused        2          1         2           one kernel: read all, write all but the gradient
-    AdamW, else         4          2         6           see below
+    AdamW, else         4          2         7           see below; the temporary's are counted as the states'
     SGD                 2          1                     the step
-    momentum, else      2          2         6           m: scale 2, add 2 and g; the step reads m, p, writes p
+    momentum, else      2          1         5           m: scale 2, add g 2 (and g); the step reads m, p, writes p
 
 AdamW's lists: decay p (2); lerp m to g (2, and g); scale v (2), add g squared (2, and g); of v make a temporary: root
 (2), correct (2), add eps (2); then p from m, the temporary and p (1, 1, 2).

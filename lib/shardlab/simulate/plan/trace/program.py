@@ -82,7 +82,8 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
 def batch(setup: Setup, device: str) -> tuple[Tensor, Tensor]:
     """Tokens and targets of one micro-batch, int64."""
     size = setup.strategy.micro_batch, setup.strategy.seq_len
-    return tuple(torch.zeros(size, dtype=torch.int64, device=device) for _ in range(2))
+    zeros = partial(torch.zeros, size, dtype=torch.int64, device=device)
+    return zeros(), zeros()
 
 
 def _train_step(module: nn.Module, optimizer: Optimizer, s: Strategy, device: str, tokens, targets) -> None:

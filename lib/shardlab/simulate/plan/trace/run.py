@@ -79,7 +79,7 @@ def trace_memory(setup: Setup, *, every_block: bool = False, timeout_s: float = 
     chosen = (setup.shape.n_layers,) if every_block else depths(setup)
     few = replace(setup, strategy=replace(setup.strategy, accumulation=min(setup.strategy.accumulation, 3)))
     traced = launch(_trace, 1, few, chosen, timeout_s=timeout_s, device="cpu", backend="gloo", stream=False)[0]
-    parts = traced[0] if len(chosen) == 1 else deeper(*traced, setup.shape.n_layers)
+    parts = traced[0] if len(chosen) == 1 else deeper(traced[0], traced[1], setup.shape.n_layers)
     if parts is None:
         return trace_memory(setup, every_block=True, timeout_s=timeout_s)
     return Trace(setup, moments_of(parts), chosen, time.perf_counter() - began)

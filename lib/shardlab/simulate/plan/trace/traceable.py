@@ -11,6 +11,7 @@ ONLY_STRATEGIES = {
     "base_4bit": False,
     "compile": False,
     "cross_entropy": "whole",
+    "norm_kernel": "composed",
     "tensor": 1,
     "pipeline": 1,
     "context": 1,
@@ -31,6 +32,8 @@ def check_traceable(setup: Setup) -> None:
         raise ValueError("optimizer='adamw-8bit' can't be traced, only 'adamw', 'momentum' and 'sgd'")
     if s.precision == "bf16-master-fp32-gradients":
         raise ValueError(f"precision={s.precision!r} can't be traced: torch's gradients have their parameter's dtype")
+    if s.bytes.master and s.sharding in ("DDP+ZERO_1", "ZERO_1", "ZERO_2"):
+        raise ValueError(f"precision={s.precision!r} can't be traced with {s.sharding}: MasterWeights are whole")
     if not is_fsdp(s) and s.precision.startswith("bf16-mixed"):
         raise ValueError(f"precision={s.precision!r} is FSDP's; with sharding={s.sharding!r} trace 'bf16-autocast'")
 

@@ -46,7 +46,7 @@ class OriginTracker(MemoryTracker):
     def __init__(self, module: nn.Module, model: Transformer, optimizer: Optimizer, *, device: str) -> None:
         super().__init__(module, optimizer, device=device)
         self.model = model
-        self._origins: dict[Storage, tuple] = {}  # operation, shape, dtype, part
+        self._origins: dict[Storage, tuple[str, tuple[int, ...], str, str]] = {}  # operation, shape, dtype, part
         self._begun: list[tuple[int, str]] = [(0, BEFORE)]  # how many changes the ledger had by then
         self._micro_batch = 0
 
