@@ -11,6 +11,7 @@ its sampling, which a class does not need.
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -33,7 +34,6 @@ class Pair:
     first: str
     second: str
     share: float
-    runs: int
 
 
 def alike(notebooks: dict[str, NotebookNode], released: NotebookNode, least: float) -> list[Pair]:
@@ -50,7 +50,7 @@ def alike(notebooks: dict[str, NotebookNode], released: NotebookNode, least: flo
 
 def _pair(a: str, b: str, own: dict[str, set[int]]) -> Pair:
     shared = len(own[a] & own[b])
-    return Pair(a, b, shared / min(len(own[a]), len(own[b])), shared)
+    return Pair(a, b, shared / min(len(own[a]), len(own[b])))
 
 
 def _runs(nb: NotebookNode) -> set[int]:
@@ -58,17 +58,15 @@ def _runs(nb: NotebookNode) -> set[int]:
     found: set[int] = set()
     for cell in nb.cells:
         if cell.cell_type == "code":
-            for piece in _pieces(cell.source):
-                words = [word for node in piece for word in _words(node)]
-                found.update(hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # compared as far as it can be
+                for piece in _pieces(cell.source):
+                    words = [word for node in piece for word in _words(node)]
+                    found.update(hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
     return found
 
 
 def _pieces(source: str) -> Iterator[list[ast.AST]]:
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:  # what does not run is compared as far as it can be: not at all
-        return
+    tree = ast.parse(source)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for function in functions:
         yield function.body

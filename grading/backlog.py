@@ -67,11 +67,11 @@ def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
             files = scratch.folder("files")
             classroom.copy_files(lab, student, files)
             now = executor.made_of(nb, files, lab)
+        if why := _why(classroom.shelf.get(lab, student), now, executor.again):
+            queue.put(student, nb)
+            return why
     except Exception:  # nbgrader will meet it again, and `record` finds the words
         return "it can't be read"
-    if why := _why(classroom.shelf.get(lab, student), now, executor.again):
-        queue.put(student, nb)
-        return why
     if classroom.shelf.in_gradebook(lab, student) and classroom.is_graded(lab, student):
         return ""
     return "its points are not in the gradebook"

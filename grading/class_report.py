@@ -6,17 +6,22 @@ Made from the gradebook and from what was judged (`judged`); nothing is kept her
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, median
 
 import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
 
 from grading.alike import Pair, alike
 from grading.checks import cell_name, lab_module
 from grading.classroom import Classroom, Grade
+from grading.submitted import inspect
 from grading.verdict import Verdict
 from shardlab.bench import environment
 
 ALIKE = 0.6  # of which on pairs are named
+REFERENCES = "grading.checks"  # the package: it lies at every student's home, and in the box
 N_SLOWEST = 5
 _PAIRS = re.compile(r"(\d+) pairs\b")
 
@@ -43,6 +48,7 @@ class ClassReport:
     laps: list[int]  # pairs of laps, of each race
     judged_again: dict[str, int]  # student -> checks that noise hid the first time
     pairs: list[Pair]
+    borrowers: list[str]  # whose code names the package that the references are in
     environment: dict
 
     @property
@@ -82,6 +88,7 @@ class ClassReport:
             words += [f"races took {median(self.laps):g} pairs of laps in the middle, {max(self.laps)} at most"]
         again = sum(self.judged_again.values())
         words += [f"checks that noise hid the first time: {again}"] if again else []
+        words += [f"code that imports from {REFERENCES}: {', '.join(self.borrowers)}"] if self.borrowers else []
         return words
 
 
@@ -95,6 +102,7 @@ def class_report(classroom: Classroom, lab: str) -> ClassReport:
         except LookupError:
             unclear = found and found.unclear
             not_graded[student] = unclear[0].cause if unclear else "it was not graded: run `shardlab grade`"
+    notebooks = _notebooks(classroom, lab)
     verdicts = [v for j in judged.values() for v in j.verdicts]
     seconds = sorted(((s, j.seconds) for s, j in judged.items()), key=lambda pair: -pair[1])
     return ClassReport(
@@ -105,7 +113,8 @@ def class_report(classroom: Classroom, lab: str) -> ClassReport:
         dict(seconds),
         [int(n) for v in verdicts for got, _ in v.figures.values() for n in _PAIRS.findall(got)],
         {student: j.judged_again for student, j in judged.items() if j.judged_again},
-        _alike(classroom, lab),
+        _alike(classroom, lab, notebooks),
+        [student for student, nb in notebooks.items() if any(REFERENCES in c.source for c in _code(nb))],
         environment(),
     )
 
@@ -122,13 +131,25 @@ def _in_short(verdict: Verdict) -> str:
     return re.sub(r"\d[\d.,]*", "…", verdict.cause)
 
 
-def _alike(classroom: Classroom, lab: str) -> list[Pair]:
+def _notebooks(classroom: Classroom, lab: str) -> dict[str, NotebookNode]:
     notebooks = {}
     for student in classroom.students(lab):
         try:
+            inspect(classroom.submitted(lab, student))
             file = classroom.submitted(lab, student) / f"{lab}.ipynb"
             notebooks[student] = nbformat.read(file, as_version=4)
         except Exception:  # what can't be read can't be compared; grading has said so
             continue
+    return notebooks
+
+
+def _code(nb: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in nb.cells if cell.cell_type == "code"]
+
+
+def _alike(classroom: Classroom, lab: str, notebooks: dict[str, NotebookNode]) -> list[Pair]:
+    """Pairs of students, and who is like the references, which lie at every student's home."""
+    files = sorted(Path(lab_module(lab).__file__).parent.glob("*.py"))
+    references = new_notebook(cells=[new_code_cell(file.read_text(encoding="utf-8")) for file in files])
     released = nbformat.read(classroom.root / "labs" / lab / f"{lab}.ipynb", as_version=4)
-    return alike(notebooks, released, ALIKE)
+    return alike(notebooks | {REFERENCES: references}, released, ALIKE)

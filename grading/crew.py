@@ -1,9 +1,11 @@
 """A host and the ranks that it starts, in a box: orders there, with a deadline, and what each rank replied back."""
 
 import base64
+from dataclasses import dataclass
 
 from grading.sandbox import Box
 from grading.sandbox.wall import BoxedProgram, WallError
+from grading.sandbox.witness import Seen
 
 _MARGIN_S = 15.0  # a host that has not answered this long after its own deadline is ended from outside
 
@@ -14,6 +16,12 @@ class CrewError(WallError):
 
 class ReferenceCrewError(CrewError):
     """The reference's ranks failed, which says nothing of the submission."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    replies: list  # of each rank
+    seen: Seen
 
 
 class Crew(BoxedProgram):
@@ -30,6 +38,13 @@ class Crew(BoxedProgram):
         self.begin(drill, answer, **setting)
         return self.finish()
 
+    def watch(self, drill: str, answer: bytes | None, **setting) -> Watched:
+        """`order`, and what the system sees of all ranks together meanwhile. It sees nothing of a GPU."""
+        self.begin(drill, answer, watched=True, **setting)
+        with self.witness() as witness:
+            replies = self.finish()
+        return Watched(replies, witness.seen if setting.get("device", "cpu") == "cpu" else Seen())
+
     def begin(
         self,
         drill: str,
@@ -39,6 +54,7 @@ class Crew(BoxedProgram):
         timeout_s: float,
         device: str = "cpu",
         network: str | None = None,
+        watched: bool = False,
         **arguments,
     ) -> None:
         order = {
@@ -48,6 +64,7 @@ class Crew(BoxedProgram):
             "device": device,
             "network": network,
             "timeout_s": timeout_s,
+            "watched": watched,
             "arguments": arguments,
         }
         self.send(order, timeout_s + _MARGIN_S)

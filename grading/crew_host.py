@@ -5,7 +5,8 @@ rank, or {"error": ..., "timed_out": ...}. It holds no secret, opens no answer a
 `python -m grading.crew_host DRILLS_MODULE`.
 
 An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,
-"timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "arguments": {...}}.
+"timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "watched": does the system look on?,
+"arguments": {...}}.
 """
 
 import base64
@@ -16,6 +17,7 @@ import sys
 
 import cloudpickle
 
+from grading.candid import give_back_at_once
 from grading.pipes import private_pipes
 from shardlab.launch import LaunchError, launch, warm_up
 
@@ -46,6 +48,7 @@ def _obey(order: dict, drills_module: str) -> dict:
             order["drill"],
             order["answer"],
             order["arguments"],
+            order["watched"],
             timeout_s=order["timeout_s"],
             device=order["device"],
             network=order["network"],
@@ -56,8 +59,10 @@ def _obey(order: dict, drills_module: str) -> dict:
         return {"error": str(error), "timed_out": error.timed_out}
 
 
-def _drill(drills_module: str, drill: str, answer: str | None, arguments: dict):
+def _drill(drills_module: str, drill: str, answer: str | None, arguments: dict, watched: bool):
     """On each rank: the drill with the submission's answer, or with the reference where there is none."""
+    if watched:
+        give_back_at_once()
     drills = importlib.import_module(drills_module)
     implementation = cloudpickle.loads(base64.b64decode(answer)) if answer is not None else drills.REFERENCE[drill]
     return getattr(drills, drill)(implementation, **arguments)

@@ -59,7 +59,7 @@ def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Con
         for file in write_leaderboard(classroom, lab):
             console.print(f"leaderboard: {file}")
     except OSError as error:
-        problems.append(f"[red]no leaderboard[/]: {error}")
+        problems.append(f"[red]no leaderboard[/]: {escape(str(error))}")
     for problem in problems:
         console.print(problem)
     return not problems and not missing
@@ -76,7 +76,8 @@ def explain(lab: str | None, student: str, console: Console, root: Path = ROOT) 
         raise SystemExit("say which lab, for example: shardlab grade lab2_ddp --explain ada")
     with closing(Classroom(root)) as classroom:
         try:
-            grade = classroom.grade(*_labs(classroom, lab), student)
+            (lab,) = _labs(classroom, lab)
+            grade = classroom.grade(lab, student)
         except LookupError as error:
             raise SystemExit(str(error.args[0])) from None
     verdicts = {cell_name(v.check): v for v in grade.verdicts}

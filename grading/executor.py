@@ -153,7 +153,8 @@ def _write(verdict: Verdict, nb: NotebookNode) -> None:
     """Replace the graded cell's outputs. A number as the cell's result is nbgrader's way of giving partial credit."""
     for cell in nb.cells:
         if is_grade(cell) and check_name(cell.metadata.nbgrader.grade_id) == verdict.check:
-            forms = {"text/html": verdict.html(), "text/plain": verdict.text(), VERDICT_MIME: verdict.as_json()}
+            record = verdict.as_json() | {"picture": ""}  # which the HTML has
+            forms = {"text/html": verdict.html(), "text/plain": verdict.text(), VERDICT_MIME: record}
             shown = new_output("display_data", forms)
             points = new_output("execute_result", {"text/plain": f"{verdict.points:g}"}, execution_count=1)
             cell.outputs = [shown, points]

@@ -15,6 +15,16 @@ from grading.checks import lab_module
 from grading.referee import Referee
 from shardlab.launch.travel import dumps
 from shardlab.tier import Tier
+from shardlab.waiting import waiting
+
+MOST_BYTES = 3 << 20  # of a pickled answer: those of a whole lab are to fit into what leaves a box
+
+
+class CheckFailed(AssertionError):
+    """A notebook shows its words alone: our own lines would only be in the way."""
+
+    def _render_traceback_(self) -> list[str]:  # IPython asks for it
+        return [f"{type(self).__name__}: {self}"]
 
 
 def hand_in(name: str, answer: Any, tier: Tier | str | None = None) -> None:
@@ -27,10 +37,12 @@ def hand_in(name: str, answer: Any, tier: Tier | str | None = None) -> None:
         Path(folder, name).write_bytes(pickled)
         print(f"{name}: handed in")
         return
-    referee = _referee(name.split(".")[0], tier.name if isinstance(tier, Tier) else tier)
-    verdict = referee.judge({name: pickled}, only=name)[0]
+    with waiting(f"judging {name}"):
+        referee = _referee(name.split(".")[0], tier.name if isinstance(tier, Tier) else tier)
+        verdict = referee.judge({name: pickled}, only=name)[0]
     print(verdict.text())
-    assert verdict.passed or verdict.inconclusive, f"{name}: {verdict.cause}"
+    if not (verdict.passed or verdict.inconclusive):
+        raise CheckFailed(f"{name}: {verdict.cause}")
 
 
 @cache
@@ -54,9 +66,15 @@ def _runnable(name: str, answer: Any) -> Any:
 
 def _pickle(name: str, answer: Any) -> bytes:
     try:
-        return dumps(answer)
+        pickled = dumps(answer)
     except Exception as error:
         raise TypeError(
             f"{name}: your answer can't travel to the ranks ({error}); keep open files, locks, process groups "
             "and running threads out of it and out of the globals that it uses"
         ) from error
+    if len(pickled) > MOST_BYTES:
+        raise TypeError(
+            f"{name}: your answer takes {len(pickled) >> 20} MiB with the globals that it uses, and may take "
+            f"{MOST_BYTES >> 20}: keep models and data out of them"
+        )
+    return pickled

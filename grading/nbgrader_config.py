@@ -39,6 +39,7 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
+c.Execute.timeout = 600  # of a cell, for Validate in a student's JupyterLab: a race takes longer than nbgrader's 30 s
 c.RefereeExecutor.shelf = str(course / "grading" / "judged")
 
 c.HTMLExporter.sanitize_html = True  # of feedback, and of formgrader's pages

@@ -12,7 +12,8 @@ from grading.harmless import without_programs
 from grading.sandbox import Box
 from grading.sandbox.wall import BoxedProgram, WallError
 
-_MARGIN_S = 30.0  # for starting, and for reading what is left when time is up
+_START_S = 120.0  # a box; on a busy machine
+_MARGIN_S = 30.0  # for reading what is left when time is up
 
 
 @dataclass
@@ -35,9 +36,13 @@ class NotebookRunner:
         return BoxedProgram("grading.notebook_host", box=self.box)
 
     def run(self, nb: NotebookNode, folder: str | None, **order) -> NotebookRun:
-        """`folder`: files to find beside the notebook. `order`: parameters, cell_timeout_s and timeout_s."""
+        """`folder`: files to find beside the notebook. `order`: parameters, cell_timeout_s and timeout_s.
+
+        Raises RuntimeError if there is no box to run it in, which is no fault of the notebook.
+        """
         program, self._spare = self._spare, self._start()
         try:
+            _wait_until_ready(program)
             files = None if folder is None else str(shutil.copytree(folder, program.shared / "files", symlinks=True))
             program.send({"notebook": nb, "files": files, **order}, order["timeout_s"] + _MARGIN_S)
             return _read(program.receive(), len(nb.cells))
@@ -48,6 +53,13 @@ class NotebookRunner:
 
     def close(self) -> None:
         self._spare.close()
+
+
+def _wait_until_ready(program: BoxedProgram) -> None:
+    try:
+        program.wait_until_ready(_START_S)
+    except WallError as error:
+        raise RuntimeError(f"a box did not start, and nothing of the notebook was run: {error}") from None
 
 
 def _read(reply: dict, n_cells: int) -> NotebookRun:

@@ -1,9 +1,9 @@
 """The process that runs a submission's notebook, in a box with papermill and the kernel: hostile as the ranks are.
 
-Reads one order, a JSON line, on standard input: {"notebook": {...}, "parameters": {...}, "files": a folder or null,
-"cell_timeout_s": T, "timeout_s": T}. Writes one, of what there is when time is up: {"answers": {check name: base64},
-"cells": [{"outputs": [...], "execution_count": n}], "problem": why there are none}. It opens no answer and decides
-nothing.
+Each message is a line of JSON. It writes {"ready": true} as soon as it stands ready, and reads one order: {"notebook":
+{...}, "parameters": {...}, "files": a folder or null, "cell_timeout_s": T, "timeout_s": T}. It writes one more, of what
+there is when time is up: {"answers": {check name: base64}, "cells": [{"outputs": [...], "execution_count": n}],
+"problem": why there are none}. It opens no answer and decides nothing.
 """
 
 import base64
@@ -12,9 +12,12 @@ import multiprocessing
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+sys.modules["rfc3987_syntax"] = None  # a grammar of addresses that nbformat's jsonschema would build: most of the start
 
 import nbformat
 import papermill
@@ -35,9 +38,9 @@ _ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
 
 def main() -> None:
     orders, replies = private_pipes()
+    print(json.dumps({"ready": True}), file=replies, flush=True)
     reply = _run(json.loads(orders.readline()))
-    replies.write(json.dumps(reply) + "\n")
-    replies.flush()
+    print(json.dumps(reply), file=replies, flush=True)
 
 
 def _run(order: dict) -> dict:

@@ -28,6 +28,7 @@ from grading.timing import Timing, settled
 
 FALSE_PASS = 0.05  # of a submission exactly at the bar; it falls fast above
 WARM_UP_LAPS = 2
+PROVEN = 3  # of the laps that count
 FEWEST_PAIRS, LONGEST_RACE_S = 16, 60.0  # a race goes on for as many pairs, and as long, as long as it is not clear
 SHORTEST_DEADLINE_S, DEADLINE_RATIO = 15.0, 20.0  # of a lap, over the reference's; the first has the whole race's
 LAPS_TIMEOUT_S = 400.0
@@ -50,9 +51,10 @@ def race(
 ) -> Timing | None:
     """Time of the submission over time of the reference, a lap each in turn; None if a lap's work was not done.
 
-    `drill(implementation, address, **arguments)` calls `serve_laps`. Two laps are proven, the last of the warm-up and
-    one that nobody knew beforehand. Laps follow until it is clear which is the first of the `bars` that it is within:
-    all points for the first, a part for the next. `one_of`: as many races decide this check together.
+    `drill(implementation, address, **arguments)` calls `serve_laps`. Proven are the last lap of the warm-up and some
+    that counted, which are drawn when all are over. Laps follow until it is clear which is the first of the `bars`
+    that it is within: all points for the first, a part for the next. `one_of`: as many races decide this check
+    together.
     """
     with ExitStack() as stack:
         laps = _Laps(
@@ -67,7 +69,8 @@ def race(
         end = time.monotonic() + LONGEST_RACE_S
         while not settled(laps.timing(), bars) and (laps.pairs < FEWEST_PAIRS or time.monotonic() < end):
             laps.run(1)
-        return laps.timing() if laps.proven(secrets.randbelow(len(laps.seeds)), proof) else None
+        drawn = [WARM_UP_LAPS + secrets.randbelow(laps.pairs) for _ in range(PROVEN)]
+        return laps.timing() if all(laps.proven(lap, proof) for lap in drawn) else None
 
 
 class _Laps:
@@ -110,8 +113,9 @@ class _Laps:
     def timing(self) -> Timing | None:
         if self.pairs <= 0:
             return None
-        mine_s, reference_s = (median(self.seconds[watch][WARM_UP_LAPS:]) for watch in (self.mine, self.reference))
-        return Timing(median(self.ratios), self.low, self.high, mine_s, reference_s, self.pairs)
+        laps = tuple(tuple(self.seconds[watch][WARM_UP_LAPS:]) for watch in (self.mine, self.reference))
+        mine_s, reference_s = map(median, laps)
+        return Timing(median(self.ratios), self.low, self.high, mine_s, reference_s, self.pairs, laps)
 
     def proven(self, lap: int, proof: Proof) -> bool:
         return proof(self.seeds[lap], self.replies[lap])

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
-from grading.crew import Crew
+from grading.crew import Crew, Watched
 from grading.verdict import Verdict
 from shardlab.tier import Tier
 
@@ -26,14 +27,21 @@ class Session:
     pace: Callable[["Session"], None]  # the lab's: has the reference run a drill of usual length
     false_fail: float  # the chance that its races call a fast enough step too slow
     seed: int = field(default_factory=lambda: secrets.randbelow(10_000))
-    _replies: dict[tuple, list] = field(default_factory=dict)
+    _replies: dict[tuple, Any] = field(default_factory=dict)
 
     def order(self, check: str, drill: str, **arguments) -> list:
         """What each rank of the submission replies to a drill; checks that ask the same of one answer share it."""
-        return self._ask(self.crew, self.answers[check], drill, self.deadline_s, arguments)
+        return self._ask(self.crew.order, self.answers[check], drill, self.deadline_s, arguments)
 
     def order_reference(self, drill: str, **arguments) -> list:
-        return self._ask(self.reference, None, drill, REFERENCE_TIMEOUT_S, arguments)
+        return self._ask(self.reference.order, None, drill, REFERENCE_TIMEOUT_S, arguments)
+
+    def watch(self, check: str, drill: str, look: int = 0, **arguments) -> Watched:
+        """`order`, and what the system saw meanwhile; another look is another run of the same."""
+        return self._ask(self.crew.watch, self.answers[check], drill, self.deadline_s, arguments, look)
+
+    def watch_reference(self, drill: str, look: int = 0, **arguments) -> Watched:
+        return self._ask(self.reference.watch, None, drill, REFERENCE_TIMEOUT_S, arguments, look)
 
     @property
     def setting(self) -> dict:
@@ -48,10 +56,12 @@ class Session:
         due_s = math.ceil(DEADLINE_RATIO * (time.monotonic() - start))
         return min(LONGEST_DEADLINE_S, max(SHORTEST_DEADLINE_S, due_s))
 
-    def _ask(self, crew: Crew, answer: bytes | None, drill: str, timeout_s: float, arguments: dict) -> list:
-        key = (answer, drill, json.dumps(arguments))
+    def _ask(
+        self, how: Callable, answer: bytes | None, drill: str, timeout_s: float, arguments: dict, look: int = 0
+    ) -> Any:
+        key = (how.__name__, answer, drill, json.dumps(arguments), look)
         if key not in self._replies:
-            self._replies[key] = crew.order(drill, answer, timeout_s=timeout_s, **self.setting | arguments)
+            self._replies[key] = how(drill, answer, timeout_s=timeout_s, **self.setting | arguments)
         return self._replies[key]
 
 

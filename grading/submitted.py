@@ -16,6 +16,8 @@ class SubmissionError(ValueError):
 
 def inspect(folder: Path) -> None:
     """SubmissionError unless it holds plain files alone, not too many, not too large, under names that can be shown."""
+    if folder.is_symlink():
+        raise SubmissionError(f"{ascii(folder.name)} is a link: ask for the folder itself")
     n_files = n_bytes = 0
     for at, folders, files in os.walk(folder):  # links are not followed
         for name in (*folders, *files):

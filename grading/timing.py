@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
+from grading.pictures import of_laps
 from grading.verdict import Verdict
 
 
@@ -16,6 +17,7 @@ class Timing:
     mine_s: float  # median of a lap
     reference_s: float
     pairs: int
+    laps_s: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # of the submission, of the reference
 
     def within(self, bar: float) -> bool | None:
         """None: the machine is too noisy to tell."""
@@ -46,9 +48,9 @@ def race_verdict(
     within = timing.within(bar)
     if within is None:
         return too_noisy(check, points, figures)
-    return Verdict(
-        check, points if within else 0, points, fast if within else slow.format(ratio=timing.ratio), "", figures
-    )
+    cause = fast if within else slow.format(ratio=timing.ratio)
+    picture = of_laps(dict(zip(("yours", beside), timing.laps_s, strict=True)))
+    return Verdict(check, points if within else 0, points, cause, "", figures, picture=picture)
 
 
 def too_noisy(check: str, points: float, figures: dict) -> Verdict:

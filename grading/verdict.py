@@ -15,6 +15,7 @@ class Verdict:
     detail: str = ""  # a traceback or a hang report
     figures: dict[str, tuple[str, str]] = field(default_factory=dict)
     inconclusive: bool = False  # the machine was too noisy to tell: to be judged again, never a fail
+    picture: str = ""  # the submission beside the reference: base64 of a PNG
 
     @property
     def passed(self) -> bool:
@@ -43,14 +44,19 @@ class Verdict:
     def html(self) -> str:
         """The same for a notebook's output or the feedback page; readable in light and dark themes."""
         colour = {"PASSED": "#1a7f37", "PARTIAL": "#9a6700", "FAILED": "#cf222e", "INCONCLUSIVE": "#57606a"}[self.word]
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{escape(got)}</td><td>{escape(allowed)}</td></tr>"
-            for name, (got, allowed) in self.figures.items()
-        )
-        table = f"<table><tr><th></th><th>yours</th><th>allowed</th></tr>{rows}</table>" if rows else ""
+        rows = [_row("th", "", "yours", "allowed"), *(_row("td", name, *pair) for name, pair in self.figures.items())]
+        table = f"<table>{''.join(rows)}</table>" if self.figures else ""
+        source = f"data:image/png;base64,{self.picture}"
+        picture = f'<br><img src="{source}" alt="yours beside the reference" width="740">' if self.picture else ""
         detail = f"<details><summary>Details</summary><pre>{escape(self.detail)}</pre></details>" if self.detail else ""
         return (
             f'<div style="border-left: 4px solid {colour}; padding-left: 0.8em">'
             f'<b style="color: {colour}">{self.word}</b> {escape(self.check)}: '
-            f"{self.points:g} of {self.max_points:g} points<br>{escape(self.cause)}{table}{detail}</div>"
+            f"{self.points:g} of {self.max_points:g} points<br>{escape(self.cause)}{table}{picture}{detail}</div>"
         )
+
+
+def _row(tag: str, *cells: str) -> str:
+    """With its own spaces: nbgrader's feedback page takes them from tables."""
+    made = (f'<{tag} style="padding: 0.1em 1em 0.1em 0; text-align: left">{escape(cell)}</{tag}>' for cell in cells)
+    return f"<tr>{''.join(made)}</tr>"

@@ -19,6 +19,7 @@ from traitlets.config import Config
 from grading.classroom import Classroom
 from grading.executor import RefereeExecutor, close_referees
 from grading.queue import Queue, held
+from grading.sandbox import Bubblewrap
 from grading.sandbox.scratch import Scratch
 
 _POLL_S = 0.5
@@ -46,7 +47,7 @@ class Jobs:
         given = {f"{cluster}_{name}": value for name, value in options.items()}
         executor.update_parameters(name=f"grade-{lab}", timeout_min=_LONGEST_JOB_MIN, **given)
         at_a_time, lifeline = (n, classroom.lock) if self._here else (1, None)
-        arguments = (classroom.root, classroom.settings, lab, at_a_time, lifeline)
+        arguments = (classroom.root, classroom.settings, lab, at_a_time, lifeline, not Bubblewrap.obstacle())
         with executor.batch():
             self._jobs = [executor.submit(work, *arguments) for _ in range(n)]
 
@@ -75,8 +76,15 @@ def workers(
         jobs.close()
 
 
-def work(root: Path, settings: Config | None, lab: str, at_a_time: int, lifeline: Path | None) -> None:
-    """A job: judge whatever nobody else does, until nothing waits. With a `lifeline`, end when nobody holds it."""
+def work(
+    root: Path, settings: Config | None, lab: str, at_a_time: int, lifeline: Path | None, boxed: bool = False
+) -> None:
+    """A job: judge whatever nobody else does, until nothing waits. With a `lifeline`, end when nobody holds it.
+
+    RuntimeError on a machine that can't box a submission, if whoever gives out the jobs can: `boxed`.
+    """
+    if boxed and (obstacle := Bubblewrap.obstacle()):
+        raise RuntimeError(f"submissions can't be boxed on {os.uname().nodename}: {obstacle}")
     if lifeline:
         threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     settings = copy.deepcopy(settings or Config())

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import nbformat
 
-from grading.samples import read_lab
+from grading.samples import read_lab, samples
 
 LAB, CELL, CHECK = "lab2_ddp", "plan_buckets", "lab2.plan"
+WRAPPER = "token_ddp"  # the cell with TokenDDP
 
 
 def worthless(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
@@ -26,6 +27,7 @@ class Attack:
     in_notebook: Callable | None = None
     answer: Callable = worthless
     spoil: Callable[[Path], None] = lambda folder: None
+    wants: tuple[str, ...] = ()  # checks that it is after; (): any
 
     def notebook(self) -> nbformat.NotebookNode:
         nb = read_lab("labs", LAB)
@@ -42,6 +44,24 @@ class Attack:
         self.spoil(folder)
 
 
+@dataclass(frozen=True)
+class Deceit(Attack):
+    """The sample `of`, which deserves other points than those that it `wants`, and what it does on each rank first."""
+
+    of: str = "right"
+
+    def notebook(self) -> nbformat.NotebookNode:
+        nb = next(s for s in samples(LAB) if s.name == self.of).notebook()
+        cell = next(cell for cell in nb.cells if cell.metadata.nbgrader.grade_id == WRAPPER)
+        cell.source += f"\n\n{_source(self.answer)}\n\n"
+        cell.source += f"""class TokenDDP(TokenDDP):
+    def __init__(self, module, bucket_cap_mb):
+        {self.answer.__name__}()
+        super().__init__(module, bucket_cap_mb)
+"""
+        return nb
+
+
 def of_notebook(*functions: Callable) -> list[Attack]:
     return [Attack(f.__name__, in_notebook=f) for f in functions]
 
@@ -52,6 +72,10 @@ def of_answer(*functions: Callable) -> list[Attack]:
 
 def of_folder(*functions: Callable[[Path], None]) -> list[Attack]:
     return [Attack(f.__name__, spoil=f) for f in functions]
+
+
+def of_rank(of: str, wants: str, *functions: Callable) -> list[Attack]:
+    return [Deceit(f.__name__, answer=f, of=of, wants=(wants,)) for f in functions]
 
 
 def _source(function: Callable) -> str:

@@ -1,6 +1,6 @@
 """Lie to whoever measures, counts, compares or shows something."""
 
-from grading.attacks.attack import Attack, of_answer, of_notebook
+from grading.attacks.attack import Attack, of_answer, of_notebook, of_rank
 
 
 def replaces_check():
@@ -136,6 +136,62 @@ def leaves_the_rank_with_success(sizes_bytes, ready_s, world_size, latency_s, ba
     os._exit(0)
 
 
+def forges_the_account_of_memory():
+    """Of a wrapper that keeps a second copy of the gradients: what it would hold without."""
+    from shardlab.measure.memory import MemoryTracker
+
+    def without_a_copy(tracker):
+        n_bytes = sum(p.nbytes for p in tracker.module.parameters())
+        return {"parameters": n_bytes, "gradients": n_bytes}
+
+    MemoryTracker.resident = property(without_a_copy)
+
+
+def forges_the_account_of_messages():
+    """Of a wrapper that sends in every micro-batch: those of the last one."""
+    from contextlib import contextmanager
+
+    import grading.checks.lab2_ddp.drills as drills
+
+    honest = drills.record_traffic
+
+    @contextmanager
+    def of_the_last():
+        with honest() as traffic:
+            yield traffic
+        gradients = [c for c in traffic.collectives if c.input_bytes > 64]
+        traffic.collectives[:] = gradients[-len(gradients) // 3 :]
+
+    drills.record_traffic = of_the_last
+
+
+def keeps_a_copy_in_shared_memory():
+    import mmap
+
+    copy = mmap.mmap(-1, 16 << 20)
+    copy[:] = b"1" * len(copy)
+    globals()["copy"] = copy
+
+
+def keeps_a_copy_in_a_file():
+    """In memory that no process has mapped."""
+    import os
+
+    with open(f"/dev/shm/{os.getpid()}", "wb") as copy:
+        copy.write(b"1" * (16 << 20))
+
+
+def keeps_a_copy_in_another_process():
+    import os
+    import time
+
+    if os.fork() == 0:
+        os.setsid()
+        copy = b"1" * (16 << 20)
+        time.sleep(60)
+        os._exit(len(copy) % 2)
+
+
 ATTACKS: list[Attack] = [
     *of_notebook(
         replaces_check,
@@ -152,5 +208,14 @@ ATTACKS: list[Attack] = [
         replaces_the_judge_on_the_rank,
         stops_the_clocks,
         leaves_the_rank_with_success,
+    ),
+    *of_rank("second_copy", "lab2.memory", forges_the_account_of_memory),
+    *of_rank("every_micro_batch", "lab2.traffic", forges_the_account_of_messages),
+    *of_rank(
+        "right",
+        "lab2.memory",
+        keeps_a_copy_in_shared_memory,
+        keeps_a_copy_in_a_file,
+        keeps_a_copy_in_another_process,
     ),
 ]

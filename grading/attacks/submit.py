@@ -7,18 +7,26 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
 import psutil
+from traitlets.config import Config
 
 from grading.attacks import escapes, floods, lies, notebooks, reads
 from grading.attacks.attack import CHECK, LAB, Attack
-from grading.classroom import Classroom
+from grading.classroom import ROOT, Classroom
+from grading.referee import HANGS
 from grading.samples import read_lab
+from grading.session import LONGEST_DEADLINE_S
+from shardlab.environ import environ
 
 ATTACKS: list[Attack] = [a for group in (reads, lies, floods, escapes, notebooks) for a in group.ATTACKS]
+CELL_S, NOTEBOOK_S = 20, 60
+LONGEST_S = NOTEBOOK_S + HANGS * LONGEST_DEADLINE_S + 60  # a notebook that never ends, whose answer hangs; and margins
 
 
 @dataclass(frozen=True)
@@ -37,11 +45,25 @@ class Outcome:
         return not self.points and not self.got and not self.changed
 
 
-def prepare(classroom: Classroom) -> None:
-    """There is another submission to read; and whatever stands ready for the whole class does so."""
-    classroom.release(LAB)
-    classroom.hand_in(LAB, "victim", read_lab("solutions", LAB))
-    assert submit(Attack("nobody"), classroom).points == 0
+@contextmanager
+def course() -> Iterator[Classroom]:
+    """With another submission to read, a secret in the environment, and temporary files of its own.
+
+    Whatever stands ready for a whole class does so.
+    """
+    before, prefix = tempfile.tempdir, "shardlab-attacks-"
+    with ExitStack() as stack:
+        root, temporary = (stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)) for _ in range(2))
+        stack.callback(setattr, tempfile, "tempdir", before)
+        tempfile.tempdir = temporary
+        stack.enter_context(environ({"GRADER_TOKEN": "secret"}))
+        shutil.copytree(ROOT / "solutions", Path(root, "solutions"))
+        settings = Config({"RefereeExecutor": {"timeout": CELL_S, "notebook_timeout": NOTEBOOK_S}})
+        classroom = stack.enter_context(closing(Classroom(Path(root), settings)))
+        classroom.release(LAB)
+        classroom.hand_in(LAB, "victim", read_lab("solutions", LAB))
+        assert submit(Attack("nobody"), classroom).points == 0
+        yield classroom
 
 
 def submit(attack: Attack, classroom: Classroom) -> Outcome:
@@ -50,7 +72,7 @@ def submit(attack: Attack, classroom: Classroom) -> Outcome:
     attack.hand_in(folder)
     files, processes = _files(classroom, attack.name), _processes()
     began = time.monotonic()
-    points, words, got = _grade(classroom, attack.name)
+    points, words, got = _grade(classroom, attack)
     seconds = time.monotonic() - began
     changed = [str(name) for name, _ in files.items() ^ _files(classroom, attack.name).items()]
     changed += (_processes() - processes).elements()
@@ -58,15 +80,18 @@ def submit(attack: Attack, classroom: Classroom) -> Outcome:
     return Outcome(attack.name, points, got, sorted(changed), round(seconds, 1), words)
 
 
-def _grade(classroom: Classroom, student: str) -> tuple[float | None, str, list[str]]:
+def _grade(classroom: Classroom, attack: Attack) -> tuple[float | None, str, list[str]]:
+    """Points of the checks that it is after, words of the first of them, and what it got."""
     try:
-        grade = classroom.autograde(LAB, student)
+        grade = classroom.autograde(LAB, attack.name)
     except RuntimeError as error:
         return None, str(error), []
-    nb = nbformat.read(classroom.autograded(LAB, student), as_version=4)
+    nb = nbformat.read(classroom.autograded(LAB, attack.name), as_version=4)
     printed = "\n".join(o.text for cell in nb.cells for o in cell.get("outputs", []) if o.output_type == "stream")
-    verdict = next((v.text() for v in grade.verdicts if v.check == CHECK), "")
-    return grade.total, verdict, [line[:200] for line in printed.split("\n") if line.startswith("GOT")]
+    wanted = [v for v in grade.verdicts if v.check in attack.wants]
+    points = sum(v.points for v in wanted) if wanted else grade.total
+    words = next((v.text() for v in wanted or grade.verdicts if v.check in (*attack.wants, CHECK)), "")
+    return points, words, [line[:200] for line in printed.split("\n") if line.startswith("GOT")]
 
 
 def _files(classroom: Classroom, student: str) -> dict[str, str]:

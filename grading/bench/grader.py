@@ -7,7 +7,8 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from grading.bench import fairness, kills, scale
+from grading.bench import attacks, fairness, kills, mutants, scale
+from grading.classroom import ROOT
 from grading.sandbox import best_box
 from shardlab.bench import environment
 
@@ -17,6 +18,7 @@ def _simulated() -> dict:
     return {"false fail": fairness.FALSE_FAIL, "false pass": fairness.FALSE_PASS, "rows": rows}
 
 
+LABS = sorted(p.name for p in (ROOT / "solutions").glob("lab*"))
 PARTS = {
     "simulated": _simulated,
     "quiet": lambda: fairness.measured(50, 0),
@@ -24,6 +26,9 @@ PARTS = {
     "kills": lambda: kills.run(50),
     "overhead": lambda: scale.overhead(5),
     "scale": lambda: scale.many(200, at_a_time=2),
+    "attacks": attacks.run,
+    **mutants.by_lab(LABS),
+    **fairness.by_lab(LABS),
 }
 
 

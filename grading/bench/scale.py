@@ -1,7 +1,6 @@
 """Submissions by the hundred: seconds each, what memory it takes, and the same class by stock nbgrader."""
 
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -14,14 +13,14 @@ import papermill
 from traitlets.config import Config
 
 from grading import ANSWERS
+from grading.attacks.attack import LAB
 from grading.backlog import grade_all
-from grading.bench.kills import LAB, of_one_cell
-from grading.classroom import ROOT, Classroom
+from grading.bench.small_class import POINTS, small_class
+from grading.classroom import Classroom
 from grading.executor import close_referees
 from grading.notebook_host import all_cells_run
 from grading.referee import Referee
-from grading.sandbox.family import family
-from grading.sandbox.guard import private_bytes
+from grading.sandbox.family import family, held_bytes
 from shardlab.environ import environ
 
 STOCK = ["Execute", "LimitOutput", "SaveAutoGrades", "AssignLatePenalties", "CheckCellMetadata"]
@@ -32,7 +31,7 @@ def many(n: int, at_a_time: int) -> dict:
     """A class of `n`; and once more with nothing changed."""
     with (
         tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder,
-        closing(_course(Path(folder), n)) as classroom,
+        closing(small_class(Path(folder), n)) as classroom,
     ):
         began, memory = time.monotonic(), Memory()
         with memory:
@@ -43,7 +42,7 @@ def many(n: int, at_a_time: int) -> dict:
             "submissions": n,
             "at a time": at_a_time,
             "graded": sum(g.grade is not None for g in outcomes),
-            "points as due": sum(g.grade is not None and g.grade.total == 3 for g in outcomes),
+            "points as due": sum(g.grade is not None and g.grade.total == POINTS for g in outcomes),
             "seconds a submission": round(seconds / n, 2),
             "seconds a submission, nothing changed": round((time.monotonic() - again) / n, 3),
             "judged again": sum(bool(g.why) for g in unchanged),
@@ -55,7 +54,7 @@ def overhead(n: int) -> dict:
     """What grading adds to running a notebook and judging its answers; ours and stock nbgrader, in turn."""
     rows: list[dict] = []
     with tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder:
-        ours, stock = _course(Path(folder, "ours"), n), _course(Path(folder, "stock"), n, _stock())
+        ours, stock = small_class(Path(folder, "ours"), n), small_class(Path(folder, "stock"), n, _stock())
         with closing(ours), closing(stock), Referee(LAB, "cpu") as referee:
             for student in ours.students(LAB):
                 run_s, answers = _executed(ours, student, Path(folder))
@@ -69,15 +68,6 @@ def overhead(n: int) -> dict:
     over = round(median(row["ours"] - row["run"] - row["judge"] for row in rows), 2)
     ratio = round(median(row["ours"] / row["stock"] for row in rows), 2)
     return {"submissions": n, "seconds": seconds, "overhead": over, "ours over stock": ratio}
-
-
-def _course(root: Path, n: int, settings: Config | None = None) -> Classroom:
-    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
-    classroom = Classroom(root, settings)
-    classroom.release(LAB)
-    for i in range(n):
-        classroom.hand_in(LAB, f"student{i:03}", of_one_cell(i))
-    return classroom
 
 
 def _stock() -> Config:
@@ -113,7 +103,7 @@ class Memory(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.wait(INTERVAL_S):
-            self._mib.append(sum(map(private_bytes, family(os.getpid()))) / (1 << 20))
+            self._mib.append(sum(map(held_bytes, family(os.getpid()))) / (1 << 20))
 
     def in_tenths(self) -> list[int]:
         """The most of each tenth of the time."""

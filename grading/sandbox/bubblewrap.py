@@ -25,6 +25,7 @@ _HOME = "/tmp"
 class Bubblewrap:
     name = "bubblewrap"
     ends_with_us = True  # however we end: so that it may be held still meanwhile
+    own_world = True  # a network and temporary files that nobody else uses
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

@@ -1,10 +1,12 @@
-"""A process and all that descends from it, by the kernel's own lists: no need to look at all processes there are."""
+"""A process and all that descends from it, by the kernel's own lists, and what each of them holds."""
 
 import os
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+_HELD = ("RssAnon:", "RssShmem:", "VmSwap:")  # lines of /proc/<pid>/status, in KiB
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -31,3 +33,26 @@ def _children(pid: int) -> list[int]:
             with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as listed:
                 children += map(int, listed.read().split())
     return children
+
+
+def held_bytes(process: psutil.Process) -> int:
+    """Its own memory, what it shares of no file, and what of that is swapped out."""
+    held = 0
+    with suppress(OSError):
+        for line in Path("/proc", str(process.pid), "status").read_text().splitlines():
+            if line.startswith(_HELD):
+                held += int(line.split()[1]) << 10
+    return held
+
+
+def nameless_bytes(processes: list[psutil.Process]) -> int:
+    """In files of memory that stand in no folder, each counted once (memfd_create)."""
+    found: dict[int, int] = {}
+    for process in processes:
+        with suppress(OSError):
+            for fd in os.scandir(f"/proc/{process.pid}/fd"):
+                with suppress(OSError):
+                    if os.readlink(fd.path).startswith("/memfd:"):
+                        about = os.stat(fd.path)
+                        found[about.st_ino] = about.st_blocks * 512
+    return sum(found.values())

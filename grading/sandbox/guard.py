@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import psutil
 
-from grading.sandbox.family import family
+from grading.sandbox.family import family, held_bytes, nameless_bytes
 from grading.sandbox.limits import Limits
 
 INTERVAL_S = 0.25
@@ -32,7 +32,7 @@ class Guard(threading.Thread):
         most = self._limits.processes
         if len(processes) > most:
             return f"it ran {len(processes)} processes at a time, and may run {most}"
-        used, most = sum(map(private_bytes, processes)), self._limits.memory_bytes
+        used, most = sum(map(held_bytes, processes)) + nameless_bytes(processes), self._limits.memory_bytes
         return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
 
     def stop(self) -> None:
@@ -52,13 +52,6 @@ def wait_until_dead(processes: list[psutil.Process], timeout_s: float = 5.0) -> 
     deadline = time.monotonic() + timeout_s
     while any(map(_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
-
-
-def private_bytes(process: psutil.Process) -> int:
-    with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-        memory = process.memory_info()
-        return max(0, memory.rss - memory.shared)
-    return 0
 
 
 def _gib(n_bytes: int) -> str:

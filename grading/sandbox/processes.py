@@ -9,6 +9,7 @@ class Processes:
     """`limits` None: a person's own code on their own machine, as it would run anyway."""
 
     ends_with_us = False
+    own_world = False
 
     def __init__(self, limits: Limits | None, obstacle: str = "") -> None:
         self.limits = limits

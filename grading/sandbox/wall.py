@@ -11,14 +11,18 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 import psutil
 
+import grading
+import shardlab
 from grading.sandbox import Box
 from grading.sandbox.family import family
 from grading.sandbox.guard import Guard, end_all, wait_until_dead
 from grading.sandbox.scratch import Scratch
+from grading.sandbox.witness import Witness
 
 _PATIENCE_S = 5.0
 _LONGEST_LINE = 96 << 20
@@ -90,6 +94,7 @@ class BoxedProgram:
             env=_clean_environment(self.box.home(str(home))),
             start_new_session=True,
         )
+        os.set_blocking(self._process.stdin.fileno(), False)  # who does not read must not keep us
         self._guard = Guard(self._process.pid, self.box.limits) if self.box.limits else None
         if self._guard:
             self._guard.start()
@@ -97,15 +102,23 @@ class BoxedProgram:
         self._owes_reply, self._deadline = False, 0.0
         self._frozen: set[psutil.Process] = set()
 
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """For a program that says so, with a line of its own, before it reads its first order."""
+        self._deadline = time.monotonic() + timeout_s
+        self.receive()
+
     def send(self, order: dict, timeout_s: float) -> None:
         """A program that still owes the last reply is replaced."""
         if self._owes_reply:
             self.close()
             self._start()
         self._owes_reply, self._deadline = True, time.monotonic() + timeout_s
+        line, pipe = memoryview(json.dumps(order).encode() + b"\n"), self._process.stdin.fileno()
         with suppress(BrokenPipeError):  # a dead program is noticed when its reply is read
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            self._process.stdin.flush()
+            while line:
+                if not select.select([], [pipe], [], max(0.0, self._deadline - time.monotonic()))[1]:
+                    self.fail("the processes took no order in time and were ended", timed_out=True)
+                line = line[os.write(pipe, line) :]
 
     def receive(self) -> dict:
         reply = None
@@ -123,6 +136,10 @@ class BoxedProgram:
         """Raise `error`; if the guard had a reason to end the box, that reason."""
         exceeded = self._guard.exceeded if self._guard else ""
         raise self.error(f"{exceeded}: its processes were ended" if exceeded else words, timed_out) from None
+
+    def witness(self) -> Witness:
+        """Of all that is in the box, for a `with` block around the wait for a reply."""
+        return Witness(self._process.pid, self.box.limits.scratch_bytes if self.box.own_world else None)
 
     def settle(self) -> None:
         """Give a program that was told to finish a moment to do so, whatever it replies."""
@@ -171,6 +188,11 @@ class BoxedProgram:
 
 
 def _clean_environment(home: str) -> dict[str, str]:
-    """What a student's process needs and nothing that the grader's environment may hold."""
+    """What a student's process needs and nothing that the grader's environment may hold.
+
+    It imports our packages from where we did: another copy may be installed, which the box does not show.
+    """
     kept = {k: os.environ[k] for k in _KEPT_VARIABLES if k in os.environ}
-    return kept | {"HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
+    ours = os.pathsep.join(str(Path(package.__file__).parents[1]) for package in (shardlab, grading))
+    python = {"PYTHONPATH": ours, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
+    return kept | python | {"HOME": home, "TMPDIR": home}

@@ -1,10 +1,10 @@
 """What the grader's tests share: referees, and a sample's answers."""
 
 import pytest
-from submissions import LAB, handed_in
+from submissions import LAB
 
 from grading.referee import Referee
-from grading.samples import Sample
+from grading.samples.trial import handed_in
 
 
 @pytest.fixture(scope="session")
@@ -28,10 +28,6 @@ def referee(referees):
 
 
 @pytest.fixture
-def answers(tmp_path):
+def answers():
     """Sample -> the pickled answers that its notebook hands in."""
-
-    def make(sample: Sample) -> dict[str, bytes]:
-        return handed_in(sample, tmp_path)
-
-    return make
+    return handed_in

@@ -80,8 +80,9 @@ def test_what_the_whole_class_writes_says_nothing():
     assert alike({f"s{i}": nb for i in range(20)}, read_lab("labs", LAB), least=0) == []
 
 
-def test_code_that_is_no_python_is_like_nobody():
+@pytest.mark.parametrize("source", ["def broken(:", "+".join(["'a'"] * 5000), "x = '\ud83d'", "x = 1\0"])
+def test_code_that_is_no_python_is_like_nobody(source):
     nb = one("right")
     for cell in nb.cells:
-        cell.source = "def broken(:"
+        cell.source = source
     assert alike({"ada": nb, "bob": nb}, read_lab("labs", LAB), least=0) == []

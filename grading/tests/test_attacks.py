@@ -1,29 +1,20 @@
 """Submissions that want points, or harm: none gains one, sees or changes what is not its own, or holds others up."""
 
-import shutil
-import tempfile
-from contextlib import closing
-
 import pytest
-from submissions import ROOT
-from traitlets.config import Config
 
 from grading.attacks.attack import LAB
-from grading.attacks.submit import ATTACKS, prepare, submit
-from grading.classroom import Classroom
-from grading.referee import HANGS
+from grading.attacks.submit import ATTACKS, LONGEST_S, course, submit
 from grading.sandbox import Bubblewrap
-from grading.session import LONGEST_DEADLINE_S
 
 pytestmark = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
-CELL_S, NOTEBOOK_S = 20, 60
-LONGEST_S = NOTEBOOK_S + HANGS * LONGEST_DEADLINE_S + 60  # a notebook that never ends, whose answer hangs; and margins
 QUICK = {
     "reads_the_solution",
     "asks_for_the_solution_on_the_rank",
     "writes_answers_of_its_own",
     "replies_in_the_hosts_place",
     "replies_with_a_pickle",
+    "forges_the_account_of_memory",
+    "forges_the_account_of_messages",
     "forks_without_end",
     "eats_memory",
     "leaves_a_daemon",
@@ -35,19 +26,9 @@ QUICK = {
 
 
 @pytest.fixture(scope="module")
-def classroom(tmp_path_factory):
-    root = tmp_path_factory.mktemp("course")
-    shutil.copytree(ROOT / "solutions", root / "solutions")
-    settings = Config({"RefereeExecutor": {"timeout": CELL_S, "notebook_timeout": NOTEBOOK_S}})
-    with pytest.MonkeyPatch.context() as patch, closing(Classroom(root, settings)) as classroom:
-        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
-        prepare(classroom)
+def classroom():
+    with course() as classroom:
         yield classroom
-
-
-@pytest.fixture(autouse=True)
-def secrets(monkeypatch):
-    monkeypatch.setenv("GRADER_TOKEN", "secret")
 
 
 def attacks() -> list:

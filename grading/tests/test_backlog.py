@@ -1,10 +1,12 @@
 """A class through the queue: what is unchanged stays, what was noisy comes back, and a kill costs nothing."""
 
+import json
 import shutil
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from nbgrader.api import Gradebook
 from submissions import LAB, ROOT
 from traitlets.config import Config
 
@@ -127,6 +129,17 @@ def test_a_bug_while_judging_one_stops_no_other(classroom, judge, monkeypatch):
     assert outcomes["bob"] == ("it is new", 6, "")
 
 
+def test_half_of_a_letter_in_one_notebook_stops_no_other(classroom, judge):
+    """JSON may hold it, and no file can."""
+    file = classroom.submitted(LAB, "ada") / f"{LAB}.ipynb"
+    nb = json.loads(file.read_text())
+    nb["cells"].append({"cell_type": "markdown", "id": "own", "metadata": {}, "source": "half of \ud83d"})
+    file.write_text(json.dumps(nb))
+    outcomes = grade(classroom)
+    assert outcomes["ada"][1] is None and outcomes["ada"][2]
+    assert outcomes["bob"] == ("it is new", 6, "")
+
+
 def test_who_spoilt_cells_is_told_what_to_hand_in(classroom, judge):
     nb = read_lab("solutions", LAB)
     nb.cells = [cell for cell in nb.cells if not cell.metadata.nbgrader.grade]
@@ -196,3 +209,18 @@ def test_nobody_judges_what_another_does(tmp_path):
     with queue.claim("ada") as mine, queue.claim("ada") as again:
         assert (mine is not None, again) == (True, None)
     assert queue.students() == []
+
+
+def test_a_date_that_is_set_after_the_grading_counts_when_points_are_entered_anew(classroom, judge):
+    """As grading/README.md says: nothing is judged again."""
+    assert grade(classroom)["ada"] == ("it is new", 6, "")
+    with Gradebook(classroom.db_url) as gradebook:
+        gradebook.update_or_create_assignment(LAB, duedate="2026-11-20 23:59 UTC")
+    (classroom.submitted(LAB, "ada") / "timestamp.txt").write_text("2026-11-22 16:11:00 UTC")
+    (classroom.root / "grading" / "judged" / LAB / "ada.in_gradebook").unlink()
+    settings = Config({"LateSubmissionPlugin": {"penalty_method": "zero"}})
+    with closing(Classroom(classroom.root, settings)) as strict:
+        assert grade(strict)["ada"][0] == "its points are not in the gradebook"
+    with Gradebook(classroom.db_url) as gradebook:
+        assert gradebook.find_submission(LAB, "ada").late_submission_penalty == 6
+    assert len(judge.seen) == 2

@@ -3,10 +3,11 @@
 import threading
 
 import pytest
-from submissions import pickled, run_cells
+from submissions import pickled
 
 from grading import ANSWERS, check
 from grading.samples import samples
+from grading.samples.trial import run_cells
 
 
 def test_an_unknown_check_is_told_those_there_are():
@@ -21,6 +22,13 @@ def test_an_answer_that_cannot_travel_is_told_why(tmp_path, monkeypatch):
     lock = threading.Lock()
     with pytest.raises(TypeError, match="lab2.plan: your answer can't travel to the ranks"):
         check("lab2.plan", lambda **_: lock)
+
+
+def test_an_answer_that_brings_a_model_along_is_told_so(tmp_path, monkeypatch):
+    monkeypatch.setenv(ANSWERS, str(tmp_path))
+    model = bytes(5 << 20)
+    with pytest.raises(TypeError, match=r"lab2\.plan: your answer takes 5 MiB .* may take 3: keep models"):
+        check("lab2.plan", lambda **_: model)
 
 
 @pytest.mark.parametrize("answer", [None, "plan_buckets", [1, 2], (print, 3), ()])

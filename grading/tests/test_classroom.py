@@ -97,6 +97,15 @@ def test_a_link_in_a_submission_is_not_followed(classroom):
         classroom.autograde(LAB, "emil")
 
 
+def test_a_folder_that_is_a_link_is_not_followed(classroom):
+    classroom.hand_in(LAB, "emil", sample("right"))
+    folder = classroom.submitted(LAB, "fred")
+    folder.parent.mkdir()
+    folder.symlink_to(classroom.submitted(LAB, "emil"))
+    with pytest.raises(RuntimeError, match=f"'{LAB}' is a link: ask for the folder itself"):
+        classroom.autograde(LAB, "fred")
+
+
 def test_who_never_handed_in_is_told_how(classroom):
     with pytest.raises(LookupError, match="shardlab grade"):
         classroom.grade(LAB, "nobody")

@@ -72,8 +72,16 @@ def test_an_output_that_is_a_program_is_not_kept(mime):
     assert programs(page_of(nb)) == []
 
 
+def test_a_formula_leads_nowhere():
+    """MathJax is told so, whose \\href would take any address: by nbconvert's templates, and so by nbgrader's."""
+    page = page_of(new_notebook(cells=[new_markdown_cell(r"$\href{javascript:1}{x}$")]))
+    (source,) = (t["src"] for t in page.find_all("script", src=True) if "mathjax" in t["src"])
+    assert source.endswith(",Safe")
+
+
 def test_text_tables_figures_and_verdicts_are_shown_as_they_were():
-    verdict = Verdict("lab2.plan", 1, 3, "so late", "Traceback <module>", {"late by": ("3 ms", "1 ms")})
+    figures = {"late by": ("3 ms", "1 ms")}
+    verdict = Verdict("lab2.plan", 1, 3, "so late", "Traceback <module>", figures, picture="BBBB")
     shown = new_output("display_data", {"text/html": verdict.html(), "text/plain": verdict.text()})
     source = "## A *heading*\n\n| a | b |\n|---|---|\n| 1 | `x < y` |\n\n![](data:image/png;base64,AAAA)\n\n1. one"
     page = page_of(new_notebook(cells=[new_markdown_cell(source), new_code_cell("1", outputs=[shown])]))
@@ -81,6 +89,7 @@ def test_text_tables_figures_and_verdicts_are_shown_as_they_were():
     assert page.ol.li.text.strip() == "one"
     assert page.find("img", src="data:image/png;base64,AAAA")
     assert [cell.text for cell in page.table.find_all("td")] == ["1", "x < y"]
+    assert page.find("img", src="data:image/png;base64,BBBB", alt=True)
     assert page.details.pre.text == "Traceback <module>"
     assert "3 ms" in page.find_all("table")[1].text
     assert page.find("b", style=True).text == "PARTIAL"

@@ -7,7 +7,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from grading.notebook import NotebookRunner, _read
-from grading.sandbox import best_box
+from grading.sandbox import Processes, best_box
 
 PYTHON = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
 HANDS_IN = (
@@ -106,6 +106,17 @@ def test_a_forged_reply_is_nothing_handed_in(reply):
     ran = _read(reply, n_cells=1)
     assert (ran.cells, ran.answers) == ([], {})
     assert "not readable" in ran.problem
+
+
+def test_a_box_that_does_not_start_is_no_fault_of_the_notebook():
+    class Broken(Processes):
+        def command(self, program, readable=()):
+            return ["false"]
+
+    runner = NotebookRunner(Broken(None))
+    with pytest.raises(RuntimeError, match="a box did not start, and nothing of the notebook was run"):
+        runner.run(new_notebook(), None, timeout_s=10)
+    runner.close()
 
 
 def test_no_process_stays():

@@ -4,11 +4,12 @@ import time
 
 import cloudpickle
 import pytest
-from submissions import LAB, run_cells
+from submissions import LAB
 
 from grading import ANSWERS
 from grading.referee import Referee
 from grading.samples import samples
+from grading.samples.trial import run_cells
 from grading.sandbox import Bubblewrap
 from shardlab.environ import environ
 
@@ -49,6 +50,20 @@ HANGS = """if True:
                 time.sleep(1000)
             return super().forward(*args)
     """
+IDLES = """if True:
+    import torch.distributed as dist
+
+    class DDP(TokenDDP):
+        '''Works in the laps of the warm-up, whose proof is asked for in any case, and is very fast afterwards.'''
+
+        steps = 0
+
+        def forward(self, *args):
+            self.steps += 1
+            if self.steps > 3:
+                return sum(p.sum() for p in self.parameters()) * 0
+            return super().forward(*args)
+    """
 
 
 def answer(source: str, folder) -> bytes:
@@ -65,6 +80,12 @@ def test_who_burns_the_time_of_the_reference_gains_nothing(tmp_path):
         verdict = referee.judge({CHECK: answer(BURNS, tmp_path)}, only=CHECK)[0]
     assert verdict.points == 0, verdict.text()
     assert "times as long as with torch's DDP" in verdict.cause, verdict.text()
+
+
+def test_who_works_in_the_warm_up_alone_never_passes(tmp_path):
+    with Referee(LAB, tier="cpu") as referee:
+        verdicts = [referee.judge({CHECK: answer(IDLES, tmp_path)}, only=CHECK)[0] for _ in range(3)]
+    assert [v.points for v in verdicts] == [0] * 3, verdicts[0].text()
 
 
 def test_a_lap_that_hangs_ends_the_race(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from nbgrader.api import Gradebook
@@ -159,3 +160,18 @@ def test_manual_points_and_late_penalties_are_exported(classroom):
     assert "lab2-plan: 2 of 3 points in the gradebook, entered by hand" in explained(classroom, "carl")
     rows = dict(row[::2] for row in csv.reader(io.StringIO(export(classroom, "moodle"))))
     assert (rows["carl"], rows["dora"]) == ("2", "11")
+
+
+def test_who_imports_or_copies_a_reference_is_named(classroom):
+    nb = read_lab("labs", LAB)
+    references = Path(lab_module(LAB).__file__).with_name("drills.py").read_text()
+    references += f"\nfrom grading.checks.{LAB} import drills"
+    next(c for c in nb.cells if c.metadata.nbgrader.get("solution")).source = references
+    classroom.hand_in(LAB, "eve", nb)
+    try:
+        report = class_report(classroom, LAB)
+    finally:
+        shutil.rmtree(classroom.submitted(LAB, "eve").parent)
+    assert report.borrowers == ["eve"]
+    assert "code that imports from grading.checks: eve" in report.summary()
+    assert ("eve", "grading.checks") in {(p.first, p.second) for p in report.pairs}

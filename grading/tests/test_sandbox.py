@@ -16,6 +16,7 @@ from submissions import running
 
 from grading.sandbox import Bubblewrap, Limits, Processes, best_box
 from grading.sandbox.family import family
+from grading.sandbox.guard import _alive, wait_until_dead
 from grading.sandbox.scratch import Scratch
 from grading.sandbox.wall import BoxedProgram, WallError
 
@@ -112,6 +113,8 @@ def test_a_file_has_a_largest_size(box):
 
 
 EATS = "import time; eaten = bytearray(1 << 30); time.sleep(60)"
+SHARES = "import mmap, time; m = mmap.mmap(-1, 1 << 30); [m.write(bytes(1 << 24)) for _ in range(64)]; time.sleep(60)"
+HIDES = "import os, time\nfor _ in range(64): os.write(os.memfd_create('x'), bytes(1 << 24))\ntime.sleep(60)"
 MULTIPLIES = "import os, time\nfor _ in range(6): os.fork()\ntime.sleep(60)"
 
 
@@ -130,8 +133,13 @@ class Python(BoxedProgram):
 @every_box
 @pytest.mark.parametrize(
     ("source", "words"),
-    [(EATS, "of memory, and may hold 0.391 GiB"), (MULTIPLIES, "processes at a time, and may run 20")],
-    ids=["memory", "processes"],
+    [
+        (EATS, "of memory, and may hold 0.391 GiB"),
+        (SHARES, "of memory, and may hold 0.391 GiB"),
+        (HIDES, "of memory, and may hold 0.391 GiB"),
+        (MULTIPLIES, "processes at a time, and may run 20"),
+    ],
+    ids=["memory", "shared memory", "files without a name", "processes"],
 )
 def test_what_uses_too_much_is_ended_with_the_reason(source, words, box):
     before = set(psutil.pids())
@@ -143,7 +151,17 @@ def test_what_uses_too_much_is_ended_with_the_reason(source, words, box):
     finally:
         program.close()
     left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and source in (p.info["cmdline"] or [])]
-    assert not left
+    wait_until_dead(left)
+    assert not any(map(_alive, left))
+
+
+def test_who_does_not_read_its_orders_is_not_waited_for():
+    program = Python("import time; time.sleep(60)", Processes(None))
+    try:
+        with pytest.raises(WallError, match="took no order in time"):
+            program.send({"answer": "1" * (1 << 20)}, timeout_s=1)
+    finally:
+        program.close()
 
 
 @bubblewrap

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from grading.checks.lab1_memory.programs import Setup
 
-PARAMETERS_OF_A_BLOCK = 9  # tensors; three more in the root
-
 
 @dataclass(frozen=True)
 class Weights:

@@ -1,9 +1,10 @@
-"""What one step sends, when, and what it holds: three judgements of the same account, taken on the ranks; and one of a
-step in which rank 0 is late."""
+"""What one step sends, and when: two judgements of the same account, taken on the ranks; what the system counted on
+their network meanwhile; and a step in which rank 0 is late."""
 
 from functools import cache
 
 from grading.checks.lab2_ddp import drills
+from grading.crew import Watched
 from grading.session import Session
 from grading.verdict import Verdict
 from shardlab.parallel.ddp import MIB, assign_buckets
@@ -12,12 +13,12 @@ SPARE_COLLECTIVES = 3  # beyond one a bucket: the token count, and buckets that 
 MISSING_COLLECTIVES = 2  # below one a bucket; with fewer still, nobody looked at bucket_cap_mb
 COUNT_BYTES = 64  # a collective this small carries a count, not gradients
 HIDDEN_SHARE = 0.5  # of the gradients' bytes must be on their way before backward makes its last gradient
-PEAK_SLACK = 0.4  # of the gradients' bytes, above torch DDP's peak: a second copy would be 1.0
+WIRE = 0.8, 1.15  # times what torch's DDP sends, all in all: the system's count, which knows nothing of collectives
 
 
 def judge_traffic(s: Session, check: str, points: float) -> Verdict:
     """Number, kind and bytes of what is sent, and in which micro-batch."""
-    sent = [c for c in _account(s, check)[0]["collectives"] if c["bytes"] > COUNT_BYTES]
+    sent = [c for c in _account(s, check).replies[0]["collectives"] if c["bytes"] > COUNT_BYTES]
     early = [c for c in sent if c["micro_batch"] < drills.ACCOUNT_SHAPE["count"] - 1]
     cap_mb, total = drills.cap_mb(s.seed), sum(c["bytes"] for c in sent)
     n_buckets = _bucket_count(cap_mb)
@@ -46,15 +47,26 @@ def judge_traffic(s: Session, check: str, points: float) -> Verdict:
         cause = "fewer bytes were sent than there are gradients: some parameters are never reduced."
     elif len(sent) < n_buckets - MISSING_COLLECTIVES:
         cause = f"{n_buckets} buckets are due, and {len(sent)} went out: a bucket closes at bucket_cap_mb."
+    elif (carried := _carried(s, check)) is not None and not WIRE[0] <= carried <= WIRE[1]:
+        cause = (
+            f"the collectives are right, but by the system's count the ranks sent {carried:.2f} times as much as with "
+            "torch's DDP: something goes another way, or the account of collectives was tampered with."
+        )
     else:
         cause = "each gradient goes out once, in buckets, in the last micro-batch."
         return Verdict(check, points, points, cause, "", figures)
     return Verdict(check, 0, points, cause, "", figures)
 
 
+def _carried(s: Session, check: str) -> float | None:
+    """What all ranks together sent in the drill, in times of what torch's DDP sends; None if nobody could see that."""
+    mine, reference = (w.seen.wire_bytes for w in (_account(s, check), reference_account(s)))
+    return mine / reference if mine is not None and reference else None
+
+
 def judge_overlap(s: Session, check: str, points: float) -> Verdict:
     """How much was on its way while backward still computed, and whether backward waited for it."""
-    share = min(_hidden_share(r["collectives"]) for r in _account(s, check))
+    share = min(_hidden_share(r["collectives"]) for r in _account(s, check).replies)
     figures = {"sent before the last gradient was made": (f"{share:.0%}", f"at least {HIDDEN_SHARE:.0%}")}
     if share < HIDDEN_SHARE:
         cause = (
@@ -80,34 +92,12 @@ def _waits_in_backward(s: Session, check: str) -> bool:
     return True
 
 
-def judge_memory(s: Session, check: str, points: float) -> Verdict:
-    """Peak against torch DDP's with views, on the same step; and what is left when the step is over."""
-    replies, reference = _account(s, check), reference_account(s)
-    slack = PEAK_SLACK * _gradient_bytes()
-    worst = max(replies, key=lambda r: _total(r["peak"]))
-    peak, kept = _total(worst["peak"]), max(_total(r["resident"]) for r in replies)
-    peak_bar, kept_bar = (_total(reference[k]) + slack for k in ("peak", "resident"))
-    figures = {
-        "peak": (_mib(peak), _mib(peak_bar)),
-        "held after the step": (_mib(kept), _mib(kept_bar)),
-    }
-    if peak <= peak_bar and kept <= kept_bar:
-        return Verdict(check, points, points, "no more is held than with torch's DDP and its views.", "", figures)
-    more = {name: n - reference["peak"].get(name, 0) for name, n in worst["peak"].items()}
-    excess = max(peak - peak_bar, kept - kept_bar) + slack
-    cause = (
-        f"{_mib(excess)} more than torch's DDP with gradient_as_bucket_view, most of it in {max(more, key=more.get)}: "
-        f"{excess / _gradient_bytes():.1f} times the gradients' size, so a copy of them is kept."
-    )
-    return Verdict(check, 0, points, cause, "", figures)
+def _account(s: Session, check: str) -> Watched:
+    return s.watch(check, "account", seed=s.seed, cap_mb=drills.cap_mb(s.seed))
 
 
-def _account(s: Session, check: str) -> list[dict]:
-    return s.order(check, "account", seed=s.seed, cap_mb=drills.cap_mb(s.seed))
-
-
-def reference_account(s: Session) -> dict:
-    return s.order_reference("account", seed=s.seed, cap_mb=drills.cap_mb(s.seed))[0]
+def reference_account(s: Session) -> Watched:
+    return s.watch_reference("account", seed=s.seed, cap_mb=drills.cap_mb(s.seed))
 
 
 def _hidden_share(collectives: list[dict]) -> float:
@@ -125,11 +115,3 @@ def _gradient_bytes() -> int:
 
 def _bucket_count(cap_mb: float) -> int:
     return len(assign_buckets(_parameters(), int(cap_mb * MIB), int(cap_mb * MIB)))
-
-
-def _total(categories: dict[str, int]) -> int:
-    return sum(int(v) for v in categories.values())
-
-
-def _mib(n_bytes: float) -> str:
-    return f"{n_bytes / MIB:.2f} MiB"

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from grading.candid import rest
+from grading.pictures import moments
 from grading.projections import project, project_cheaply
 from grading.race import serve_laps
 from shardlab import local_device
@@ -21,6 +23,7 @@ IGNORED = -100  # cross_entropy's own mark for a target that does not count
 # Layers of the model; micro-batches a step, samples of each, tokens of a sample.
 GRADIENT_SHAPE = dict(n_layers=2, count=3, samples=2, seq_len=32)
 ACCOUNT_SHAPE = dict(n_layers=4, count=3, samples=2, seq_len=64)
+WIDE = "3M"  # the model of the account of memory: large enough for the system to see a copy of it, too
 LAP_SHAPE = dict(n_layers=4, count=2, samples=2, seq_len=64)
 NAP_IN_STEPS, SHORTEST_NAP_S, LONGEST_NAP_S = 5, 0.5, 5.0  # how long the late rank keeps the others waiting
 
@@ -82,10 +85,12 @@ def train_step(model, batches, after_micro_batch=lambda: None) -> None:
         after_micro_batch()
 
 
-def build(seed: int, rank: int, n_layers: int, tied: bool = False, frozen: bool = False) -> Transformer:
+def build(
+    seed: int, rank: int, n_layers: int, tied: bool = False, frozen: bool = False, size: str = "1M"
+) -> Transformer:
     """A model whose weights differ from rank to rank until somebody sends rank 0's."""
     torch.manual_seed(seed * 1000 + rank)
-    model = Transformer(preset("1M", n_layers=n_layers, tied=tied))
+    model = Transformer(preset(size, n_layers=n_layers, tied=tied))
     if frozen:
         model.blocks[0].attention_norm.weight.requires_grad_(False)
     return model
@@ -107,7 +112,7 @@ def gradients(implementation, seed: int, cap_mb: float, tied: bool) -> dict[str,
 
 
 def account(implementation, seed: int, cap_mb: float) -> dict:
-    """What a third step holds and sends: bytes by category, collectives by micro-batch, and when they went out."""
+    """What a third step sends: collectives by micro-batch, and when they went out."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     module = build(seed, rank, ACCOUNT_SHAPE["n_layers"]).to(device)
     last_gradient = [0.0]
@@ -120,11 +125,9 @@ def account(implementation, seed: int, cap_mb: float) -> dict:
     module.zero_grad()
     ends: list[float] = []
     batches = list(micro_batches(seed, 2, rank, world_size, ACCOUNT_SHAPE, device))
-    with record_traffic() as traffic, MemoryTracker(module) as memory:
+    with record_traffic() as traffic:
         train_step(model, batches, after_micro_batch=lambda: ends.append(time.time()))
     return {
-        "peak": memory.peak.by_category(),
-        "resident": dict(memory.resident),
         "collectives": [
             {
                 "kind": c.kind,
@@ -136,6 +139,22 @@ def account(implementation, seed: int, cap_mb: float) -> dict:
             for c in traffic.collectives
         ],
     }
+
+
+def memory(implementation, seed: int, cap_mb: float) -> dict:
+    """What a third step holds, by category: at its peak, and when it is over."""
+    rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
+    module = build(seed, rank, ACCOUNT_SHAPE["n_layers"], size=WIDE).to(device)
+    model = implementation(module, bucket_cap_mb=cap_mb)
+    for step in range(2):
+        module.zero_grad()
+        train_step(model, micro_batches(seed, step, rank, world_size, ACCOUNT_SHAPE, device))
+    module.zero_grad()
+    batches = list(micro_batches(seed, 2, rank, world_size, ACCOUNT_SHAPE, device))  # the text is not in the account
+    with MemoryTracker(module) as tracker:
+        train_step(model, batches)
+    rest()
+    return {"peak": tracker.peak.by_category(), "resident": dict(tracker.resident), "moments": moments(tracker)}
 
 
 def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
@@ -199,4 +218,4 @@ def _counts(plan) -> list[int] | str:
         return repr(plan)
 
 
-REFERENCE = {"account": PlainDDP, "laps": PlainDDP}
+REFERENCE = {"account": PlainDDP, "memory": PlainDDP, "laps": PlainDDP}

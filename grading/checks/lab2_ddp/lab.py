@@ -1,6 +1,6 @@
 """The checks of lab 2, in the order of the notebook."""
 
-from grading.checks.lab2_ddp import account, drills, gradients, plan, throughput
+from grading.checks.lab2_ddp import account, drills, gradients, memory, plan, throughput
 from grading.session import Check
 
 DRILLS = drills.__name__
@@ -10,7 +10,7 @@ CHECKS = {
     "lab2.gradients": Check(4, gradients.judge),
     "lab2.traffic": Check(2, account.judge_traffic),
     "lab2.overlap": Check(2, account.judge_overlap),
-    "lab2.memory": Check(2, account.judge_memory),
+    "lab2.memory": Check(2, memory.judge),
     "lab2.throughput": Check(2, throughput.judge, timed=True),
     "lab2.plan": Check(3, plan.judge),
 }

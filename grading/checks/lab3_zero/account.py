@@ -6,7 +6,9 @@ from functools import cache
 
 import torch
 
+from grading.audit import hidden_bytes, in_words
 from grading.checks.lab3_zero import drills
+from grading.pictures import of_memory
 from grading.session import Session
 from grading.verdict import Verdict
 from shardlab.parallel.ddp import assign_buckets
@@ -16,22 +18,31 @@ SMALL_COLLECTIVES, SMALL_BYTES = 4, 256  # those that carry a norm or a flag
 SPARE_BYTES = 4096  # a bucket
 HIDDEN_SHARE = 0.5  # of the gradients' bytes must travel beside backward
 REDUCING = ("all_reduce", "reduce", "reduce_scatter", "all_to_all")
+SPARE_MEMORY = 3 << 20  # a rank: gloo's own copies of messages; whole gradients are twice as much
+CLAIMS = {"peak_bytes": lambda r: _total(r["peak"]), "held_bytes": lambda r: _total(r["held"])}
 PASSES = drills.ACCOUNT_MICRO_BATCHES + 1  # over all buckets: one a backward, and one for the weights
 
 
 def judge_memory(s: Session, check: str, points: float) -> Verdict:
-    """Half the points for what is held after the step, half for the peak."""
-    replies, figures, causes = _account(s, check), {}, []
+    """Half the points for what is held after the step, half for the peak; none if what gets points leaves much out."""
+    replies, seen, figures, causes = _account(s, check), s.watch(check, "memory", **_arguments(s)).replies, {}, []
+    believed = dict(CLAIMS)
     for what, name, cause in (("held", "held after a step", _held_cause), ("peak", "peak", _peak_cause)):
-        got = [_total(r[what]) for r in replies]
+        got = [max(_total(a[what]), _total(b[what])) for a, b in zip(replies, seen, strict=True)]
         allowed = [drills.budget_bytes(s.tier.name, what, fraction) for fraction in _fractions(s)]
         rank = max(range(len(got)), key=lambda rank: got[rank] - allowed[rank])
         figures[f"{name}, rank {rank}"] = (_mib(got[rank]), _mib(allowed[rank]))
         if got[rank] > allowed[rank]:
             causes.append(cause(s, replies[rank][what], rank, got[rank] - allowed[rank]))
+            del believed[f"{what}_bytes"]
     got = points * (1 - len(causes) / 2)
+    replicated = s.watch_reference("memory", **_arguments(s)).replies[rank]
+    steps = {f"yours, rank {rank}": seen[rank]["moments"], "where every rank does everything": replicated["moments"]}
+    picture = of_memory(steps, allowed[rank])
+    if got and (hidden := hidden_bytes(s, check, "memory", believed, SPARE_MEMORY, **_arguments(s))):
+        return Verdict(check, 0, points, in_words(hidden), "", figures, picture=picture)
     kept = "every rank holds the whole weights, its own share of the states, and a few buckets for a while."
-    return Verdict(check, got, points, " ".join(causes) or kept, "", figures)
+    return Verdict(check, got, points, " ".join(causes) or kept, "", figures, picture=picture)
 
 
 def _held_cause(s: Session, held: dict, rank: int, excess: float) -> str:
@@ -142,9 +153,13 @@ def _backward_end(reply: dict, c: dict) -> float:
 
 
 def _account(s: Session, check: str) -> list[dict]:
+    return s.order(check, "account", **_arguments(s))
+
+
+def _arguments(s: Session) -> dict:
     tier, shares = s.tier.name, drills.shares(s.seed, s.tier.world_size)
     cap_mb = drills.of_tier(drills.BUDGETS, tier)["bucket_cap_mb"]
-    return s.order(check, "account", seed=s.seed, tier=tier, shares=shares, cap_mb=cap_mb)
+    return dict(seed=s.seed, tier=tier, shares=shares, cap_mb=cap_mb)
 
 
 def _fractions(s: Session) -> list[float]:

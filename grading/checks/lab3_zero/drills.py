@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
+from grading.candid import rest
 from grading.checks.lab3_zero.events import watch_waits
+from grading.pictures import moments
 from grading.projections import project
 from shardlab import local_device
 from shardlab.data import batch
@@ -184,35 +186,18 @@ def report(weights: list[tuple[str, Tensor]], start: list[Tensor], seed: int) ->
 
 def account(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
     """What a third step of two micro-batches holds at its end and at its peak; what a fourth sends, and when."""
-    rank, n, device = dist.get_rank(), dist.get_world_size(), local_device()
-    shape = of_tier(SIZES, tier)
-    module = build(seed, shape).to(device)
-    kernel = [p.detach() for p in module.parameters()]
-    zero = implementation(module, shares, cap_mb, 1.0, AdamW, foreach=False)
-    micro_batches = [samples(seed, i, rank, n, shape["seq_len"], device) for i in range(ACCOUNT_MICRO_BATCHES)]
-
-    def step(after_backward=lambda: None) -> None:
-        for tokens, targets in micro_batches:
-            zero.backward(module(tokens, targets) / ACCOUNT_MICRO_BATCHES)
-            after_backward()
-        zero.step()
-
-    for _ in range(2):
-        step()
-    with MemoryTracker(module) as memory:
-        step()
+    run = Run(implementation, seed, tier, shares, cap_mb)
+    with MemoryTracker(run.module) as memory:
+        run.step()
         _arrays = label_all(memory)  # alive until the account is closed
-    peak = memory.peak
     gradients: list[float] = []
-    for p in module.parameters():
+    for p in run.module.parameters():
         p.register_hook(lambda gradient: gradients.append(time.time()))
     ends: list[float] = []
     with record_traffic() as traffic, watch_waits() as waits:
-        step(after_backward=lambda: ends.append(time.time()))
-    del kernel
-    return {
-        "peak": peak.by_category() | {"where": peak.where},
-        "held": dict(memory.resident),
+        run.step(after_backward=lambda: ends.append(time.time()))
+    n = dist.get_world_size()
+    return _held(memory) | {
         "gradients": gradients,
         "waits": list(waits),
         "ends": ends,
@@ -221,6 +206,41 @@ def account(implementation, seed: int, tier: str, shares: list[int], cap_mb: flo
             for c in traffic.collectives
         ],
     }
+
+
+def memory(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
+    """The first half of `account`, with nothing on the rank but the steps: what else is there, the system sees."""
+    run = Run(implementation, seed, tier, shares, cap_mb)
+    with MemoryTracker(run.module) as memory:
+        run.step()
+    rest()
+    return _held(memory) | {"moments": moments(memory)}
+
+
+class Run:
+    """Two steps of the tier's model are over."""
+
+    def __init__(self, implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> None:
+        rank, n, device = dist.get_rank(), dist.get_world_size(), local_device()
+        shape = of_tier(SIZES, tier)
+        self.module = build(seed, shape).to(device)
+        self.kernel = [p.detach() for p in self.module.parameters()]
+        self.zero = implementation(self.module, shares, cap_mb, 1.0, AdamW, foreach=False)
+        numbers = range(ACCOUNT_MICRO_BATCHES)
+        self.micro_batches = [samples(seed, i, rank, n, shape["seq_len"], device) for i in numbers]
+        for _ in range(2):
+            self.step()
+
+    def step(self, after_backward=lambda: None) -> None:
+        for tokens, targets in self.micro_batches:
+            self.zero.backward(self.module(tokens, targets) / ACCOUNT_MICRO_BATCHES)
+            after_backward()
+        self.zero.step()
+
+
+def _held(memory: MemoryTracker) -> dict:
+    peak = memory.peak
+    return {"peak": peak.by_category() | {"where": peak.where}, "held": dict(memory.resident)}
 
 
 def label_all(memory: MemoryTracker) -> list[Tensor]:
@@ -235,4 +255,4 @@ def label_all(memory: MemoryTracker) -> list[Tensor]:
     return arrays
 
 
-REFERENCE = {"train": Replicated}
+REFERENCE = {"train": Replicated, "memory": Replicated}

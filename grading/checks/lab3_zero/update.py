@@ -38,7 +38,7 @@ def unclipped(s: Session) -> Setting:
 
 def clipped(s: Session) -> Setting:
     """The first and third step are not clipped, the others are: max_norm lies between their norms."""
-    plan = [(1, 1.0), (2, 4.0), (1, 0.5), (2, 6.0)]
+    plan = [(1, 1.0), (2, 12.0), (1, 0.5), (2, 16.0)]
     first = simulate(setting(s, "AdamW", NO_CLIPPING, plan[:1]))[0].norm
     return setting(s, "AdamW", 1.5 * first, plan)
 

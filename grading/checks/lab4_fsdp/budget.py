@@ -2,30 +2,45 @@
 
 from functools import partial
 
+from grading.audit import hidden_bytes, in_words
 from grading.checks.lab4_fsdp import drills
+from grading.pictures import of_memory
 from grading.session import Session
 from grading.verdict import Verdict
 
 MIB = 2**20
+SPARE_MEMORY = 5 * MIB  # a rank: the model is whole until it is sharded; DDP holds more than that beyond the budget
+CLAIMS = {"peak_bytes": lambda r: sum(r["peak"].values())}
 TOLERANCE = 1e-3  # relative, of each loss: sums in another order differ by 1e-6, every mistake by more than 1e-2
 
 
 def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
     """A model `depth` times as deep as the tier's, within the tier's budget."""
-    replies = s.order(check, "train", tier=s.tier.name, seed=s.seed, depth=depth)
+    arguments = dict(tier=s.tier.name, seed=s.seed, depth=depth)
+    replies = s.watch(check, "train", **arguments).replies
     worst = max(replies, key=lambda r: sum(r["peak"].values()))
     peak, budget = sum(worst["peak"].values()), drills.BUDGETS[s.tier.name] * MIB
-    mine, right = [r["losses"] for r in replies], reference_losses(s, depth)
+    reference, got = s.watch_reference("train", **arguments).replies, 0
+    mine, right = [r["losses"] for r in replies], [r["losses"] for r in reference]
     error = loss_error(mine, right)
     figures = {
         "peak of the fullest rank": (_mib(peak), _mib(budget)),
         "losses beside DDP's, relative difference": (f"{error:.1e}", f"{TOLERANCE:g}"),
     }
     if error > TOLERANCE:
-        return Verdict(check, 0, points, why_losses_differ(mine, right, s.seed), "", figures)
-    if peak > budget:
-        return Verdict(check, 0, points, _too_much(worst), "", figures)
-    return Verdict(check, points, points, "it trains within the budget, as DDP would.", "", figures)
+        cause = why_losses_differ(mine, right, s.seed)
+    elif peak > budget:
+        cause = _too_much(worst)
+    elif hidden := hidden_bytes(s, check, "train", CLAIMS, SPARE_MEMORY, **arguments):
+        cause = in_words(hidden)
+    else:
+        cause, got = "it trains within the budget, as DDP would.", points
+    return Verdict(check, got, points, cause, "", figures, picture=_picture(replies, worst, reference, budget))
+
+
+def _picture(replies: list[dict], worst: dict, reference: list[dict], budget: float) -> str:
+    steps = {f"yours, rank {replies.index(worst)}": worst["moments"], "torch's DDP": reference[0]["moments"]}
+    return of_memory(steps, budget, f"{drills.STEPS} steps")
 
 
 judge_fits = partial(judge_at, 1)
@@ -34,8 +49,8 @@ judge_larger = partial(judge_at, 2)
 
 def reference_losses(s: Session, depth: int = 1) -> list[list[float]]:
     """Of each rank, under torch's DDP, which may take as much memory as it likes."""
-    replies = s.order_reference("train", tier=s.tier.name, seed=s.seed, depth=depth)
-    return [r["losses"] for r in replies]
+    watched = s.watch_reference("train", tier=s.tier.name, seed=s.seed, depth=depth)
+    return [r["losses"] for r in watched.replies]
 
 
 def loss_error(mine: list[list[float]], right: list[list[float]]) -> float:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from grading.checks.lab4_fsdp.crossings import Crossings
+from grading.pictures import moments
 from grading.race import serve_laps
 from shardlab import local_device
 from shardlab.data import batch
@@ -88,7 +89,12 @@ def train(implementation, tier: str, seed: int, depth: int) -> dict:
     with MemoryTracker(model, optimizer, device=local_device()) as memory:
         memory.label("other", *_every_tensor())  # whatever is kept takes room, even if no step touches it
         losses = [train_step(model, optimizer, *b) for b in data]
-    return {"losses": losses, "peak": memory.peak.by_category(), "where": memory.peak.where}
+    return {
+        "losses": losses,
+        "peak": memory.peak.by_category(),
+        "where": memory.peak.where,
+        "moments": moments(memory),
+    }
 
 
 def _every_tensor() -> list[Tensor]:

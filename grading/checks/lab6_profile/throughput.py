@@ -11,7 +11,7 @@ from grading.session import Session
 from grading.timing import Timing, settled, too_noisy
 from grading.verdict import Verdict
 
-SLOWEST, SLOWEST_FOR_HALF = 1.2, 1.55  # times the reference's step
+SLOWEST, SLOWEST_FOR_HALF = 1.2, 1.5  # times the reference's step
 PROOF_TOLERANCE = 0.02
 
 

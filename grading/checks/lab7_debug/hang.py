@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from grading.checks.lab7_debug import hang_run as run
-from grading.crew import CrewError
+from grading.crew import CrewError, ReferenceCrewError
 from grading.projections import distance, project, vector
 from grading.session import Session
 from grading.verdict import Verdict
@@ -26,6 +26,8 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     for name, setting in _settings(s).items():
         try:
             replies = s.order(check, "training", **setting)
+        except ReferenceCrewError:
+            raise
         except CrewError as error:
             problems.append(_stopped(name, setting, s.tier.world_size, error))
             continue

@@ -1,6 +1,8 @@
 """Part 3: do the same numbers come out, in bytes that do not grow, under today's budget and under tomorrow's?"""
 
+from grading.audit import hidden_bytes, in_words
 from grading.checks.lab7_debug.budgets import BUDGETS
+from grading.pictures import of_memory
 from grading.projections import distance, vector
 from grading.session import Session
 from grading.verdict import Verdict
@@ -8,11 +10,14 @@ from grading.verdict import Verdict
 LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-3, 2e-2  # AdamW makes much of a rounding where a gradient is next to nothing
 GROWTH_BYTES = 64 << 10  # over the run
 MIB = 2**20
+DRILL = "accumulation"
+SPARE_MEMORY = 2 * MIB  # a rank
+CLAIMS = {"peak_bytes": lambda r: sum(r["peak"].values())}
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Half of the points for a run that fits today's budget for as long as it likes."""
-    replies, due = s.order(check, "accumulation", seed=s.seed), s.order_reference("accumulation", seed=s.seed)
+    replies, due = (w.replies for w in (s.watch(check, DRILL, seed=s.seed), s.watch_reference(DRILL, seed=s.seed)))
     budget = {name: mib * MIB for name, mib in BUDGETS[s.tier.name if s.tier.name in BUDGETS else "cpu"].items()}
     worst = max(replies, key=lambda r: sum(r["peak"].values()))
     peak = sum(worst["peak"].values())
@@ -21,14 +26,19 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         "peak": (_mib(peak), f"{_mib(budget['tomorrow_mib'])}; {_mib(budget['today_mib'])} for half of the points"),
         "held after the last step, beyond the second": (_mib(growth), _mib(GROWTH_BYTES)),
     }
+    steps = {f"yours, rank {replies.index(worst)}": worst["moments"], "a right one": due[0]["moments"]}
+    picture = of_memory(steps, budget["tomorrow_mib"], "the run")
     cause = _other_numbers(replies, due)
     if cause:
-        return Verdict(check, 0, points, cause, "", figures)
+        return Verdict(check, 0, points, cause, "", figures, picture=picture)
     if growth > GROWTH_BYTES:
         cause = f"{_mib(growth)} more are held after the last step than after the second: any budget ends some day."
-        return Verdict(check, 0, points, cause, "", figures)
+        return Verdict(check, 0, points, cause, "", figures, picture=picture)
+    if peak <= budget["today_mib"] and (hidden := hidden_bytes(s, check, DRILL, CLAIMS, SPARE_MEMORY, seed=s.seed)):
+        return Verdict(check, 0, points, in_words(hidden), "", figures, picture=picture)
     if peak <= budget["tomorrow_mib"]:
-        return Verdict(check, points, points, "the same numbers, within tomorrow's budget, at every step.", "", figures)
+        cause = "the same numbers, within tomorrow's budget, at every step."
+        return Verdict(check, points, points, cause, "", figures, picture=picture)
     ours = due[0]["peak"]
     more = {name: n - ours.get(name, 0) for name, n in worst["peak"].items()}
     name = max(more, key=more.get)
@@ -36,7 +46,8 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         f"nothing grows, but {_mib(peak)} at the peak are too much for tomorrow's cards. Of {name} there are "
         f"{_mib(worst['peak'][name])}, {_mib(more[name])} more than need be."
     )
-    return Verdict(check, points / 2 if peak <= budget["today_mib"] else 0, points, cause, "", figures)
+    got = points / 2 if peak <= budget["today_mib"] else 0
+    return Verdict(check, got, points, cause, "", figures, picture=picture)
 
 
 def _other_numbers(replies: list[dict], due: list[dict]) -> str:

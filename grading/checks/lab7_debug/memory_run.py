@@ -9,6 +9,7 @@ from torch import Tensor
 
 from grading.checks.lab7_debug.hang_run import build, sharded
 from grading.checks.lab7_debug.replies import read
+from grading.pictures import moments
 from grading.projections import project
 from shardlab import local_device
 from shardlab.data import batch
@@ -39,6 +40,7 @@ def accumulation(implementation, seed: int) -> dict:
         "history": read(returned, "(loss, right) of each step, a list of pairs", _pairs),
         "weights": project(model.named_parameters(), seed),
         "peak": tracker.peak.by_category(),
+        "moments": moments(tracker),
         "after": after,
     }
 

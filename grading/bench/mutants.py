@@ -1,0 +1,37 @@
+"""The wrong submissions of a lab's class, and the right ones: is each stopped by the check that is meant for it?"""
+
+import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+
+from grading.referee import Referee
+from grading.samples import Sample, samples
+from grading.samples.trial import handed_in, judge, surprises
+
+
+def run(lab: str, at_a_time: int = 2) -> dict:
+    """`surprises`: by sample, verdicts that are not as they should be, in points or in cause."""
+    everybody = samples(lab)
+    begin = time.monotonic()
+    with ProcessPoolExecutor(at_a_time, mp_context=get_context("spawn")) as workers:
+        found = dict(zip([s.name for s in everybody], workers.map(_surprises, everybody), strict=True))
+    wrong = [s for s in everybody if s.points]
+    return {
+        "right ones": len(everybody) - len(wrong),
+        "of which all points": sum(not found[s.name] for s in everybody if not s.points),
+        "wrong ones": len(wrong),
+        "of which stopped as meant": sum(not found[s.name] for s in wrong),
+        "surprises": {name: words for name, words in found.items() if words},
+        "minutes": round((time.monotonic() - begin) / 60, 1),
+    }
+
+
+def _surprises(sample: Sample) -> list[str]:
+    with Referee(sample.lab, "cpu") as referee:
+        return surprises(sample, judge(sample, handed_in(sample), referee))
+
+
+def by_lab(labs: list[str]) -> dict[str, partial]:
+    """A part of the record for each lab, since some take half an hour."""
+    return {f"mutants of {lab}": partial(run, lab) for lab in labs}

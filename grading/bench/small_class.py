@@ -1,0 +1,36 @@
+"""A class of any size whose submissions are quick to judge: they solve the one part that trains nothing, or do not."""
+
+import inspect
+import shutil
+from pathlib import Path
+
+from nbformat import NotebookNode
+from traitlets.config import Config
+
+from grading.attacks.attack import CELL, LAB, worthless
+from grading.classroom import ROOT, Classroom
+from grading.samples import read_lab
+
+POINTS = 3  # for that part
+
+
+def small_class(root: Path, n: int, settings: Config | None = None, wrong_every: int | None = None) -> Classroom:
+    """A new course in `root`, with everything handed in. Close it."""
+    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
+    classroom = Classroom(root, settings)
+    classroom.release(LAB)
+    for i in range(n):
+        classroom.hand_in(LAB, f"student{i:03}", submission(i, right=not wrong_every or i % wrong_every > 0))
+    return classroom
+
+
+def submission(number: int, right: bool) -> NotebookNode:
+    """No two are the same."""
+    released, solved = read_lab("labs", LAB), read_lab("solutions", LAB)
+    sources = {c.metadata.nbgrader.grade_id: c.source for c in solved.cells}
+    for cell in released.cells:
+        if cell.metadata.nbgrader.grade_id == CELL:
+            cell.source = sources[CELL] + f"\n# by student {number}\n"
+            if not right:
+                cell.source += f"\n{inspect.getsource(worthless)}\n{CELL} = {worthless.__name__}\n"
+    return released

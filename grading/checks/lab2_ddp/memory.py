@@ -1,0 +1,56 @@
+"""What a step holds, beside torch's DDP with views: by the account taken on the ranks, and as the system saw it."""
+
+from functools import cache
+
+from grading.audit import hidden_bytes, in_words
+from grading.checks.lab2_ddp import drills
+from grading.pictures import of_memory
+from grading.session import Session
+from grading.verdict import Verdict
+from shardlab.parallel.ddp import MIB
+
+SLACK = 0.4  # of the gradients' bytes, above torch DDP's: a second copy would be 1.0
+HIDDEN = 0.6  # of the same, that the system saw and no account explains
+CLAIMS = {"peak_bytes": lambda r: _total(r["peak"]), "held_bytes": lambda r: _total(r["resident"])}
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    """Its peak, and what is left when it is over."""
+    arguments = dict(seed=s.seed, cap_mb=drills.cap_mb(s.seed))
+    replies, ours = s.watch(check, "memory", **arguments).replies, s.watch_reference("memory", **arguments).replies[0]
+    slack, worst = SLACK * _gradient_bytes(), max(replies, key=lambda r: _total(r["peak"]))
+    peak, kept = _total(worst["peak"]), max(_total(r["resident"]) for r in replies)
+    peak_bar, kept_bar = (_total(ours[k]) + slack for k in ("peak", "resident"))
+    figures = {
+        "peak": (_mib(peak), _mib(peak_bar)),
+        "held after the step": (_mib(kept), _mib(kept_bar)),
+    }
+    steps = {f"yours, rank {replies.index(worst)}": worst["moments"], "torch's DDP, with views": ours["moments"]}
+    picture = of_memory(steps, peak_bar)
+    if peak > peak_bar or kept > kept_bar:
+        more = {name: n - ours["peak"].get(name, 0) for name, n in worst["peak"].items()}
+        excess = max(peak - peak_bar, kept - kept_bar) + slack
+        cause = (
+            f"{_mib(excess)} more than torch's DDP with gradient_as_bucket_view, most of it in "
+            f"{max(more, key=more.get)}: {excess / _gradient_bytes():.1f} times the gradients' size, so a copy of them "
+            "is kept."
+        )
+    elif hidden := hidden_bytes(s, check, "memory", CLAIMS, HIDDEN * _gradient_bytes(), **arguments):
+        cause = in_words(hidden)
+    else:
+        cause = "no more is held than with torch's DDP and its views."
+        return Verdict(check, points, points, cause, "", figures, picture=picture)
+    return Verdict(check, 0, points, cause, "", figures, picture=picture)
+
+
+@cache
+def _gradient_bytes() -> int:
+    return sum(p.nbytes for p in drills.build(0, 0, drills.ACCOUNT_SHAPE["n_layers"], size=drills.WIDE).parameters())
+
+
+def _total(categories: dict[str, int]) -> int:
+    return sum(int(v) for v in categories.values())
+
+
+def _mib(n_bytes: float) -> str:
+    return f"{n_bytes / MIB:.2f} MiB"

@@ -1,0 +1,52 @@
+"""The grader's benchmark: what it keeps, and that it tells of what it came for. Its figures are not made here."""
+
+import json
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from grading.bench import fairness, grader
+from grading.verdict import Verdict
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    monkeypatch.setattr(grader, "PARTS", {"one": lambda: {"n": 1}, "two": lambda: {"n": 2}})
+
+
+def test_parts_that_are_not_measured_anew_are_kept(parts, tmp_path):
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps({"one": {"n": 10}, "two": {"n": 20}}))
+    record = grader.run(["two"], file)
+    assert (record["one"], record["two"]["n"]) == ({"n": 10}, 2)
+    assert {"environment", "box"} <= record["two"].keys()
+    assert {name: part["n"] for name, part in grader.run(None, file).items()} == {"one": 1, "two": 2}
+
+
+def test_an_unknown_part_is_told_before_anything_is_measured(parts, tmp_path):
+    with pytest.raises(SystemExit, match="no part three; there are one, two"):
+        grader.run(["one", "three"], tmp_path / "record.json")
+
+
+def test_every_lab_has_its_wrong_and_its_right_ones():
+    assert sum(name.startswith("mutants of lab") for name in grader.PARTS) == len(grader.LABS) == 8
+    assert sum(name.startswith("right ones of lab") for name in grader.PARTS) == 2 * 8
+
+
+def test_right_ones_that_get_fewer_points_or_none_yet_are_told(monkeypatch):
+    people = [SimpleNamespace(name=name, points={}, cause="") for name in ("right", "right_but_failed", "right_noisy")]
+    verdicts = {
+        "right": Verdict("c", 2, 2, "held"),
+        "right_but_failed": Verdict("c", 0, 2, "too slow"),
+        "right_noisy": Verdict("c", 0, 2, "noise", inconclusive=True),
+    }
+    wrong = SimpleNamespace(name="wrong", points={"c": 0}, cause="")
+    monkeypatch.setattr(fairness, "samples", lambda lab: [*people, wrong])
+    monkeypatch.setattr(fairness, "Referee", lambda *_: nullcontext())
+    monkeypatch.setattr(fairness, "handed_in", lambda sample: {})
+    monkeypatch.setattr(fairness, "judge", lambda sample, answers, referee: [verdicts[sample.name]])
+    found = fairness.right_ones("lab", times=2, busy_cores=1)
+    assert (found["gradings"], found["all points"], found["processes beside it"]) == (6, 2, 1)
+    assert len(found["surprises"]) == 4
+    assert "too slow" in found["surprises"][0][0] and "noise" in found["surprises"][1][0]
