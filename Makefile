@@ -1,9 +1,11 @@
 # Every target sets up .venv first, once; `make` alone lists them. Another Python: make setup PYTHON=python3.12
 
 PYTHON ?= python3
+TORCH ?= 2.11.0
 BIN := .venv/bin
+QUICK := not slow and not long and not samples and not alone and not browser
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow long samples attacks look lab course book tidy bench lint release grade feedback clean
+.PHONY: help setup demo test slow alone long samples attacks look hour compat lab course book tidy bench lint release grade feedback clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -14,10 +16,12 @@ demo: setup ## run one lab on 4 CPU ranks, grade a small class, print the grade 
 	$(BIN)/shardlab demo
 
 test: setup ## run the tests, but for those that take minutes
-	$(BIN)/python -m pytest -m 'not slow and not long and not samples and not alone and not browser' -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m '$(QUICK)' -n 2 --dist loadfile
 
 slow: setup ## run the tests that take minutes
 	$(BIN)/python -m pytest -m 'slow and not alone' -n 2 --dist loadfile
+
+alone: setup ## run the tests of claims about time, one by one: nothing else should run meanwhile
 	$(BIN)/python -m pytest -m 'alone and not long'
 
 samples: setup ## put every submission that a lab's judges were made for before them (some two hours)
@@ -27,15 +31,24 @@ long: setup ## run the tests that take hundreds of repetitions (half an hour; ev
 	$(BIN)/python -m pytest -m 'long and not attacks and not alone' -n 2 --dist loadfile
 	$(BIN)/python -m pytest -m 'long and alone'
 
-attacks: setup ## hand in submissions that want points or harm (some fifteen minutes; needs bubblewrap)
+attacks: setup ## hand in submissions that want points or harm (some twenty minutes; needs bubblewrap)
 	$(BIN)/python -m pytest grading/tests/test_attacks.py
 
 look: setup ## open every figure and widget in a real browser; pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser,book]'
-	$(BIN)/python -m pytest lib/tests/browser -m browser
+	$(BIN)/python -m pytest lib/tests/browser/test_book.py lib/tests/browser/test_look.py
+
+hour: setup ## a student's and an instructor's first hour in a real browser (some minutes); pictures in build/pictures
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest lib/tests/browser/test_student.py lib/tests/browser/test_instructor.py
+
+compat: ## run the tests with another PyTorch (TORCH=2.11.0 is the oldest that is supported), in an environment of its own
+	$(PYTHON) -m venv build/torch-$(TORCH)
+	build/torch-$(TORCH)/bin/python -m pip install -q 'torch==$(TORCH)' -e '.[dev]'
+	build/torch-$(TORCH)/bin/python -m pytest -m '$(QUICK)' -n 2 --dist loadfile lib/tests
 
 lab: setup ## open JupyterLab on the first lesson
-	$(BIN)/jupyter lab $(firstword $(wildcard course/00_*.ipynb) course)
+	$(BIN)/shardlab lab
 
 course: setup ## run every lesson on this machine's tier; figures in build/run/course.json
 	$(BIN)/shardlab run course/*.ipynb
@@ -50,9 +63,10 @@ tidy: setup ## put lessons into the form in which they are committed
 bench: setup ## measure: ours beside torch's
 	$(BIN)/shardlab bench all
 
-lint: setup ## check style and formatting
-	$(BIN)/ruff check
+lint: setup ## check style, formatting and types
+	$(BIN)/ruff check --no-cache
 	$(BIN)/ruff format --check
+	$(BIN)/mypy
 
 release: setup ## make the students' notebooks of LAB (LAB=..., or all)
 	$(BIN)/shardlab release $(LAB)

@@ -17,7 +17,20 @@ from PIL import Image
 
 CONTRAST = 4.5
 DIFFERENCE = 15  # of CIE 1976; 2.3 is just noticeable side by side
-UNITS = ("ms", ", s", "tokens/s", "GiB", "MiB", "KiB", "bytes", "ranks", "%", "ratio", "allocations and frees")
+UNITS = (
+    "ms",
+    ", s",
+    "tokens/s",
+    "GiB",
+    "MiB",
+    "KiB",
+    "bytes",
+    "ranks",
+    "%",
+    "ratio",
+    "allocations and frees",
+    "pair of laps",
+)
 BACKGROUNDS = {"white": (255, 255, 255), "black": (0, 0, 0)}
 VISION = {
     "normal": np.eye(3),

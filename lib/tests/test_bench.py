@@ -4,9 +4,11 @@ import json
 import socket
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from shardlab.bench import ddp, environment, launch
+from shardlab.bench import ddp, environment, first, launch
 from shardlab.model import preset
 
 
@@ -68,3 +70,13 @@ def test_launch_says_what_it_promises(capsys):
     assert seconds["warm_s"] < 0.5 * seconds["torchrun_s"]
     launch.show(found)
     assert "torchrun" in capsys.readouterr().out
+
+
+def test_the_first_cell_is_the_first_that_does_something(tmp_path):
+    def cell(source, tag, end_time):
+        return new_code_cell(source, metadata={"tags": [tag], "papermill": {"end_time": end_time}})
+
+    given = [cell("tier = None", tag, "2030-01-01T00:00:00+00:00") for tag in ("parameters", "injected-parameters")]
+    lesson = [new_markdown_cell("# 0"), *given, cell("1 + 1", "hide-input", "1970-01-01T00:01:00.500000+00:00")]
+    nbformat.write(new_notebook(cells=lesson), tmp_path / "ran.ipynb")
+    assert first._first_cell_done(tmp_path / "ran.ipynb") == 60.5

@@ -60,8 +60,8 @@ def test_a_claim_is_for_people():
 def test_every_check_is_used_and_every_public_function_is_a_check():
     """But for helpers that two modules share."""
     used = {c.check for c in ALL.values()}
-    helpers = {"states_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "evidence", "between_nodes"}
-    helpers |= {"volume", "step", "gathered", "fsdp_reduces_in"}  # `exercises` asks for these
+    helpers = {"states_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes", "evidence"}
+    helpers |= {"volume", "step", "fsdp_reduces_in"}  # `exercises` asks for these
     for file in Path(package.__file__).parent.glob("*.py"):
         if file.stem in ("__init__", "claim", "trial", "planned", "exercises"):
             continue

@@ -7,6 +7,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 from typer.testing import CliRunner
 
+from shardlab import doctor
 from shardlab.cli import app
 from shardlab.lessons import run as course
 
@@ -25,7 +26,28 @@ def test_doctor_reports_each_finding_with_a_remedy():
     findings = {f["what"]: f for f in json.loads(result.output)}
     assert {"Python", "torch", "cores", "memory", "tier", "4 CPU ranks"} <= set(findings)
     assert findings["4 CPU ranks"]["ok"], findings
-    assert result.exit_code == (not all(f["ok"] for f in findings.values()))
+    assert result.exit_code == (not all(f["ok"] or not f["needed"] for f in findings.values()))
+
+
+def test_doctor_tells_what_is_broken_from_what_only_some_need(monkeypatch):
+    """A missing box fails nobody; ranks that can't talk fail everybody, and the whole error is there to read."""
+    ranks = doctor.Finding("4 CPU ranks", "started")
+    monkeypatch.setattr(doctor, "_ranks", lambda: ranks)
+    monkeypatch.setattr(doctor.Bubblewrap, "obstacle", lambda: "bubblewrap is not installed")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    result = shell.invoke(app, ["doctor"])
+    assert result.exit_code == 0
+    assert result.output.count("--") == 2 and "!!" not in result.output
+
+    def refused(*_, **__):
+        raise RuntimeError("rank 2 of 4 could not connect\nConnectionRefusedError: port 29500")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(doctor, "launch", refused)
+    result = shell.invoke(app, ["doctor", "--json"])
+    broken = {f["what"]: f for f in json.loads(result.output)}["4 CPU ranks"]
+    assert result.exit_code == 1
+    assert broken["found"] == "rank 2 of 4 could not connect" and "ConnectionRefusedError" in broken["remedy"]
 
 
 def test_an_unknown_lab_is_told_those_there_are():

@@ -88,7 +88,6 @@ def test_every_name_is_answered_with_the_nearest(field):
         {"tensor": 8, "world_size": 8, "machine_name": "pcie-box"},  # across nodes: slow, not wrong
         {"world_size": 4},  # half a node
         {"sharding": "NONE", "world_size": 1, "lora_rank": 16, "base_4bit": True, "machine_name": "RTX-4090"},
-        {"sharding": "NONE", "world_size": 2, "context": 2},
         {"offload": "cpu", "sharding": "ZERO_2"},
         {"offload": "nvme"},
         {"tensor": 8, "seq_len": 1001, "sequence_parallel": False},

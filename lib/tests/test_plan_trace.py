@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from shardlab import LaunchError, launch
-from shardlab.measure import watch
 from shardlab.measure.strategies import Expected, units_of
 from shardlab.model import ModelConfig, Transformer, preset
 from shardlab.simulate.machines import machine
@@ -83,8 +82,6 @@ THOROUGH = [
 
 
 def measured(setups: list[Setup]) -> list[list[Part]]:
-    """On a rank, whose gloo threads shall have let go of their tensors whatever else this machine does."""
-    watch.WORKER_LETS_GO_S = 0.01
     return [step_parts(s, "cpu") for s in setups]
 
 

@@ -4,9 +4,9 @@ import io
 from pathlib import Path
 
 import cloudpickle
+import example_figures
 import legible
 import matplotlib.pyplot
-import pictures
 import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import Patch
@@ -20,7 +20,7 @@ from shardlab.show.plots import memory, style, timeline
 from shardlab.show.plots.roofline import hidden_share
 from shardlab.show.plots.style import BLUE, ORANGE, TEXT, figure, note, spread
 
-cloudpickle.register_pickle_by_value(pictures)
+cloudpickle.register_pickle_by_value(example_figures)
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "pictures"
 MiB = 2**20
 
@@ -41,10 +41,10 @@ def bars(fig, look: str) -> list[tuple[float, float]]:
 
 @pytest.fixture(scope="module")
 def drawn() -> dict:
-    return pictures.pictures()
+    return example_figures.figures()
 
 
-@pytest.mark.parametrize("name", pictures.NAMES)
+@pytest.mark.parametrize("name", example_figures.NAMES)
 def test_a_figure_of_a_real_run_can_be_read(name, drawn):
     """Its picture is in build/pictures afterwards, on both backgrounds."""
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -54,8 +54,8 @@ def test_a_figure_of_a_real_run_can_be_read(name, drawn):
 
 
 def test_every_figure_is_drawn(drawn):
-    assert tuple(drawn) == pictures.NAMES
-    assert {name for name in plots.__all__ if not any(p.startswith(name) for p in pictures.NAMES)} == set()
+    assert tuple(drawn) == example_figures.NAMES
+    assert {name for name in plots.__all__ if not any(p.startswith(name) for p in example_figures.NAMES)} == set()
 
 
 def test_colours_of_memory_are_told_apart_with_any_vision():

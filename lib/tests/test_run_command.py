@@ -15,12 +15,15 @@ from shardlab.lessons.parameters import parse
 
 @pytest.fixture
 def notebook(tmp_path, monkeypatch):
-    """A notebook that takes a tier and a number, and fails when the number is 3."""
+    """A notebook that takes a tier and a number, and fails when the number is 3, in other ways when it is 4 or 9."""
     monkeypatch.setattr(course, "ROOT", tmp_path)
     defaults = new_code_cell("tier = None\nsize = 1\nname = 'x'", metadata={"tags": ["parameters"]})
     work = new_code_cell("assert size != 3, f'three \\x1b[1mof\\x1b[0m {name!r}'\nprint(size * 2, name)")
+    raises = new_code_cell("if size == 4:\n    raise ValueError('[/tmp/x] [rank0]: lost')")
+    killed = new_code_cell("import os\nif size == 9:\n    os.kill(os.getpid(), 9)")
     kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
-    nb = new_notebook(cells=[new_markdown_cell("# Small"), defaults, work], metadata={"kernelspec": kernel})
+    cells = [new_markdown_cell("# Small"), defaults, raises, killed, work]
+    nb = new_notebook(cells=cells, metadata={"kernelspec": kernel})
     nbformat.write(nb, tmp_path / "small.ipynb")
     return tmp_path / "small.ipynb"
 
@@ -49,6 +52,14 @@ def test_a_failure_is_exit_code_1_and_a_failure_in_the_junit_file(notebook, tmp_
     assert small.get("name") == "small"
     assert "AssertionError: three" in small.find("failure").get("message")
     assert absent.find("failure").get("message") == "there is no such notebook"
+
+
+@pytest.mark.parametrize(("size", "why"), [(4, "ValueError: [/tmp/x] [rank0]: lost"), (9, "Kernel died")])
+def test_however_a_notebook_fails_the_record_is_written(notebook, tmp_path, size, why):
+    code, said = run(notebook, "--tier", "cpu", "-p", "size", str(size), "--json", tmp_path / "j")
+    [found] = json.loads((tmp_path / "j").read_text())["notebooks"]
+    assert code == 1 and why in found["problems"][0]
+    assert why.split()[-1] in said
 
 
 def test_all_ran_is_no_failure_in_the_junit_file(notebook, tmp_path):

@@ -416,7 +416,7 @@ def test_a_step_sends_what_it_should_and_waits_for_all_of_it(first):
         ("forward 1", 1),
         ("forward 2", 2),
         ("FSDP1 forward", 1),
-        ("runs ahead", 1),
+        pytest.param("runs ahead", 1, marks=pytest.mark.alone),  # by time alone: the host has 10 ms to be ahead
     ],
 )
 def test_parameters_are_on_their_way_while_earlier_blocks_compute(first, name, early):

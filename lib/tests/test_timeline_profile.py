@@ -128,6 +128,18 @@ def test_units_that_were_served(by_rank):
         assert set(served(found["fsdp1"][0][0], "all_gather")) == {""}, "a bare profile does not say"
 
 
+def gathered_by_pairs() -> list[int]:
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    whole = torch.empty(64)
+    with profile(record_shapes=True) as bare:
+        dist.all_gather_into_tensor(whole, torch.ones(32), group=pairs[dist.get_rank() // 2])
+    return [s.bytes for s in read_profile(bare).lane("link")]
+
+
+def test_a_gathers_bytes_are_those_of_its_group():
+    assert launch(gathered_by_pairs, 4, device="cpu", stream=False) == [[64 * 4]] * 4
+
+
 def test_what_gloo_copies_on_its_threads_is_no_computation(tmp_path):
     """By hand: the host computes for 30 us, gloo carries a collective for 100 and copies inside of it for 40."""
     events = [

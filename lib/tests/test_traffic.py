@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
 from shardlab import flight, launch
+from shardlab.environ import environ
 from shardlab.measure.traffic import record_traffic, wire_bytes
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
@@ -225,6 +226,9 @@ def test_nccls_own_record_is_left_as_it_is():
     scatter = partial(as_recorded, "nccl:_reduce_scatter_base", [24], [12], "reduce_scatter_single")
     for c in launch(scatter, 2, device="cpu"):
         assert (c.kind, c.input_bytes, c.output_bytes) == ("reduce_scatter", 48, 24)
+    gather = partial(as_recorded, "nccl:_all_gather_base", [12], [24], "all_gather_single")
+    for c in launch(gather, 2, device="cpu"):
+        assert (c.kind, c.input_bytes, c.output_bytes) == ("all_gather", 24, 48)
     assert as_recorded("nccl:send 0->1", [24], [24], "isend").kind == "send"
 
 
@@ -260,6 +264,17 @@ def test_a_record_that_the_ring_has_cut_short_is_refused():
     assert launch(overflow, 1, -1, device="cpu") == [""]
     [message] = launch(overflow, 1, 1, device="cpu")
     assert f"keeps {flight.BUFFER_ENTRIES} collectives" in message
+
+
+def overflow_of(ring: str, calls: int) -> str:
+    with environ({"TORCH_FR_BUFFER_SIZE": ring}):
+        return overflow(calls - flight.BUFFER_ENTRIES)
+
+
+def test_a_ring_that_somebody_has_made_smaller_is_believed():
+    assert launch(overflow_of, 1, "30", 29, device="cpu") == [""]
+    [message] = launch(overflow_of, 1, "30", 30, device="cpu")
+    assert "keeps 30 collectives" in message
 
 
 def overflow_of_lists(calls: int) -> str:

@@ -6,17 +6,17 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 PATHS = "import sys; sys.path.insert(0, {tests!r})"
 
 FIGURES = """
-import cloudpickle, pictures
+import cloudpickle, example_figures
 from IPython.display import Markdown, display
-cloudpickle.register_pickle_by_value(pictures)
-for name, figure in pictures.pictures().items():
+cloudpickle.register_pickle_by_value(example_figures)
+for name, figure in example_figures.figures().items():
     display(Markdown(f"### {name}"), figure)
 """
 
 BUCKET_SLIDER = """
 from torch.nn.parallel import DistributedDataParallel
 import torch
-from pictures import CONFIG, FORWARD_S, LINK, predicted_step_s
+from example_figures import CONFIG, FORWARD_S, LINK, predicted_step_s
 from shardlab.model import Transformer
 from shardlab.show.widgets import BucketSlider
 from shardlab.show.widgets.bucket_slider import on_ranks
@@ -42,7 +42,7 @@ WIDGETS = {"planner": PLANNER, "bucket slider": BUCKET_SLIDER, "sharding explore
 
 
 def notebook(figures: bool, tests: str) -> nbformat.NotebookNode:
-    """With `figures`, also those of tests/pictures.py. A cell's title is the text of the one above it."""
+    """With `figures`, also those of tests/example_figures.py. A cell's title is the text of the one above it."""
     cells = {"paths": PATHS.format(tests=tests)} | ({"figures": FIGURES} if figures else {}) | WIDGETS
     nb = new_notebook(metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}})
     for title, source in cells.items():

@@ -54,12 +54,13 @@ def browser() -> Iterator:
 
 
 @contextmanager
-def jupyterlab(home: Path) -> Iterator[str]:
-    """The URL, token included, of a server of the notebooks in `home / "notebooks"`."""
+def jupyterlab(home: Path, course: Path | None = None) -> Iterator[str]:
+    """The URL, token included, of a server of `home / "notebooks"`, or of `course` as users start it."""
     token = secrets.token_hex(16)
     _write_settings(home)
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.port=0"]
-    command += [f"--ServerApp.root_dir={home / 'notebooks'}", f"--IdentityProvider.token={token}"]
+    bare = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={home / 'notebooks'}"]
+    command = [Path(sys.executable).with_name("shardlab"), "lab", "--course", course] if course else bare
+    command += ["--no-browser", "--allow-root", "--ServerApp.port=0", f"--IdentityProvider.token={token}"]
     command += ["--LabApp.expose_app_in_browser=True", "--ServerApp.shutdown_no_activity_timeout=900"]
     with open(home / "server.log", "w") as log:
         server = psutil.Popen(command, env=_environment(home), stdout=log, stderr=log, start_new_session=True)

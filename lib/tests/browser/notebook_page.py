@@ -1,9 +1,12 @@
 """A notebook in JupyterLab as a reader meets it: run its cells, look at outputs, work a widget's controls."""
 
+import re
 import time
 
 READY = "() => window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+OPEN = "file => window.jupyterapp?.shell?.currentWidget?.context?.path === file"
 CELLS = "() => jupyterapp.shell.currentWidget.content.widgets.map(cell => cell.model.toJSON())"
+BEGIN = "() => { ended = false; jupyterapp.commands.execute('notebook:run-cell').then(() => { ended = true }) }"
 COMMAND = "([name, args]) => jupyterapp.commands.execute(name, args)"
 
 
@@ -14,6 +17,7 @@ class NotebookPage:
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.goto(self.url)
+        self.page.wait_for_function(OPEN, arg=file, timeout=60_000)
         self.page.wait_for_function(READY, timeout=60_000)
 
     def command(self, name: str, **args) -> None:
@@ -33,6 +37,29 @@ class NotebookPage:
         ask = "code => jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({code}).done"
         reply = self.page.evaluate(f"code => ({ask})(code).then(reply => reply.content.status)", code)
         assert reply == "ok", code
+
+    def run_cell(self, grade_id: str) -> str:
+        """What the cell puts out, errors included, as text without colours."""
+        self.begin_cell(grade_id)
+        return self.end_of_cell(grade_id)
+
+    def begin_cell(self, grade_id: str) -> None:
+        self.page.evaluate("i => { jupyterapp.shell.currentWidget.content.activeCellIndex = i }", self._index(grade_id))
+        self.page.evaluate(BEGIN)
+
+    def end_of_cell(self, grade_id: str) -> str:
+        self.page.wait_for_function("() => ended", timeout=600_000)
+        outputs = self.page.evaluate(CELLS)[self._index(grade_id)]["outputs"]
+        text = "\n".join("".join(o.get("text", "")) + "\n".join(o.get("traceback", [])) for o in outputs)
+        return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+    def write(self, grade_id: str, source: str) -> None:
+        script = "([i, text]) => jupyterapp.shell.currentWidget.content.widgets[i].model.sharedModel.setSource(text)"
+        self.page.evaluate(script, [self._index(grade_id), source])
+
+    def _index(self, grade_id: str) -> int:
+        cells = self.page.evaluate(CELLS)
+        return next(i for i, c in enumerate(cells) if c["metadata"].get("nbgrader", {}).get("grade_id") == grade_id)
 
     def code_cells(self) -> list[dict]:
         return [cell for cell in self.page.evaluate(CELLS) if cell["cell_type"] == "code"]

@@ -7,7 +7,6 @@ import shutil
 
 import nbformat
 import pytest
-from lab import browser, check_installed
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from shardlab.lessons.book import SITE, questions, typeset
@@ -45,15 +44,13 @@ def pages(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(pages):
+def page(chromium, pages):
     assert typeset(pages, pages.parent / "html")
-    check_installed()
-    with browser() as chromium:
-        page = chromium.new_page(color_scheme="light")
-        page.fetched = []
-        page.on("request", lambda request: page.fetched.append(request.url))
-        page.start = f"file://{pages.parent}/html/index.html"
-        yield page
+    page = chromium.new_page(color_scheme="light")
+    page.fetched = []
+    page.on("request", lambda request: page.fetched.append(request.url))
+    page.start = f"file://{pages.parent}/html/index.html"
+    return page
 
 
 def test_a_reader_finds_the_lesson_by_its_question(page):

@@ -13,7 +13,7 @@ import nbformat
 import numpy as np
 import pytest
 from gallery import WIDGETS, notebook
-from lab import MissingBrowser, browser, check_installed, jupyterlab
+from lab import jupyterlab
 from notebook_page import NotebookPage
 from PIL import Image
 
@@ -24,17 +24,13 @@ THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """A page on the notebook with all figures and widgets, all cells run; and the browser and the server around it."""
+def lab(chromium, tmp_path_factory):
+    """A page on the notebook with all figures and widgets, all cells run; and the server around it."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     home = tmp_path_factory.mktemp("lab")
     (home / "notebooks").mkdir()
     nbformat.write(notebook(figures=True, tests=str(TESTS)), home / "notebooks" / "gallery.ipynb")
-    try:
-        check_installed()
-    except MissingBrowser as missing:
-        pytest.exit(str(missing), returncode=1)
-    with browser() as chromium, jupyterlab(home) as url:
+    with jupyterlab(home) as url:
         page = NotebookPage(chromium, url, "gallery.ipynb")
         page.run_all(within_s=400)
         yield page

@@ -40,9 +40,11 @@ NAMES = (
     "memory_stacks_predicted",
     "memory_over_step",
     "memory_over_step_by_time",
+    "memory_beside",
     "timelines_of_ranks",
     "timelines_of_schedules",
     "overlap_roofline",
+    "laps_in_turn",
     "bucket_curve",
     "chunks_over_hops",
     "curves_beside_points",
@@ -164,13 +166,14 @@ def predicted_step_s(cap_mb: float, n: int = N) -> float:
 
 
 @cache
-def pictures() -> dict[str, LessonFigure]:
+def figures() -> dict[str, LessonFigure]:
     """By name. Takes about 15 seconds, once."""
     memory = launch(memories, N, device="cpu")
     ranks = launch(steps, N, network=LINK)
     times = launch(step_times, N, network=LINK)[0]
     weak = scaling(make_step, 1, seq_len=8, network=LINK, rounds=3, steps=3)
-    others = {
+    others = {"laps_in_turn": laps_picture(times)}
+    others |= {
         "bucket_curve": bucket_picture(times),
         "chunks_over_hops": chunks_picture(),
         "curves_beside_points": curves_picture(times),
@@ -178,10 +181,10 @@ def pictures() -> dict[str, LessonFigure]:
     }
     others |= {"pipeline_schedules": pipeline_picture()}
     last = {"predicted_beside_measured": beside_picture(times)}
-    return memory_pictures(memory) | timeline_pictures(ranks) | others | planned_pictures() | last
+    return memory_figures(memory) | timeline_figures(ranks) | others | planned_figures() | last
 
 
-def memory_pictures(ranks: list[dict]) -> dict[str, LessonFigure]:
+def memory_figures(ranks: list[dict]) -> dict[str, LessonFigure]:
     _, timeline, phases = ranks[0]["FULL_SHARD"]
     predicted = {strategy: expected(strategy) for strategy in ranks[0]}
     measured = {strategy: [rank[strategy][0] for rank in ranks] for strategy in ranks[0]}
@@ -191,10 +194,15 @@ def memory_pictures(ranks: list[dict]) -> dict[str, LessonFigure]:
         "memory_stacks_predicted": plots.memory_stacks(predicted, {}, budget=budget),
         "memory_over_step": plots.memory_over_step(timeline, phases, title="FULL_SHARD: rank 0 in one step"),
         "memory_over_step_by_time": plots.memory_over_step(timeline, phases, by_time=True),
+        "memory_beside": plots.memory_beside(
+            {name: [held for _, held in ranks[0][name][1]] for name in ("FULL_SHARD", "DDP")},
+            budget=("allowed", budget[1]),
+            title="Sharded, and not",
+        ),
     }
 
 
-def timeline_pictures(ranks: list[dict[str, Timeline]]) -> dict[str, LessonFigure]:
+def timeline_figures(ranks: list[dict[str, Timeline]]) -> dict[str, LessonFigure]:
     by_rank = {f"rank {i}": rank.pop("slow rank") for i, rank in enumerate(ranks)}
     fsdps = {name: step for name, step in ranks[0].items() if name.startswith("FSDP")}
     ratios = {name: (step.communication_s, step.compute_s, step.duration_s) for name, step in ranks[0].items()}
@@ -245,6 +253,11 @@ def bucket_picture(times: dict[float, list[float]]) -> LessonFigure:
     )
 
 
+def laps_picture(times: dict[float, list[float]]) -> LessonFigure:
+    laps = {f"buckets of {cap} MiB": times[cap] for cap in (0.25, 2)}
+    return plots.laps_in_turn(laps, title="Measured in turn")
+
+
 def curves_picture(times: dict[float, list[float]]) -> LessonFigure:
     curves = (
         {"predicted": {cap: predicted_step_s(cap) * 1e3 for cap in CAPS_MB}},
@@ -268,7 +281,7 @@ def scaling_picture(weak: Scaling) -> LessonFigure:
 # ---------------------------------------------------------------------------------------------------- what was planned
 
 
-def planned_pictures() -> dict[str, LessonFigure]:
+def planned_figures() -> dict[str, LessonFigure]:
     job = {"model": "8B", "machine": "dgx-h100", "seq_len": 8192}
     plans = {s: figures_of(setup_of(world_size=16, sharding=s, **job)) for s in ("DDP", "ZERO_1", "FULL_SHARD")}
     fsdp = plans["FULL_SHARD"]

@@ -1,0 +1,15 @@
+"""A page of a server that may just be starting."""
+
+import time
+import urllib.error
+import urllib.request
+from contextlib import suppress
+
+
+def page(address: str) -> str:
+    """A server tells its address a moment before it answers."""
+    for _ in range(100):
+        with suppress(urllib.error.URLError):
+            return urllib.request.urlopen(address, timeout=30).read().decode()
+        time.sleep(0.3)
+    raise TimeoutError(address)
