@@ -71,11 +71,14 @@ class Shelf:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """The new text or the old one, whenever the power goes."""
+    """The new text or the old one, whenever the power goes; OSError leaves nothing of the new one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(file)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def made_of(nb: NotebookNode, folder: Path, lab: str, settings: dict) -> dict[str, str]:

@@ -8,7 +8,6 @@ those of grading/leaderboard/pseudonyms.csv, "student,pseudonym" a line, where i
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from grading.checks import lab_module
 from grading.classroom import Classroom
+from grading.judged import write_whole
 
 COLUMNS = ("rank", "student", "tokens/s over the line's", "peak over memory", "leaves a node", "when")
 THE_LINE = "the reference line"
@@ -30,10 +30,12 @@ def write_leaderboard(classroom: Classroom, lab: str) -> list[Path]:
         return []
     rows = _rows(classroom, lab)
     folder = classroom.root / "grading" / "leaderboard"
-    folder.mkdir(parents=True, exist_ok=True)
     written = {folder / f"{lab}.csv": _as_csv(rows), folder / f"{lab}.md": _as_markdown(lab, rows)}
     for path, text in written.items():
-        _replace(path, text)
+        try:
+            write_whole(path, text)
+        except OSError as error:
+            raise OSError(f"the leaderboard {path} can't be written ({error.strerror}); grades stay") from error
     return [*written]
 
 
@@ -75,14 +77,3 @@ def _as_markdown(lab: str, rows: Sequence[tuple[str, ...]]) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-
-
-def _replace(path: Path, text: str) -> None:
-    """In one rename, so that a reader sees the old table or the new one."""
-    new = path.with_suffix(path.suffix + ".new")
-    try:
-        new.write_text(text, encoding="utf-8")
-        os.replace(new, path)
-    except OSError as error:
-        new.unlink(missing_ok=True)
-        raise OSError(f"the leaderboard {path} can't be written ({error.strerror}); grades are not affected") from error

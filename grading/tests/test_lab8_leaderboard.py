@@ -105,8 +105,9 @@ def test_a_file_that_cannot_be_written_stays_and_is_named(classroom, monkeypatch
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(OSError, match=rf"{LAB}.csv can't be written \(Permission denied\)"):
         write_leaderboard(classroom, LAB)
-    assert (classroom.root / "grading" / "leaderboard" / f"{LAB}.csv").read_text() == before
-    assert not list((classroom.root / "grading" / "leaderboard").glob("*.new"))
+    folder = classroom.root / "grading" / "leaderboard"
+    assert (folder / f"{LAB}.csv").read_text() == before
+    assert {path.name for path in folder.iterdir()} == {f"{LAB}.csv", f"{LAB}.md"}
 
 
 def test_a_lab_without_a_line_has_no_leaderboard(classroom):

@@ -7,7 +7,7 @@ from grading.checks.lab2_ddp import drills
 from grading.pictures import of_memory
 from grading.session import Session
 from grading.verdict import Verdict
-from shardlab.parallel.ddp import MIB
+from shardlab.measure.promises import mib
 
 SLACK = 0.4  # of the gradients' bytes, above torch DDP's: a second copy would be 1.0
 HIDDEN = 0.6  # of the same, that the system saw and no account explains
@@ -22,8 +22,8 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     peak, kept = _total(worst["peak"]), max(_total(r["resident"]) for r in replies)
     peak_bar, kept_bar = (_total(ours[k]) + slack for k in ("peak", "resident"))
     figures = {
-        "peak": (_mib(peak), _mib(peak_bar)),
-        "held after the step": (_mib(kept), _mib(kept_bar)),
+        "peak": (mib(peak), mib(peak_bar)),
+        "held after the step": (mib(kept), mib(kept_bar)),
     }
     steps = {f"yours, rank {replies.index(worst)}": worst["moments"], "torch's DDP, with views": ours["moments"]}
     picture = of_memory(steps, peak_bar)
@@ -31,7 +31,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         more = {name: n - ours["peak"].get(name, 0) for name, n in worst["peak"].items()}
         excess = max(peak - peak_bar, kept - kept_bar) + slack
         cause = (
-            f"{_mib(excess)} more than torch's DDP with gradient_as_bucket_view, most of it in "
+            f"{mib(excess)} more than torch's DDP with gradient_as_bucket_view, most of it in "
             f"{max(more, key=more.get)}: {excess / _gradient_bytes():.1f} times the gradients' size, so a copy of them "
             "is kept."
         )
@@ -50,7 +50,3 @@ def _gradient_bytes() -> int:
 
 def _total(categories: dict[str, int]) -> int:
     return sum(int(v) for v in categories.values())
-
-
-def _mib(n_bytes: float) -> str:
-    return f"{n_bytes / MIB:.2f} MiB"

@@ -11,6 +11,7 @@ from grading.checks.lab3_zero import drills
 from grading.pictures import of_memory
 from grading.session import Session
 from grading.verdict import Verdict
+from shardlab.measure.promises import mib
 from shardlab.parallel.ddp import assign_buckets
 
 SPARE_COLLECTIVES = 4  # beyond one a bucket, each time: buckets that close a parameter earlier or later
@@ -31,7 +32,7 @@ def judge_memory(s: Session, check: str, points: float) -> Verdict:
         got = [max(_total(a[what]), _total(b[what])) for a, b in zip(replies, seen, strict=True)]
         allowed = [drills.budget_bytes(s.tier.name, what, fraction) for fraction in _fractions(s)]
         rank = max(range(len(got)), key=lambda rank: got[rank] - allowed[rank])
-        figures[f"{name}, rank {rank}"] = (_mib(got[rank]), _mib(allowed[rank]))
+        figures[f"{name}, rank {rank}"] = (mib(got[rank]), mib(allowed[rank]))
         if got[rank] > allowed[rank]:
             causes.append(cause(s, replies[rank][what], rank, got[rank] - allowed[rank]))
             del believed[f"{what}_bytes"]
@@ -58,7 +59,7 @@ def _held_cause(s: Session, held: dict, rank: int, excess: float) -> str:
         "gradients": f"gradients of {more['gradients']:.2f} times the weights' bytes are still there",
     }
     otherwise = f"{more[most]:.2f} times the weights' bytes stay in buffers or copies"
-    return f"after a step rank {rank} holds {_mib(excess)} too much: {words.get(most, otherwise)}."
+    return f"after a step rank {rank} holds {mib(excess)} too much: {words.get(most, otherwise)}."
 
 
 def _peak_cause(s: Session, peak: dict, rank: int, excess: float) -> str:
@@ -73,7 +74,7 @@ def _peak_cause(s: Session, peak: dict, rank: int, excess: float) -> str:
     )
     where = {"other": "in step, or after backward", "optimizer": "in the optimizer's step"}
     return (
-        f"at its peak, {where.get(peak['where'], 'in ' + peak['where'])}, rank {rank} holds {_mib(excess)} too much. "
+        f"at its peak, {where.get(peak['where'], 'in ' + peak['where'])}, rank {rank} holds {mib(excess)} too much. "
         f"Beside the weights there are, in units of theirs: {listed}. If what is held between steps is right, {likely}."
     )
 
@@ -90,7 +91,7 @@ def judge_traffic(s: Session, check: str, points: float) -> Verdict:
     figures = {
         "collectives with gradients or weights": (f"{len(sent)}", f"{n_allowed}, for {len(buckets)} buckets"),
         f"collectives of at most {SMALL_BYTES} bytes": (f"{n_small}", f"{small_allowed}"),
-        "bytes a rank sends": (_mib(n_bytes), _mib(bytes_allowed)),
+        "bytes a rank sends": (mib(n_bytes), mib(bytes_allowed)),
     }
     if not any(c["kind"] in REDUCING for c in sent):
         cause = "no gradient was ever sent."
@@ -184,7 +185,3 @@ def bucket_bytes(tier: str) -> list[int]:
 
 def _total(categories: dict) -> int:
     return sum(int(n) for name, n in categories.items() if name != "where")
-
-
-def _mib(n_bytes: float) -> str:
-    return f"{n_bytes / drills.MIB:.2f} MiB"

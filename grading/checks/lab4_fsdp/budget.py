@@ -7,6 +7,7 @@ from grading.checks.lab4_fsdp import drills
 from grading.pictures import of_memory
 from grading.session import Session
 from grading.verdict import Verdict
+from shardlab.measure.promises import mib
 
 MIB = 2**20
 SPARE_MEMORY = 5 * MIB  # a rank: the model is whole until it is sharded; DDP holds more than that beyond the budget
@@ -24,7 +25,7 @@ def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
     mine, right = [r["losses"] for r in replies], [r["losses"] for r in reference]
     error = loss_error(mine, right)
     figures = {
-        "peak of the fullest rank": (_mib(peak), _mib(budget)),
+        "peak of the fullest rank": (mib(peak), mib(budget)),
         "losses beside DDP's, relative difference": (f"{error:.1e}", f"{TOLERANCE:g}"),
     }
     if error > TOLERANCE:
@@ -72,7 +73,3 @@ def _too_much(worst: dict) -> str:
     held = {name: n for name, n in worst["peak"].items() if n}
     parts = ", ".join(f"{name} {n / MIB:.2f}" for name, n in sorted(held.items(), key=lambda item: -item[1]))
     return f"it runs out of memory: at the peak, in {worst['where']}, are (MiB) {parts}."
-
-
-def _mib(n_bytes: float) -> str:
-    return f"{n_bytes / MIB:.2f} MiB"

@@ -10,12 +10,11 @@ from grading.checks.lab4_fsdp import drills
 from grading.session import Session
 from grading.verdict import Verdict
 from shardlab.measure.probes import Evidence, Sent
-from shardlab.measure.promises import failures
+from shardlab.measure.promises import failures, mib
 from shardlab.measure.strategies import Expected, units_of
 from shardlab.model import Transformer
 from shardlab.tier import TIERS
 
-MIB = 2**20
 # What is promised, and what it means for the student that it is broken
 STATES = {
     "parameters_sharded": "the parameters are not sharded",
@@ -40,7 +39,7 @@ def judge_sharded(s: Session, check: str, points: float) -> Verdict:
     replies, expected = _account(s, check, 1), _expected(s.tier.name, 1)
     found, e = _worst(replies, expected, STATES)
     figures = {
-        f"{name.replace('_', ' ')} between steps": (_mib(e.held["between"][name]), _mib(due))
+        f"{name.replace('_', ' ')} between steps": (mib(e.held["between"][name]), mib(due))
         for name, due in (("parameters", expected.parameters), ("optimizer_states", expected.optimizer_states))
     }
     if found:
@@ -60,7 +59,7 @@ def judge_units(s: Session, check: str, points: float) -> Verdict:
     figures = {
         "all_gathers in a step": (f"{gathers}", f"{due['all_gather'] + SPARE_MESSAGES}"),
         "reduce_scatters in a step": (f"{reduces}", f"{due['reduce_scatter'] + SPARE_MESSAGES}"),
-        "whole parameters and gradients at once": (_mib(e.peak["unsharded"]), _mib(expected.unsharded_peak)),
+        "whole parameters and gradients at once": (mib(e.peak["unsharded"]), mib(expected.unsharded_peak)),
     }
     if gathers > due["all_gather"] + SPARE_MESSAGES or reduces > due["reduce_scatter"] + SPARE_MESSAGES:
         cause = (
@@ -91,7 +90,7 @@ def judge_recompute(s: Session, check: str, points: float) -> Verdict:
     figures = {
         "computed again, in forwards of all blocks": (f"{again / forward:.2f}", "1"),
         "all_gathers in a step": (f"{gathers}", f"{due + SPARE_MESSAGES}"),
-        "most activations at once": (_mib(kept), _mib(bar)),
+        "most activations at once": (mib(kept), mib(bar)),
     }
     if kept > bar:
         cause = "the activations are all kept, as without checkpointing: no block is recomputed."
@@ -147,7 +146,3 @@ def _forward_of_blocks(tier: str, step_flops: int) -> float:
     """A step is three forwards: a product has two more in backward. What is not the blocks' is the output layer."""
     t = TIERS[tier]
     return step_flops / 3 - 2 * t.micro_batch * t.seq_len * t.model.dim * t.model.vocab_size
-
-
-def _mib(n_bytes: float) -> str:
-    return f"{n_bytes / MIB:.2f} MiB"

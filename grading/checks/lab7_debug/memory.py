@@ -6,6 +6,7 @@ from grading.pictures import of_memory
 from grading.projections import distance, vector
 from grading.session import Session
 from grading.verdict import Verdict
+from shardlab.measure.promises import mib
 
 LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-3, 2e-2  # AdamW makes much of a rounding where a gradient is next to nothing
 GROWTH_BYTES = 64 << 10  # over the run
@@ -18,13 +19,13 @@ CLAIMS = {"peak_bytes": lambda r: sum(r["peak"].values())}
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Half of the points for a run that fits today's budget for as long as it likes."""
     replies, due = (w.replies for w in (s.watch(check, DRILL, seed=s.seed), s.watch_reference(DRILL, seed=s.seed)))
-    budget = {name: mib * MIB for name, mib in BUDGETS[s.tier.name if s.tier.name in BUDGETS else "cpu"].items()}
+    budget = {name: size * MIB for name, size in BUDGETS[s.tier.name if s.tier.name in BUDGETS else "cpu"].items()}
     worst = max(replies, key=lambda r: sum(r["peak"].values()))
     peak = sum(worst["peak"].values())
     growth = max(r["after"][-1] - r["after"][1] if len(r["after"]) > 1 else 0 for r in replies)
     figures = {
-        "peak": (_mib(peak), f"{_mib(budget['tomorrow_mib'])}; {_mib(budget['today_mib'])} for half of the points"),
-        "held after the last step, beyond the second": (_mib(growth), _mib(GROWTH_BYTES)),
+        "peak": (mib(peak), f"{mib(budget['tomorrow_mib'])}; {mib(budget['today_mib'])} for half of the points"),
+        "held after the last step, beyond the second": (mib(growth), mib(GROWTH_BYTES)),
     }
     steps = {f"yours, rank {replies.index(worst)}": worst["moments"], "a right one": due[0]["moments"]}
     picture = of_memory(steps, budget["tomorrow_mib"], "the run")
@@ -32,7 +33,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     if cause:
         return Verdict(check, 0, points, cause, "", figures, picture=picture)
     if growth > GROWTH_BYTES:
-        cause = f"{_mib(growth)} more are held after the last step than after the second: any budget ends some day."
+        cause = f"{mib(growth)} more are held after the last step than after the second: any budget ends some day."
         return Verdict(check, 0, points, cause, "", figures, picture=picture)
     if peak <= budget["today_mib"] and (hidden := hidden_bytes(s, check, DRILL, CLAIMS, SPARE_MEMORY, seed=s.seed)):
         return Verdict(check, 0, points, in_words(hidden), "", figures, picture=picture)
@@ -43,8 +44,8 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     more = {name: n - ours.get(name, 0) for name, n in worst["peak"].items()}
     name = max(more, key=more.get)
     cause = (
-        f"nothing grows, but {_mib(peak)} at the peak are too much for tomorrow's cards. Of {name} there are "
-        f"{_mib(worst['peak'][name])}, {_mib(more[name])} more than need be."
+        f"nothing grows, but {mib(peak)} at the peak are too much for tomorrow's cards. Of {name} there are "
+        f"{mib(worst['peak'][name])}, {mib(more[name])} more than need be."
     )
     got = points / 2 if peak <= budget["today_mib"] else 0
     return Verdict(check, got, points, cause, "", figures, picture=picture)
@@ -68,7 +69,3 @@ def _other_numbers(replies: list[dict], due: list[dict]) -> str:
     if off > WEIGHT_TOLERANCE:
         return f"the losses are right, but the weights at the end are not ({off:.1e} apart)."
     return ""
-
-
-def _mib(n_bytes: float) -> str:
-    return f"{n_bytes / MIB:.2f} MiB"

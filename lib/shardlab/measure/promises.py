@@ -47,7 +47,7 @@ def nothing_else_held(e: Evidence, x: Expected) -> Iterator[str]:
     for moment in ("init", "between"):
         held = {name: n for name, n in e.held[moment].items() if name in ELSEWHERE and n}
         if (total := sum(held.values())) > x.elsewhere + x.spare_bytes:
-            yield f"{_mib(total)} in {' and '.join(held)} {WHEN[moment]}, where at most {_mib(x.elsewhere)} are due"
+            yield f"{mib(total)} in {' and '.join(held)} {WHEN[moment]}, where at most {mib(x.elsewhere)} are due"
 
 
 def gradients_reduced(e: Evidence, x: Expected) -> Iterator[str]:
@@ -58,7 +58,7 @@ def gradients_reduced(e: Evidence, x: Expected) -> Iterator[str]:
 
 def wire_bytes(e: Evidence, x: Expected) -> Iterator[str]:
     if e.wire_bytes > x.wire_bytes + x.spare_bytes:
-        yield f"{_mib(e.wire_bytes)} sent in a step, where at most {_mib(x.wire_bytes)} are due"
+        yield f"{mib(e.wire_bytes)} sent in a step, where at most {mib(x.wire_bytes)} are due"
 
 
 def overlap(e: Evidence, x: Expected) -> Iterator[str]:
@@ -95,12 +95,12 @@ CHECKS: dict[str, Callable[[Evidence, Expected], Iterator[str]]] = {
 def _held(e: Evidence, x: Expected, category: str, moments: tuple[str, ...], limit: int) -> Iterator[str]:
     for moment in moments:
         if (n := e.held[moment][category]) > limit + x.spare_bytes:
-            yield f"{_mib(n)} of {_WORDS[category]} {WHEN[moment]}, where at most {_mib(limit)} are due"
+            yield f"{mib(n)} of {_WORDS[category]} {WHEN[moment]}, where at most {mib(limit)} are due"
 
 
 def _at_once(e: Evidence, x: Expected, category: str, limit: int) -> Iterator[str]:
     if (n := e.peak[category]) > limit + x.spare_bytes:
-        yield f"{_mib(n)} of {_WORDS[category]} at once, where at most {_mib(limit)} are due"
+        yield f"{mib(n)} of {_WORDS[category]} at once, where at most {mib(limit)} are due"
 
 
 _WORDS = {
@@ -111,5 +111,6 @@ _WORDS = {
 }
 
 
-def _mib(n_bytes: float) -> str:
+def mib(n_bytes: float) -> str:
+    """As people are told sizes: 1572864 is "1.50 MiB"."""
     return f"{n_bytes / 2**20:.2f} MiB"
