@@ -1,4 +1,4 @@
-"""The benchmark of the simulated interconnect: its predictions, one quick row of each kind, and, alone, its claims.
+"""The benchmark of the simulated interconnect: its predictions, a quick row of each kind; alone, and long, its claims.
 
 On a busy machine the quick rows' margins are wide: what they see is a time that is wrong by a factor.
 """
@@ -144,6 +144,7 @@ def result() -> dict:
     return interconnect.run(rounds=1, pairs=100, repeats=3)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.timeout(900)  # the first of them runs it
 def test_it_says_what_it_promises(result, capsys):
@@ -154,6 +155,7 @@ def test_it_says_what_it_promises(result, capsys):
     assert {row["topology"] for row in result["truth"]} == set(TOPOLOGIES)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_a_collective_alone_takes_the_formulas_time_within_5_percent(result):
     """Of three sizes the least disturbed: what else runs on the machine can only add to a time."""
@@ -165,6 +167,7 @@ def test_a_collective_alone_takes_the_formulas_time_within_5_percent(result):
         assert min(ratios) < 1.05 and median(ratios) < 1.15, (what, ratios)
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_the_best_bucket_is_in_between_and_where_it_was_predicted(result):
     for curve in result["buckets"]:
@@ -172,12 +175,14 @@ def test_the_best_bucket_is_in_between_and_where_it_was_predicted(result):
         assert abs(curve["measured_optimum"] - curve["predicted_optimum"]) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_a_job_takes_as_long_on_the_machine_however_slowly_it_is_imitated(result):
     for row in result["scaling_law"]:
         assert 0.9 < row["ratio"] < 1.1, row["what"]
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_overlap_hides_80_percent_of_what_can_be_hidden(result):
     """On a quiet machine, see `lib/benchmarks`; here with a margin for one that is not."""
@@ -185,12 +190,14 @@ def test_overlap_hides_80_percent_of_what_can_be_hidden(result):
         assert row["measured"] >= 0.75, row["what"]
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_prefetch_gains_what_the_formula_says_within_10_percent(result):
     for row in result["prefetch"]:
         assert 0.9 < row["ratio"] < 1.1, row["what"]
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_hybrid_shard_is_faster_and_larger_by_what_the_formula_says_within_10_percent(result):
     """Our all_reduces begin later than torch's: `parallel.fsdp.unit` waits for the reduce_scatter first."""
@@ -202,6 +209,7 @@ def test_hybrid_shard_is_faster_and_larger_by_what_the_formula_says_within_10_pe
         assert by_what[f"{library}: HYBRID_SHARD, bytes"] > 1.9 * by_what[f"{library}: FULL_SHARD, bytes"]
 
 
+@pytest.mark.long
 @pytest.mark.alone
 def test_it_adds_under_3_percent_where_the_network_is_infinitely_fast(result):
     assert result["overhead"]["ratio"] < 1.03

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.forkserver import ensure_running
 from typing import Any
 
@@ -18,6 +19,8 @@ from shardlab.launch.rank import Settings, process_group
 from shardlab.launch.travel import dumps
 from shardlab.simulate.network import Network
 from shardlab.waiting import waiting
+
+_made_with: dict[str, Any] = {}  # settings of the process group that a launch made on the ranks of torchrun
 
 
 def launch(
@@ -106,10 +109,18 @@ def _run_as_existing_rank(fn, args, world_size: int, settings: Settings) -> list
             f"launch(world_size={world_size}) inside a job of {actual} ranks: "
             f"pass world_size=int(os.environ['WORLD_SIZE']), or start torchrun with {world_size} ranks"
         )
-    os.environ["SHARDLAB_DEVICE"] = settings.device
+    global _made_with
+    asked = vars(replace(settings, collective_timeout_s=0.0))
     if not dist.is_initialized():  # left open for the next launch: a group can't be rebuilt on the same store
+        os.environ["SHARDLAB_DEVICE"] = settings.device
         process_group(settings).__enter__()
         atexit.register(_close_group)
+        _made_with = asked
+    elif changed := [f"{name}={asked[name]!r}" for name in _made_with if asked[name] != _made_with[name]]:
+        raise ValueError(
+            f"a launch with {', '.join(changed)}: torchrun's ranks keep the process group of their first launch. "
+            f"Give every launch the same settings, or start another torchrun"
+        )
     results: list[Any] = [None] * world_size
     dist.all_gather_object(results, dumps(fn(*args)))
     return [cloudpickle.loads(r) for r in results]
