@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from shardlab.measure.ledger import CATEGORIES
-from shardlab.measure.timeline import Span, Timeline
+from shardlab.measure.timeline import Timeline
 from shardlab.model import ModelConfig
 from shardlab.simulate.plan.api import plan, plan_of, setup_of
 from shardlab.simulate.plan.choose.advice import LEAST_GAIN, Advice, advise
@@ -27,12 +27,12 @@ def made(low: float = 1.0, high: float = 2.0, terms: tuple[Term, ...] = (), **sp
     """A plan with these figures, made by hand."""
     moment = Moment("backward of the output layer", "backward", terms or (Term("activations", "kept", GIB),))
     parts_s = speed.pop("parts_s", {"computation": 0.6, "exposed communication": 0.4})
-    links = speed.pop("bytes_by_link", {"inside": 1e9, "between": 0.0})
-    timeline = speed.pop("timeline", Timeline(0, ()))
+    waits_s = speed.pop("waits_s", {})
+    links, timeline = {"inside": 1e9, "between": 0.0}, Timeline(0, ())
     return Plan(
         SETUP,
         MemoryPlan((moment,), (low, high), context_bytes=1.0),
-        SpeedPlan(timeline, parts_s, links, 1000, 1e12, 1.5e12, 1e13),
+        SpeedPlan(parts_s, waits_s, timeline, links, 1000, 1e12, 1.5e12, 1e13),
     )
 
 
@@ -77,19 +77,31 @@ def test_the_largest_term_of_the_peak_is_named():
     )
 
 
-def test_the_collective_that_is_waited_for_is_named_with_its_link():
-    spans = (
-        Span("compute", "forward", 0.0, 1.0),
-        Span("link", "all_gather", 0.0, 1.1),
-        Span("link", "reduce_scatter", 2.0, 3.0),
-    )
+def test_what_is_waited_for_longest_is_named():
     parts_s = {"computation": 0.4, "exposed communication": 0.6}
-    found = made(parts_s=parts_s, timeline=Timeline(0, spans), bytes_by_link={"inside": 1.0, "between": 1.0})
+    found = made(parts_s=parts_s, waits_s={"reduce_scatters between nodes": 0.5, "all_gathers between nodes": 0.1})
     assert time_in_words(found) == (
-        "exposed communication: 60% of a step of 1.00 s waits for reduce_scatters between nodes"
+        "exposed communication: 60% of a step of 1.00 s, most of it for reduce_scatters between nodes"
     )
-    inside = replace(found.speed, bytes_by_link={"inside": 1.0, "between": 0.0})
-    assert time_in_words(replace(found, speed=inside)).endswith("inside the node")
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({}, "all_gathers between nodes"),
+        ({"shard_size": 8}, "all_reduces between nodes"),
+        ({"sharding": "DDP"}, "all_reduces between nodes"),
+        ({"sharding": "ZERO_2"}, "reduce_scatters between nodes"),
+        ({"sharding": "ZERO_1"}, "messages of gradients and updated parameters, after backward, between nodes"),
+        ({"tensor": 8}, "messages of tensor parallelism inside the node"),
+        ({"tensor": 8, "context": 2, "seq_len": 65536}, "messages of tensor and context parallelism between nodes"),
+    ],
+)
+def test_messages_are_called_what_they_are_and_go_where_they_go(changes, words):
+    """And they add up to what is exposed; a wait that two collectives share counts for both."""
+    found = plan("8B", "dgx-h100", 16, **changes)
+    assert words in found.speed.waits_s
+    assert sum(found.speed.waits_s.values()) == pytest.approx(found.speed.parts_s["exposed communication"], rel=0.1)
 
 
 def test_computation_comes_with_the_share_of_the_peak_that_it_reaches():

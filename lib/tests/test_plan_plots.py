@@ -91,7 +91,7 @@ def test_speed_against_memory_joins_and_names_the_front():
 
     def point(gib: float, tokens: int) -> Plan:
         held = MemoryPlan((Moment("forward", "forward", ()),), (0.0, gib * GIB), 0.0)
-        return Plan(setup, held, SpeedPlan(Timeline(0, ()), {"computation": 1.0}, {}, tokens, 1.0, 1.0, 1.0))
+        return Plan(setup, held, SpeedPlan({"computation": 1.0}, {}, Timeline(0, ()), {}, tokens, 1.0, 1.0, 1.0))
 
     plans = [point(40, 100), point(20, 80), point(30, 70)]
     fig = plots.speed_against_memory(plans, plans[:2], ["fast", "small"])

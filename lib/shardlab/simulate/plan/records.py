@@ -91,8 +91,9 @@ class MemoryPlan:
 class SpeedPlan:
     """Of a whole step: all its micro-batches and the optimizer. Seconds, bytes of one rank."""
 
-    timeline: Timeline  # of the last micro-batch
     parts_s: dict[str, float]  # computation, exposed communication, optimizer, offload, bubble, launch; sum: step_s
+    waits_s: dict[str, float]  # exposed communication, by message; the longest first
+    timeline: Timeline  # of the last micro-batch
     bytes_by_link: dict[str, float]  # "inside" and "between" nodes, "host", "nvme": sent by a rank in a step
     tokens: float  # that a GPU trains on in a step (the job's tokens over its GPUs)
     model_flops: float  # of a GPU in a step, recomputation not counted
@@ -179,5 +180,5 @@ def _memory_as_json(memory: MemoryPlan) -> dict:
 
 
 def _speed_as_json(speed: SpeedPlan) -> dict:
-    plain = ("step_s", "parts_s", "tokens", "tokens_per_s", "mfu", "hfu", "model_flops", "hardware_flops")
+    plain = ("step_s", "parts_s", "waits_s", "tokens", "tokens_per_s", "mfu", "hfu", "model_flops", "hardware_flops")
     return {name: getattr(speed, name) for name in (*plain, "peak_flops", "bytes_by_link")}

@@ -5,8 +5,6 @@ from collections import defaultdict
 from shardlab.simulate.plan.records import Plan, Term
 from shardlab.simulate.plan.words import gib, percent, seconds
 
-COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
-
 
 def bottleneck(plan: Plan) -> str:
     if plan.fits == "yes":
@@ -34,22 +32,12 @@ def largest_terms(terms: tuple[Term, ...], most: int = 5) -> list[tuple[str, flo
 
 
 def time_in_words(plan: Plan) -> str:
-    """ "exposed communication: 41% of a step of 1.31 s, 0.54 s, waits for all_gathers between nodes"."""
+    """ "exposed communication: 41% of a step of 1.31 s, most of it for all_gathers between nodes"."""
     speed = plan.speed
     part, part_s = max(speed.parts_s.items(), key=lambda item: item[1])
     of_the_step = f"{percent(part_s / speed.step_s)} of a step of {seconds(speed.step_s)}"
     if part == "exposed communication":
-        return f"{part}: {of_the_step} waits for {_collective(plan)} {_link(plan)}"
+        return f"{part}: {of_the_step}, most of it for {next(iter(speed.waits_s))}"
     if part == "computation":
         return f"{part}: {of_the_step}, in which the GPU reaches {percent(speed.hfu)} of its peak"
     return f"{part}: {of_the_step}"
-
-
-def _collective(plan: Plan) -> str:
-    """The kind that is exposed longest."""
-    exposed = {kind: plan.speed.timeline.exposed_of(kind) for kind in COLLECTIVES}
-    return f"{max(exposed, key=exposed.get)}s"
-
-
-def _link(plan: Plan) -> str:
-    return "between nodes" if plan.speed.bytes_by_link.get("between") else "inside the node"

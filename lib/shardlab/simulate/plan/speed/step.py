@@ -3,6 +3,7 @@
     kernels                  how long a unit computes, forward and backward      products, attention, memory-bound work
     collectives              how long each of its collectives takes, alone       at the bandwidths that NCCL reaches
     micro_batch, replicas    what waits for what: the timeline of a micro-batch  what is hidden, what is exposed
+    waits                    what is exposed, by message
     step                     micro-batches, the pipeline's bubble, the optimizer, offloading, launches
 
 [Note: pipeline] In 1F1B the first micro-batch passes p-1 stages before the last stage can begin, and so does its
@@ -14,16 +15,18 @@ Source: Narayanan et al. 2021, section 2.2.
 than the GPU computes, the GPU waits.
 """
 
+from shardlab.measure.timeline import Timeline
 from shardlab.simulate.plan.flops import hardware_flops, model_flops
 from shardlab.simulate.plan.records import SpeedPlan
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.speed import achievable
 from shardlab.simulate.plan.speed.collectives import seconds
 from shardlab.simulate.plan.speed.kernels import peak_flops
-from shardlab.simulate.plan.speed.micro_batch import MicroBatch, micro_batches
+from shardlab.simulate.plan.speed.micro_batch import micro_batches
 from shardlab.simulate.plan.speed.offloading import offload_s
 from shardlab.simulate.plan.speed.replicas import after_backward_s
 from shardlab.simulate.plan.speed.updating import optimizer_launches, optimizer_s
+from shardlab.simulate.plan.speed.waits import waits_s
 from shardlab.simulate.plan.traffic import bytes_by_link
 from shardlab.simulate.plan.traffic.model_parallel import pipeline_parallel
 from shardlab.simulate.plan.weights import Stage, stages
@@ -31,11 +34,10 @@ from shardlab.simulate.plan.weights import Stage, stages
 
 def speed_plan(setup: Setup) -> SpeedPlan:
     """Of the stage that sets the pace."""
-    parts_s, last = max((_stage(setup, stage) for stage in stages(setup)), key=lambda found: sum(found[0].values()))
+    slowest = max((_stage(setup, stage) for stage in stages(setup)), key=lambda found: sum(found[0].values()))
     s = setup.strategy
     return SpeedPlan(
-        timeline=last.timeline,
-        parts_s=parts_s,
+        *slowest,
         bytes_by_link=bytes_by_link(setup),
         tokens=setup.tokens * s.accumulation / (s.tensor * s.pipeline),
         model_flops=model_flops(setup),
@@ -44,21 +46,22 @@ def speed_plan(setup: Setup) -> SpeedPlan:
     )
 
 
-def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], MicroBatch]:
+def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], dict[str, float], Timeline]:
+    """Its parts, its waits, and the timeline of its last micro-batch."""
     n, batches = setup.strategy.accumulation, micro_batches(setup, stage)
     computed_s, exposed_s = sum(k * b.computed_s for k, b in batches), sum(k * b.exposed_s for k, b in batches)
     streamed_s = sum(k * b.offload_s for k, b in batches)
     late_s = sum(k * max(0.0, launch_s(setup, b.launches) - b.timeline.duration_s) for k, b in batches)
-    update_s = optimizer_s(setup, stage)
+    update_s, unhidden_s = optimizer_s(setup, stage), after_backward_s(setup, stage)
     parts_s = {
         "computation": computed_s,
-        "exposed communication": exposed_s + after_backward_s(setup, stage),
+        "exposed communication": exposed_s + unhidden_s,
         "optimizer": update_s,
         "offload": streamed_s + offload_s(setup, stage),
         "bubble": bubble_s(setup, (computed_s + exposed_s + streamed_s) / n),
         "launch": late_s + max(0.0, launch_s(setup, optimizer_launches(setup, stage)) - update_s),
     }
-    return parts_s, batches[-1][1]
+    return parts_s, waits_s(setup, batches, unhidden_s), batches[-1][1].timeline
 
 
 def bubble_s(setup: Setup, micro_batch_s: float) -> float:

@@ -3,7 +3,7 @@
     cpu    shards of parameters come in for each all_gather, gradients go out after each reduction
     nvme   besides, the drives are read for each gather, and read and written by the optimizer
 
-Where parameters are not sharded, gradients go out and parameters come in once a step.
+Where parameters are not sharded, gradients go out and updated parameters come in once a step.
 
 Source: torch.distributed.fsdp's CPUOffloadPolicy; Ren et al. 2021, "ZeRO-Offload", section 4.1; Rajbhandari et al.
 2021, "ZeRO-Infinity", section 5.1.
@@ -25,6 +25,7 @@ def host_bytes(setup: Setup) -> dict[str, float]:
     cut = setup.strategy.sharded[0]
     fetched = brought = updated = 0.0
     for name, weights, count in units(stages(setup)[0]):
+        weights = weights if cut else tuple(w for w in weights if w.trained)  # what never changes stays where it is
         fetched += count * (gathers(setup, name) if cut else 1) * shard_bytes(setup, weights)
         brought += count * (reductions(setup) if cut else 1) * shard_bytes(setup, weights, gradients=True)
         updated += count * updated_bytes(setup, weights)
