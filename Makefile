@@ -5,7 +5,7 @@ TORCH ?= 2.11.0
 BIN := .venv/bin
 QUICK := not slow and not long and not samples and not alone and not browser
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow alone long samples attacks look hour compat lab course book tidy bench lint release grade feedback clean
+.PHONY: help setup demo test slow alone long samples attacks night look hour compat lab course book tidy bench lint release grade feedback clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,8 @@ long: setup ## run the tests that take hundreds of repetitions (half an hour; ev
 
 attacks: setup ## hand in submissions that want points or harm (some twenty minutes; needs bubblewrap)
 	$(BIN)/python -m pytest grading/tests/test_attacks.py
+
+night: slow alone long attacks samples look hour ## all that `make test` leaves out (some five hours)
 
 look: setup ## open every figure and widget in a real browser; pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser,book]'

@@ -80,14 +80,12 @@ def test_a_plan_prints_what_the_readme_shows(course, typed):
 
 
 @tried(".venv/bin/shardlab run course/00_start_here.ipynb --tier cpu -p seed 1 --junit build/report.xml")
-@pytest.mark.slow
 def test_a_lesson_is_run_and_reported(course, typed):
     course.run(typed[0])
     assert 'tests="1"' in (course.folder / "build" / "report.xml").read_text()
 
 
 @tried("make release LAB=lab2_ddp", "make grade LAB=lab2_ddp", "make feedback LAB=lab2_ddp")
-@pytest.mark.slow
 def test_a_lab_goes_from_release_to_feedback(course, typed):
     release, grade, feedback = typed
     released = course.folder / "labs" / "lab2_ddp" / "lab2_ddp.ipynb"
@@ -105,7 +103,6 @@ def test_a_lab_goes_from_release_to_feedback(course, typed):
 
 
 @tried("make lab")
-@pytest.mark.slow
 def test_jupyterlab_opens_on_the_first_lesson(course, typed):
     server = course.start(typed[0])
     try:
