@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
+from torch.utils.checkpoint import checkpoint
 from training import CLOSE, train, train_alone, uneven
 
 from shardlab import LaunchError, data, launch
@@ -466,11 +467,39 @@ def test_a_model_that_differs_between_ranks_is_named(change, says):
     assert f"rank 1 has {says}" in str(caught.value)
 
 
+class EndsInReentrantCheckpoints(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        first, *others = self.layers
+        x = first(x)
+        for layer in others:
+            x = checkpoint(layer, x, use_reentrant=True)
+        return x
+
+
+def test_the_last_layers_may_be_checkpointed_reentrantly():
+    """Their backwards run inside of backward, and the first of them ends before most gradients are there."""
+
+    def gradients(wrap):
+        torch.manual_seed(0)
+        model = wrap(EndsInReentrantCheckpoints())
+        model(torch.ones(2, 4) * (1 + dist.get_rank())).sum().backward()
+        return [p.grad for p in model.parameters()]
+
+    def ranks():
+        return [torch.equal(*pair) for pair in zip(gradients(DDP), gradients(TorchDDP), strict=True)]
+
+    assert launch(ranks, 2) == [[True] * 6] * 2
+
+
 # The comparison itself: wrappers with one mistake each must not pass it
 
 
 class NeverSends(DDP):
-    def _gradient_ready(self, p):
+    def _prepare_backward(self):
         pass
 
 

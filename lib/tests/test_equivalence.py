@@ -16,6 +16,7 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp import fully_shard as torch_fully_shard
@@ -227,7 +228,7 @@ def recompute_blocks(case: Case, model: Uneven) -> None:
     selective = partial(recompute.create_selective_checkpoint_contexts, recompute.save_products)
     options = {
         "non-reentrant": {},
-        "reentrant": {"use_reentrant": True},
+        "reentrant": {"checkpoint_impl": CheckpointImpl.REENTRANT},
         "selective": {"context_fn": selective},
     }
     if case.recomputed:

@@ -17,7 +17,7 @@ from shardlab import LaunchError, launch
 from shardlab.parallel.offload import FileOffloadOptimizer
 from shardlab.parallel.offload import file as file_offload
 from shardlab.parallel.offload.file_layout import ALIGN
-from shardlab.parallel.precision.weights import local
+from shardlab.parallel.params import local
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(sys.modules[train.__module__])
@@ -257,6 +257,8 @@ def test_after_a_failure_midway_the_optimizer_refuses(tmp_path, monkeypatch):
     p = nn.Parameter(torch.ones(10 * ALIGN))
     optimizer = FileOffloadOptimizer([p], torch.optim.Adam, tmp_path, 8 * ALIGN)
     p.grad = torch.ones_like(p)
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
     written = []
 
     def broken(fd, buffers, offset):
@@ -272,6 +274,9 @@ def test_after_a_failure_midway_the_optimizer_refuses(tmp_path, monkeypatch):
     for use in (optimizer.step, optimizer.state_dict):
         with pytest.raises(RuntimeError, match="failed midway: load the last checkpoint"):
             use()
+    optimizer.load_state_dict(saved)
+    assert torch.equal(optimizer.state_dict()["state"][0]["exp_avg"], saved["state"][0]["exp_avg"])
+    optimizer.step()
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def exchange() -> dict[str, torch.Tensor]:
     """One of each collective, and a message."""
     rank = dist.get_rank()
     mine = torch.arange(8.0) + 10 * rank
-    found = {name: torch.zeros(8) for name in ("all_to_all", "message")}
+    found = {name: torch.zeros(8) for name in ("all_to_all", "all_to_all of lists", "message")}
     found |= {"all_reduce": mine.clone(), "broadcast": mine.clone(), "reduce_scatter": torch.zeros(4)}
     found["all_gather"] = torch.zeros(16)
     dist.all_reduce(found["all_reduce"], op=dist.ReduceOp.MAX)
@@ -87,6 +87,7 @@ def exchange() -> dict[str, torch.Tensor]:
     dist.reduce_scatter(found["reduce_scatter"], list(mine.chunk(2)))
     dist.all_gather(list(found["all_gather"].chunk(2)), mine)
     dist.all_to_all_single(found["all_to_all"], mine)
+    dist.all_to_all(list(found["all_to_all of lists"].chunk(2)), list(mine.chunk(2)))
     if rank == 0:
         dist.send(mine, 1)
     else:
@@ -103,9 +104,10 @@ def timed() -> list[tuple[str, int, float, float]]:
         "all_reduce": lambda: dist.all_reduce(large),
         "all_gather": lambda: dist.all_gather(list(torch.empty(200_000).chunk(N)), large),
         "broadcast": lambda: dist.broadcast(large, 0),
+        "all_to_all": lambda: dist.all_to_all(list(torch.empty(100_000).chunk(N)), list(large.chunk(N))),
         "barrier": lambda: dist.barrier(),
     }
-    sizes = {"all_reduce": 400_000, "all_gather": 800_000, "broadcast": 400_000, "barrier": 0}
+    sizes = dict.fromkeys(calls, 400_000) | {"all_gather": 800_000, "barrier": 0}
     for kind, call in calls.items():
         expected, times = network.seconds(kind, sizes[kind], range(N)), []
         for _ in range(5):

@@ -18,7 +18,10 @@ from training import samples, train, uneven
 
 from shardlab import LaunchError, launch
 from shardlab.measure.traffic import record_traffic
+from shardlab.parallel.ddp import DDP
+from shardlab.parallel.offload import CPUOffloadOptimizer
 from shardlab.parallel.precision import GradScaler, MasterWeights
+from shardlab.parallel.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 cloudpickle.register_pickle_by_value(sys.modules[train.__module__])
@@ -273,3 +276,53 @@ def test_an_overflow_that_no_scale_cures_is_named():
         launch(incurable, 3, device="cpu")
     said = "FloatingPointError: fp16 overflow on rank 2 alone, in blocks.0.up.weight, at a loss scale of only 1"
     assert said in str(caught.value) and "bfloat16" in str(caught.value)
+
+
+# Optimizers that hold gradients themselves
+
+
+def zero_1(model, **options):
+    return model, ZeroRedundancyOptimizer(model.named_parameters(), torch.optim.SGD, **options)
+
+
+def zero_1_under_ddp(model, **options):
+    return DDP(model), ZeroRedundancyOptimizer(
+        model.named_parameters(), torch.optim.SGD, gradients_averaged=True, **options
+    )
+
+
+def zero_2(model, **options):
+    optimizer = ZeroRedundancyOptimizer(model.named_parameters(), torch.optim.SGD, **options)
+    return ShardedDataParallel(model, optimizer), optimizer
+
+
+def offloaded(model, **options):
+    return DDP(model), CPUOffloadOptimizer(model.named_parameters(), torch.optim.SGD, **options)
+
+
+@pytest.mark.parametrize("strategy", [zero_1, zero_1_under_ddp, zero_2, offloaded])
+def test_gradients_that_an_optimizer_holds_are_unscaled_and_looked_at(strategy):
+    """As DDP with plain SGD trains; the step in which one rank's input is inf is left out on all."""
+
+    def trained(make):
+        torch.manual_seed(0)
+        model, optimizer = make(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)), lr=0.1)
+        scaler = GradScaler(**OPTIONS)
+        for step in range(4):
+            optimizer.zero_grad()
+            x = torch.ones(2, 8) * (step + 1)
+            if step == 2 and dist.get_rank() == ODD:
+                x[0, 0] = float("inf")
+            scaler.scale(model(x).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        return [p.detach() for p in model.parameters()], scaler.get_scale(), sorted(scaler.overflowed)
+
+    def ranks():
+        expected = trained(lambda model, lr: (DDP(model), torch.optim.SGD(model.named_parameters(), lr=lr)))
+        found = trained(strategy)
+        for a, b in zip(expected[0], found[0], strict=True):
+            torch.testing.assert_close(a, b)
+        return expected[1] == found[1] == 2.0**9, all(p.isfinite().all() for p in found[0])
+
+    assert launch(ranks, 2, device="cpu") == [(True, True)] * 2

@@ -219,6 +219,12 @@ def test_a_network_that_can_not_be_is_refused(change, complaint):
         replace(cluster(2, 2), **change)
 
 
+def test_a_node_of_a_machine_has_its_size():
+    assert Network.parse("dgx-h100, 2x8 nodes", 16).ranks_per_node == 8
+    with pytest.raises(ValueError, match="8 GPUs in a node, not 16"):
+        Network.parse("dgx-h100, 2x16 nodes", 32)
+
+
 # -------------------------------------------------------------------------------------------------------- scaling law
 
 

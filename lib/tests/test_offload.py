@@ -18,7 +18,7 @@ from shardlab import launch
 from shardlab.parallel.ddp import DDP
 from shardlab.parallel.fsdp import fully_shard as our_fully_shard
 from shardlab.parallel.offload import CPUOffloadOptimizer
-from shardlab.parallel.precision.weights import local
+from shardlab.parallel.params import local
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 cloudpickle.register_pickle_by_value(sys.modules[train.__module__])
@@ -123,7 +123,8 @@ def test_groups_schedulers_and_accumulation():
     assert launch(ranks, 1) + launch(ranks, 2) == [(True, True)] * 3
 
 
-def test_clipping_equals_torchs():
+@pytest.mark.parametrize("norm_type", [2.0, 1.0])
+def test_clipping_equals_torchs(norm_type):
     """The same norm and weights up to the rounding of a sum of squares, plain, sharded and on a 2-D mesh."""
 
     def run(wrap, offload):
@@ -134,9 +135,9 @@ def test_clipping_equals_torchs():
 
         def clip():
             if offload:
-                norms.append(optimizer.clip_grad_norm_(0.05).item())
+                norms.append(optimizer.clip_grad_norm_(0.05, norm_type).item())
             else:
-                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.05, norm_type)
                 norms.append((norm.full_tensor() if hasattr(norm, "full_tensor") else norm).item())
 
         train(model, optimizer, 4, before_step=clip)
@@ -234,17 +235,19 @@ def test_state_dict_is_the_optimizers_own_and_resumes():
     assert launch(ranks, 1) == [True]
 
 
-def test_gradients_add_up_until_zero_grad():
-    """As in torch: over two steps without zero_grad between, and a step behind zero_grad changes nothing."""
+@pytest.mark.parametrize("zeroed_by", ["optimizer", "model"])
+def test_gradients_add_up_until_a_step_uses_them(zeroed_by):
+    """So that it does not matter who zeroes them: the model has none left that it could."""
 
     def run(build):
         model = uneven()
         optimizer = build(model.parameters(), lr=1e-2)
         tokens = torch.arange(9)[None]
         for _ in range(2):
-            model(tokens, tokens).backward()
+            for _ in range(2):
+                model(tokens, tokens).backward()
             optimizer.step()
-        optimizer.zero_grad()
+            {"optimizer": optimizer, "model": model}[zeroed_by].zero_grad()
         before = weights(model)
         optimizer.step()
         return before, same(before, weights(model))

@@ -15,7 +15,7 @@ from shardlab import launch
 from shardlab.parallel.ddp import DDP
 from shardlab.parallel.fsdp import fully_shard
 from shardlab.parallel.fsdp.flat_parameter import FlatParameter
-from shardlab.parallel.precision.weights import local
+from shardlab.parallel.params import local
 from shardlab.parallel.quantised import AdamW8bit, LoRALinear, NF4Weight, add_lora, nf4_bytes
 from shardlab.parallel.state import checkpoint
 from shardlab.parallel.zero import ZeroRedundancyOptimizer

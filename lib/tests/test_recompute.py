@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 import torch.utils.checkpoint as theirs
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper as torch_wrapper
 from torch.distributed.fsdp import fully_shard as torch_fully_shard
 from torch.utils.checkpoint import CheckpointError, CheckpointPolicy
@@ -600,6 +601,18 @@ def test_every_kth_block():
         return [i for i, block in enumerate(model.blocks) if isinstance(block.forward, partial)]
 
     assert [checkpointed(every) for every in (1, 2, 3, 6)] == [[0, 1, 2, 3, 4], [1, 3], [2], []]
+
+
+@pytest.mark.parametrize("impl", CheckpointImpl)
+def test_the_wrapper_is_called_as_torchs(impl):
+    def gradient(wrapper):
+        torch.manual_seed(0)
+        model = wrapper(nn.Sequential(nn.Linear(4, 4), nn.GELU()), impl)
+        x = torch.ones(2, 4, requires_grad=True)
+        model(x).sum().backward()
+        return x.grad
+
+    assert torch.equal(gradient(ours.checkpoint_wrapper), gradient(torch_wrapper))
 
 
 def test_a_module_is_wrapped_once():

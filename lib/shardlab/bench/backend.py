@@ -14,7 +14,7 @@ from torch import Tensor
 from shardlab import launch, local_device
 from shardlab.measure.throughput import compare
 from shardlab.parallel import collectives
-from shardlab.parallel.zero.bucket import all_gather, reduce_scatter
+from shardlab.parallel.one_tensor import all_gather, reduce_scatter
 
 
 def run(n_elements: int, world_size: int, pairs: int) -> dict[str, dict]:

@@ -20,7 +20,7 @@ from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.throughput import compare, time_step
 from shardlab.model import ModelConfig, Transformer, preset
-from shardlab.parallel.zero.bucket import all_gather, reduce_scatter
+from shardlab.parallel.one_tensor import all_gather, reduce_scatter
 from shardlab.simulate import streams
 from shardlab.simulate.computation import sleep_in
 from shardlab.simulate.interconnect import Network, use_network

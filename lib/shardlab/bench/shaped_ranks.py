@@ -29,7 +29,7 @@ from shardlab.launch.rank import MEETING_PLACE
 from shardlab.measure.throughput import time_step
 from shardlab.model import Transformer, preset
 from shardlab.parallel import collectives as ours
-from shardlab.parallel.zero.bucket import all_gather, reduce_scatter
+from shardlab.parallel.one_tensor import all_gather, reduce_scatter
 from shardlab.simulate.computation import sleep_in
 from shardlab.simulate.link import Link
 from shardlab.simulate.network import Network

@@ -7,8 +7,9 @@ time.
 First the naive all_reduce, which sends whole tensors; then reduce_scatter and all_gather, which send chunks; then the
 all_reduce that consists of the two, and a broadcast along a tree. At the end, what each costs.
 
-They give the result of torch's functions of the same name: to the bit for integers, for MIN and MAX, and for one or two
-ranks; else up to the rounding of N-1 sums in another order.
+They give the result of torch's functions of the same name, and wait for it: to the bit for integers, for MIN and MAX,
+and for one or two ranks; else up to the rounding of N-1 sums in another order. (Since 2.13 torch calls two of them
+all_gather_single and reduce_scatter_single, and these names still work.)
 
 Source: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms"; Thakur, Rabenseifner & Gropp 2005.
 """
@@ -74,17 +75,17 @@ def reduce_scatter_tensor(output: Tensor, input: Tensor, op=SUM, group: dist.Pro
     _flat(output).copy_(_ring_reduce_scatter(_flat(input).tensor_split(n), op, group))
 
 
-def all_gather_into_tensor(output: Tensor, input: Tensor, group: dist.ProcessGroup | None = None) -> None:
-    """Every rank's `output` becomes all ranks' `input`, one after the other; (N * S,) from (S,).
+def all_gather_into_tensor(output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup | None = None) -> None:
+    """Every rank's `output_tensor` becomes all ranks' `input_tensor`, one after the other; (N * S,) from (S,).
 
-    Sends: (N-1)/N of `output` a rank, in N-1 steps.
+    Sends: (N-1)/N of `output_tensor` a rank, in N-1 steps.
 
-    Raises ValueError if `input` is not one N-th of `output`, of the same dtype.
+    Raises ValueError if `input_tensor` is not one N-th of `output_tensor`, of the same dtype.
     """
     rank, n = _place(group)
-    _check_sizes(rank, n, whole=output, shard=input)
-    chunks = _flat(output).tensor_split(n)
-    chunks[rank].copy_(_flat(input))
+    _check_sizes(rank, n, whole=output_tensor, shard=input_tensor)
+    chunks = _flat(output_tensor).tensor_split(n)
+    chunks[rank].copy_(_flat(input_tensor))
     _ring_all_gather(chunks, group)
 
 

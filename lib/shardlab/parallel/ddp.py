@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shardlab.parallel.tensors import before_backward, with_gradient
+
 MIB = 1 << 20
 DEFAULT_CAP_MB, FIRST_BUCKET_BYTES = 25, MIB  # torch's: a small first bucket puts the link to work early
 
@@ -47,7 +49,7 @@ class DDP(nn.Module):
     """Average gradients in buckets while backward computes; afterwards every `p.grad` is the mean over ranks.
 
     Takes what torch's DistributedDataParallel takes, for the part it covers; `broadcast_buffers` sends rank 0's
-    buffers before every forward. Buckets close at `bucket_cap_mb` MiB (default: 25, the first one 1).
+    buffers before every forward outside `no_sync`. Buckets close at `bucket_cap_mb` MiB (default: 25, the first one 1).
 
     Sends: 2 (N-1)/N times the gradients' bytes a rank and step, in one all_reduce a bucket; nothing under `no_sync`.
     Keeps: with `gradient_as_bucket_view`, gradients are the buckets' views and cost nothing more; without, one more
@@ -91,7 +93,10 @@ class DDP(nn.Module):
             self._prepare_backward()
         if self.broadcast_buffers and self._sync:
             broadcast_tensors(self.module.buffers(), self.group)
-        return self.module(*args, **kwargs)
+        output = self.module(*args, **kwargs)
+        for t in with_gradient(output) if self._armed else []:
+            before_backward(t, self._backward_begins)
+        return output
 
     @contextmanager
     def no_sync(self):
@@ -108,13 +113,18 @@ class DDP(nn.Module):
         for bucket in self.buckets:
             bucket.reset()
 
+    def _backward_begins(self, *_) -> None:
+        """Hook: ask for a call at backward's end. The first gradient may come from a backward inside of it, of a
+        reentrant checkpoint, whose end is not this one's."""
+        if self._armed and not self._backward_running:
+            self._backward_running = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
+
     def _gradient_ready(self, p: nn.Parameter) -> None:
         """Hook: autograd has just accumulated `p.grad`. Move it to its bucket; send what is next and full."""
         if not self._armed:
             return
-        if not self._backward_running:
-            self._backward_running = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
+        self._backward_begins()  # no hook has said so if the output is of a kind that `with_gradient` can't look into
         bucket = self._bucket_of[p]
         bucket.take(p, dist.get_world_size(self.group), keep_view=self.gradient_as_bucket_view)
         while self._next < len(self.buckets) and not self.buckets[self._next].missing:
@@ -161,7 +171,7 @@ class DDP(nn.Module):
     def _unused_message(self, unused: list[nn.Parameter]) -> str:
         names = ", ".join(self.names[p] for p in unused)
         return (
-            f"rank {dist.get_rank(self.group)}: backward gave no gradient to {names}. "
+            f"rank {dist.get_rank()}: backward gave no gradient to {names}. "
             "If the forward does not always use them, pass find_unused_parameters=True; "
             "if it never does, set requires_grad=False before wrapping."
         )
@@ -222,8 +232,8 @@ def check_same_on_every_rank(tensors: list[tuple[str, Tensor]], group: dist.Proc
     mine = [f"{name} {list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in tensors]
     everyone: list = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, mine, group=group)
-    me = dist.get_rank(group)
-    for rank, theirs in enumerate(everyone):
+    me, ranks = dist.get_rank(), dist.get_process_group_ranks(group)
+    for rank, theirs in zip(ranks, everyone, strict=True):
         for a, b in zip_longest(mine, theirs, fillvalue="nothing more"):
             if a != b:
                 raise RuntimeError(f"the model differs between ranks: rank {me} has {a}, rank {rank} has {b}")

@@ -15,6 +15,9 @@ has arrived. S is the unsharded size in bytes, N the ranks of the group, M the n
     gather, scatter   direct         1 of S/N, all to or from one rank
     barrier                          an all_reduce of nothing
 
+Whatever has a root is simulated with the group's first rank as root, whichever it is in truth: on links that are all
+alike that makes no difference in time.
+
 [Note: channels] A ring enters and leaves each node once. One ring alone would use one network card of each node and
 leave the others idle. So it is laid several times, as NCCL does, and each of these *channels* leaves a node at another
 rank and carries its part of the bytes: k channels of S/k.

@@ -188,6 +188,7 @@ _CHARGED = {
     "reduce": ("reduce", 0),
     "broadcast": ("broadcast", 0),
     "allgather": ("all_gather", 0),
+    "allgather_coalesced": ("all_gather", 0),
     "_allgather_base": ("all_gather", 0),
     "all_gather_single": ("all_gather", 0),
     "allgather_into_tensor_coalesced": ("all_gather", 0),
@@ -197,6 +198,7 @@ _CHARGED = {
     "reduce_scatter_single": ("reduce_scatter", 1),
     "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1),
     "reduce_scatter_single_coalesced": ("reduce_scatter", 1),
+    "alltoall": ("all_to_all", 1),
     "alltoall_base": ("all_to_all", 1),
     "all_to_all_single": ("all_to_all", 1),
     "gather": ("gather", 1),
@@ -217,7 +219,7 @@ def _future(work: dist.Work) -> torch.futures.Future:
     except RuntimeError:
         trigger = torch.futures.Future()
         future = trigger.then(lambda _: [] if work.wait() else None)
-        threading.Thread(target=trigger.set_result, args=(None,), daemon=True).start()
+        wire().beside(lambda: trigger.set_result(None))
         return future
 
 

@@ -25,6 +25,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from shardlab.simulate.algorithms import ALGORITHMS, Round, rounds
 from shardlab.simulate.link import BANDWIDTH, LATENCY, Link, bandwidth, seconds
@@ -224,7 +225,9 @@ def _complete(found: dict, words: str, world_size: int) -> dict:
         found["inside"] = Link(found.pop("bandwidth"), found.pop("latency"))
     if "inside" not in found:
         raise ValueError(f"can't read the network {words!r}: {_HELP}")
-    largest, own_card = found.pop("largest node", world_size), found.pop("a card each", False)
+    largest, own_card = found.pop("largest node", inf), found.pop("a card each", False)
+    if "ranks_per_node" in found and found["ranks_per_node"] > largest:
+        raise ValueError(f"{words!r}: the machine has {largest} GPUs in a node, not {found['ranks_per_node']}")
     if "nodes" not in found:
         found["ranks_per_node"] = min(largest, world_size)
         found["nodes"] = -(-world_size // found["ranks_per_node"])

@@ -144,6 +144,7 @@ class _Wire:
         self._to_do: list[tuple[float, int, Callable[[], None]]] = []  # a heap
         self._change, self._closing = threading.Condition(), False
         self._order = itertools.count()  # among what is due at the same time
+        self._beside: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, daemon=True, name="simulated network")
         self._thread.start()
         atexit.register(self._close)
@@ -165,7 +166,14 @@ class _Wire:
     def _complete(self, transfer: Transfer) -> None:
         transfer.finish()
         if transfer.has_futures:  # not here: a hook may wait for the next transfer
-            threading.Thread(target=transfer.call_back, daemon=True).start()
+            self.beside(transfer.call_back)
+
+    def beside(self, do: Callable[[], None]) -> None:
+        """In a thread of its own. `_close` waits for it: a thread in C++ aborts when the interpreter ends."""
+        thread = threading.Thread(target=do, daemon=True)
+        with self._change:
+            self._beside = [t for t in self._beside if t.is_alive()] + [thread]
+            thread.start()
 
     def _run(self) -> None:
         while (do := self._next_due()) is not None:
@@ -186,7 +194,8 @@ class _Wire:
         with self._change:
             self._closing = True
             self._change.notify()
-        self._thread.join(timeout=5)
+        for thread in (self._thread, *self._beside):
+            thread.join(timeout=5)
 
 
 wire = functools.cache(_Wire)

@@ -194,7 +194,7 @@ class OrigParams(FlatParameter):
 
 def flat_intervals(model: nn.Module) -> Iterator[FlatInterval]:
     """Which part of each original parameter lies where on this rank, for all flat parameters of the model."""
-    names = {m: name for name, m in reversed(list(model.named_modules()))}
+    names = {m: name for name, m in model.named_modules()}
     for m in model.modules():
         for layout in m._unit.layouts if hasattr(m, "_unit") else []:
             if isinstance(layout, FlatParameter):

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardlab.parallel.fsdp.tensors import before_backward, with_gradient
-from shardlab.parallel.zero.bucket import all_gather, reduce_scatter
+from shardlab.parallel.one_tensor import all_gather, reduce_scatter
+from shardlab.parallel.tensors import before_backward, with_gradient
 
 
 class NaiveFSDP(nn.Module):

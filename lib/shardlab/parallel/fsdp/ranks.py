@@ -21,11 +21,17 @@ class Ranks:
     device: torch.device
     mesh: DeviceMesh | None = None
 
-    def __post_init__(self) -> None:
-        sizes = [group.size() if group else 1 for group in (self.shard_group, self.replicate_group)]
-        for name, value in zip(("shard_size", "replicate_size"), sizes, strict=True):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "shard_rank", self.shard_group.rank() if self.shard_group else 0)
+    @property
+    def shard_size(self) -> int:
+        return self.shard_group.size() if self.shard_group else 1
+
+    @property
+    def shard_rank(self) -> int:
+        return self.shard_group.rank() if self.shard_group else 0
+
+    @property
+    def replicate_size(self) -> int:
+        return self.replicate_group.size() if self.replicate_group else 1
 
     @property
     def groups(self) -> list[dist.ProcessGroup]:
@@ -38,14 +44,19 @@ def ranks_of(mesh: DeviceMesh | None) -> Ranks:
     Raises ValueError for a mesh of more than two axes.
     """
     if mesh is None:
-        accelerator = torch.accelerator.current_accelerator()
-        mesh = init_device_mesh(accelerator.type if accelerator else "cpu", (dist.get_world_size(),))
+        mesh = init_device_mesh(default_device_type(), (dist.get_world_size(),))
     if mesh.ndim > 2:
         raise ValueError(
             f"rank {dist.get_rank()}: mesh must have 1 axis (shard) or 2 (replicate, shard), not {mesh.ndim}: {mesh}"
         )
     replicate = mesh.get_group(0) if mesh.ndim == 2 else None
     return Ranks(mesh.get_group(mesh.ndim - 1), replicate, current_device(mesh.device_type), mesh)
+
+
+def default_device_type() -> str:
+    """The accelerator's, if there is one."""
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator.type if accelerator else "cpu"
 
 
 def current_device(device_type: str) -> torch.device:

@@ -21,7 +21,7 @@ back. On a CPU nothing runs ahead, and the user names units to prefetch.
 are there and stay. Else its backward comes next: they are gathered, and not freed in between. Such a forward may be
 broken off in its middle by an exception, so it must leave nothing behind that a post_forward would have to undo.
 
-Source: Zhao et al. 2023, sections 3.3 and 4.2; torch.distributed.fsdp._fully_shard._fsdp_state.
+Source: Zhao et al. 2023, sections 3.3 and 4.3; torch.distributed.fsdp._fully_shard._fsdp_state.
 """
 
 from collections.abc import Iterator
@@ -34,8 +34,8 @@ from torch.distributed.fsdp import BackwardPrefetch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from shardlab.parallel.fsdp.limiter import RateLimiter
-from shardlab.parallel.fsdp.tensors import after_backward, before_backward, cast, map_tensors, with_gradient
 from shardlab.parallel.fsdp.unit import State, Unit
+from shardlab.parallel.tensors import after_backward, before_backward, cast, map_tensors, with_gradient
 
 _alive: WeakSet["Schedule"] = WeakSet()
 
@@ -192,7 +192,7 @@ class Schedule:
         self.forward_order.clear()
         for unit in self.units:
             unit.in_backward = False
-            unit.take_gradients()
+            unit.forget_gradients()
             self._reshard(unit)
 
     # Both
@@ -224,10 +224,9 @@ def _inside_backward() -> bool:
 
 def _before_step(*_) -> None:
     """The optimizer is about to change shards: whole parameters that some forward left behind would be out of date."""
-    for schedule in _alive:
-        if not _inside_backward():
-            for unit in schedule.units:
-                unit.reshard()
+    for schedule in _alive if not _inside_backward() else ():
+        for unit in schedule.units:
+            schedule._reshard(unit)
 
 
 register_optimizer_step_pre_hook(_before_step)

@@ -25,7 +25,7 @@ from torch.profiler import record_function
 
 from shardlab.parallel.fsdp.per_parameter import PerParameter
 from shardlab.parallel.fsdp.ranks import Ranks, divide_factors
-from shardlab.parallel.zero.bucket import all_gather, reduce_scatter
+from shardlab.parallel.one_tensor import all_gather, reduce_scatter
 
 
 class State(Enum):
@@ -129,6 +129,11 @@ class Unit:
     def take_gradients(self) -> list[tuple[PerParameter, dict]]:
         gradients = [(layout, layout.take_gradients()) for layout in self.layouts]
         return [(layout, by_param) for layout, by_param in gradients if by_param]
+
+    def forget_gradients(self) -> None:
+        """Of a backward that was broken off, and what earlier ones left for an all_reduce."""
+        self.take_gradients()
+        self._partial.clear()
 
     def reduce(self, layout: PerParameter, gradients: dict) -> Iterator[None]:
         """The mean of all ranks' gradients, this rank's shard of it added to the sharded parameters' `.grad`.

@@ -28,7 +28,7 @@ from torch.distributed.fsdp import (
 
 from shardlab.parallel.fsdp.api import make_unit, schedule_of
 from shardlab.parallel.fsdp.flat_parameter import FlatParameter, OrigParams
-from shardlab.parallel.fsdp.ranks import Ranks, current_device, ranks_of
+from shardlab.parallel.fsdp.ranks import Ranks, current_device, default_device_type, ranks_of
 from shardlab.parallel.norm import norm_over_ranks
 from shardlab.parallel.precision import cast_buffers
 
@@ -117,16 +117,16 @@ class FullyShardedDataParallel(nn.Module):
 
         Keeps: a whole gradient; and whole parameters too, if the strategy does so after forward.
         """
-        self._set_sync(False)
+        units = {m._unit for m in self.module.modules() if hasattr(m, "_unit")}
+        before = {u: (u.requires_gradient_sync, u.reshard_after_backward) for u in units}
+        self.module.set_requires_gradient_sync(False)
+        if self._keeps_whole_parameters:
+            self.module.set_reshard_after_backward(False)
         try:
             yield
         finally:
-            self._set_sync(True)
-
-    def _set_sync(self, sync: bool) -> None:
-        self.module.set_requires_gradient_sync(sync)
-        if self._keeps_whole_parameters:
-            self.module.set_reshard_after_backward(sync)
+            for unit, (sync, reshard) in before.items():
+                unit.requires_gradient_sync, unit.reshard_after_backward = sync, reshard
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
@@ -134,7 +134,7 @@ class FullyShardedDataParallel(nn.Module):
 
         Sends: one all_reduce of one element.
         """
-        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self.parameters() if p.grad is not None and p.grad.numel()]
         total = nn.utils.get_total_norm(gradients, norm_type).to(self._ranks.device)
         if self._ranks.shard_group is not None:
             total = norm_over_ranks(total, norm_type, self._ranks.shard_group)
@@ -191,7 +191,7 @@ def _device(module: nn.Module, device_id: int | torch.device | None) -> torch.de
     if device_id is not None:
         return torch.device(device_id)
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    return current_device(torch.accelerator.current_accelerator().type) if device.type == "meta" else device
+    return current_device(default_device_type()) if device.type == "meta" else device
 
 
 def _materialise(module: nn.Module, init: Callable[[nn.Module], None] | None, device: torch.device) -> None:

@@ -37,8 +37,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shardlab.parallel.offload.file_layout import Piece, Span, chunks, elementwise_states, layout, placed, rounded_up
-from shardlab.parallel.offload.host import hyperparameters
-from shardlab.parallel.precision.weights import local
+from shardlab.parallel.params import hyperparameters, local
 
 N_BUFFERS = 3
 
@@ -92,7 +91,7 @@ class FileOffloadOptimizer(Optimizer):
         if closure:
             with torch.enable_grad():
                 loss = closure()
-        self._check_file()
+        self._check_states()
         with_gradient = [[piece for piece in chunk if piece.param.grad is not None] for chunk in self._chunks]
         try:
             self._walk([chunk for chunk in with_gradient if chunk])
@@ -101,9 +100,12 @@ class FileOffloadOptimizer(Optimizer):
             raise
         return loss
 
-    def _check_file(self) -> None:
+    def _check_states(self) -> None:
         if self._failed:
             raise RuntimeError("a step failed midway: load the last checkpoint and go on from there") from self._failed
+        self._check_file()
+
+    def _check_file(self) -> None:
         if (found := os.fstat(self._fd).st_size) < self.n_bytes:
             at = self.path or "its file, which has no name"
             raise RuntimeError(f"optimizer states are lost: {at} has been cut from {self.n_bytes} bytes to {found}")
@@ -164,7 +166,7 @@ class FileOffloadOptimizer(Optimizer):
 
     def state_dict(self) -> dict:
         """Tensors of a parameter's size are views of the file: save or copy them before the next step."""
-        self._check_file()
+        self._check_states()
         packed = super().state_dict()
         params = [p for group in self.param_groups for p in group["params"]]
         for index, states in packed["state"].items():
@@ -182,6 +184,7 @@ class FileOffloadOptimizer(Optimizer):
                     for name, t in self._in_file(p).items():
                         t.copy_(local(states.pop(name)))
                     self.state[p] = {name: _copied(value) for name, value in states.items()}
+        self._failed = None
 
 
 def _all_of(move: Callable, fd: int, memory: Tensor, offset: int) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from shardlab.parallel.precision.weights import local
+from shardlab.parallel.params import local
 
 ALIGN = 64  # elements, between pieces of a parameter: a vectorised kernel rounds its last few by other code
 

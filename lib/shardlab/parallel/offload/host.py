@@ -17,6 +17,7 @@ Parameters on the host, too: `fully_shard(..., offload_policy=CPUOffloadPolicy()
 Source: Ren et al. 2021, "ZeRO-Offload" (USENIX ATC); torchao's CPUOffloadOptimizer.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -26,7 +27,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from shardlab.parallel.precision.weights import local
+from shardlab.parallel.norm import norm_over_ranks
+from shardlab.parallel.params import hyperparameters, local
 
 
 class CPUOffloadOptimizer(Optimizer):
@@ -34,7 +36,8 @@ class CPUOffloadOptimizer(Optimizer):
 
     Takes parameters or groups of them as every optimizer does; schedulers and `state_dict` work as ever. Gradients
     leave for the host as backward makes them, and `p.grad` is None afterwards: clip by this optimizer's own
-    `clip_grad_norm_`. Until `zero_grad` the gradients of several backwards add up there.
+    `clip_grad_norm_`, and scale losses by `parallel.precision.GradScaler`. The gradients of several backwards add up
+    there until `step`, which uses them up.
 
     [Note: who averages] Under DDP a gradient is the mean over ranks only when backward has ended. So plain parameters
     in a job of several ranks keep their gradients until `step`; DTensor shards are final as soon as they are there.
@@ -55,7 +58,7 @@ class CPUOffloadOptimizer(Optimizer):
         self._host: dict[nn.Parameter, Tensor] = {}
         self._optimizers: dict[nn.Parameter, Optimizer] = {}
         self._versions: dict[nn.Parameter, tuple] = {}  # of the parameter, when it and its host copy were last equal
-        self._arrivals: dict[nn.Parameter, torch.Event | None] = {}  # gradients on the host, until zero_grad
+        self._arrivals: dict[nn.Parameter, torch.Event | None] = {}  # gradients on the host, until they are used up
         self._streams: dict[torch.device, torch.Stream] = {}
         super().__init__(params, defaults)
 
@@ -105,9 +108,18 @@ class CPUOffloadOptimizer(Optimizer):
         for p in self._arrivals:
             self._wait_for_gradient(p)
             self._update(p, group_of[p])
+        self._arrivals.clear()
         for device, stream in self._streams.items():
             torch.get_device_module(device).current_stream(device).wait_stream(stream)
         return loss
+
+    @torch.no_grad()
+    def held_gradients(self) -> dict[nn.Parameter, Tensor]:
+        """On the host, of what backward has reached: what a GradScaler has to look at and to unscale."""
+        self._take_what_is_left()
+        for p in self._arrivals:
+            self._wait_for_gradient(p)
+        return {p: self._host[p].grad for p in self._host if p in self._arrivals}  # in the same order on every rank
 
     def _take_what_is_left(self) -> None:
         """Gradients that came without a hook."""
@@ -146,30 +158,28 @@ class CPUOffloadOptimizer(Optimizer):
         self._arrivals.clear()
 
     @torch.no_grad()
-    def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale all gradients so that their 2-norm over parameters and ranks is at most `max_norm`; return the norm.
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Scale all gradients so that their norm over parameters and ranks is at most `max_norm`; return the norm.
 
         Sends: one all_reduce of a number for each mesh that parameters are sharded over.
         Source: torch.nn.utils.clip_grad_norm_.
         """
-        self._take_what_is_left()
-        square_by_groups: dict[tuple, Tensor] = {}
-        for p, host in self._host.items():  # the same order on every rank, which that of arrival need not be
-            if p in self._arrivals:
-                self._wait_for_gradient(p)
-                groups = _shard_groups(p)
-                square = host.grad.double().square().sum()
-                if groups:  # which may know GPUs only
-                    square = square.to(p.device_mesh.device_type)
-                square_by_groups[groups] = square_by_groups.get(groups, 0) + square
-        for groups, square in square_by_groups.items():
-            for group in groups:
-                dist.all_reduce(square, group=group)
-        norm = sum((square.cpu() for square in square_by_groups.values()), torch.zeros((), dtype=torch.float64)).sqrt()
-        scale = min(1.0, max_norm / (norm.item() + 1e-6))
+        by_groups: defaultdict[tuple, list[Tensor]] = defaultdict(list)
+        for p, gradient in self.held_gradients().items():
+            by_groups[_shard_groups(p)] += (
+                [gradient] if gradient.numel() else []
+            )  # an empty shard has no largest element
+        norms = []
+        for groups, gradients in by_groups.items():
+            norm = nn.utils.get_total_norm(gradients, norm_type)
+            for device, group in groups:  # which may know GPUs only
+                norm = norm_over_ranks(norm.to(device), norm_type, group)
+            norms.append(norm.cpu())
+        total = nn.utils.get_total_norm(norms, norm_type)
+        scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
         for p in self._arrivals:
             self._host[p].grad *= scale
-        return norm
+        return total
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Into host memory, whatever device the states come from."""
@@ -191,16 +201,13 @@ def _host_like(p: Tensor) -> Tensor:
     return torch.empty_like(mine, device="cpu", pin_memory=mine.device.type != "cpu")
 
 
-def hyperparameters(group: dict) -> dict:
-    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
-
-
 def _has_peers() -> bool:
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _shard_groups(p: Tensor) -> tuple[dist.ProcessGroup, ...]:
-    """The groups whose ranks together hold all of p, once each."""
+def _shard_groups(p: Tensor) -> tuple[tuple[str, dist.ProcessGroup], ...]:
+    """The groups whose ranks together hold all of p, once each, with the kind of device that they send from."""
     if not isinstance(p, DTensor):
         return ()
-    return tuple(p.device_mesh.get_group(axis) for axis, place in enumerate(p.placements) if place.is_shard())
+    mesh, axes = p.device_mesh, [axis for axis, place in enumerate(p.placements) if place.is_shard()]
+    return tuple((mesh.device_type, mesh.get_group(axis)) for axis in axes)

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shardlab.parallel.precision.weights import local
+from shardlab.parallel.params import local
 
 
 class GradScaler:
@@ -180,13 +180,18 @@ class GradScaler:
 
 
 def _gradients(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """By name, as far as this rank holds them: of a DTensor the local shard, where the overflow is."""
+    """By name, as far as this rank holds them: of a DTensor the local shard, where the overflow is.
+
+    Some optimizers take gradients out of `p.grad` and hold them themselves.
+    """
+    held = optimizer.held_gradients() if hasattr(optimizer, "held_gradients") else None
     found = {}
     for g, group in enumerate(optimizer.param_groups):
         for i, p in enumerate(group["params"]):
             name = group["param_names"][i] if "param_names" in group else f"parameter {i} of group {g}"
-            if p.grad is not None:
-                found[name] = local(p.grad)
+            gradient = p.grad if held is None else held.get(p)
+            if gradient is not None:
+                found[name] = local(gradient)
     return found
 
 

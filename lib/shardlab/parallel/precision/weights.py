@@ -26,6 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from shardlab.parallel.params import hyperparameters, local
+
 
 class _StepsInFloat32(torch.optim.Optimizer):
     """Gives each parameter in turn, as float32, to an optimizer of `optimizer_class` that has it alone.
@@ -63,7 +65,7 @@ class _StepsInFloat32(torch.optim.Optimizer):
         """One step of `weight`; returns its new state. Torch's optimizers die late (they are in reference cycles), and
         would keep the copy alive: hence one for all, which starts anew each time and holds nothing afterwards."""
         self._one.__init__([weight], **self._options)
-        self._one.param_groups[0].update({k: v for k, v in group.items() if k not in ("params", "param_names")})
+        self._one.param_groups[0].update(hyperparameters(group))
         self._one.state[weight].update(state)
         self._one.step()
         state = self._one.state.pop(weight)
@@ -162,11 +164,6 @@ def cast_buffers(module: nn.Module, dtype: torch.dtype) -> nn.Module:
         if buffer.is_floating_point():
             buffer.data = buffer.data.to(dtype)
     return module
-
-
-def local(t: Tensor) -> Tensor:
-    """What this rank holds of a tensor, without its history."""
-    return (t.to_local() if isinstance(t, DTensor) else t).detach()
 
 
 def _shard_number(p: nn.Parameter) -> int:

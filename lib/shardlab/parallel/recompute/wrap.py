@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl
 
 from shardlab.parallel.recompute.region import checkpoint
 
 
-def checkpoint_wrapper(module: nn.Module, *, use_reentrant: bool = False, **checkpoint_kwargs) -> nn.Module:
-    """Checkpoint every forward of `module` from now on; returns the module itself.
+def checkpoint_wrapper(
+    module: nn.Module, checkpoint_impl: CheckpointImpl = CheckpointImpl.NO_REENTRANT, **checkpoint_kwargs
+) -> nn.Module:
+    """Checkpoint every forward of `module` from now on; returns the module itself. torch's returns another: use that.
 
     Its class, hooks and the names of its parameters stay as they are. Only its `forward` is replaced, inside of the
     hooks, those of `fully_shard` included. `del module.forward` takes it back.
@@ -18,7 +21,8 @@ def checkpoint_wrapper(module: nn.Module, *, use_reentrant: bool = False, **chec
     """
     if isinstance(module.forward, partial) and module.forward.func is checkpoint:
         raise ValueError(f"this {type(module).__name__} is checkpointed already; twice would recompute it twice")
-    module.forward = partial(checkpoint, module.forward, use_reentrant=use_reentrant, **checkpoint_kwargs)
+    reentrant = checkpoint_impl is CheckpointImpl.REENTRANT
+    module.forward = partial(checkpoint, module.forward, use_reentrant=reentrant, **checkpoint_kwargs)
     return module
 
 

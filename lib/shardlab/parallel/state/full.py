@@ -92,20 +92,21 @@ def _gathered(mine: dict[Any, Any]) -> dict[Any, Any]:
 
     Each rank lays what it has into zeros; the bytewise maximum is then exact, and copies on several ranks do no harm.
     """
-    described = {name: (_described(t), type(t) is Part or isinstance(t, DTensor)) for name, t in mine.items()}
+    described = {name: (_described(t), _is_sharded(t), None if torch.is_tensor(t) else t) for name, t in mine.items()}
     everyone = [described]
     if world_size() > 1:
         everyone = [None] * world_size()
         dist.all_gather_object(everyone, described)
     full = {}
     for name in dict.fromkeys(name for theirs in everyone for name in theirs):
-        shape_and_dtype = next(theirs[name][0] for theirs in everyone if name in theirs)
+        shape_and_dtype, _, plain = next(theirs[name] for theirs in everyone if name in theirs)
         on_rank_0 = name in everyone[0] and not everyone[0][name][1]
-        if shape_and_dtype is None or (on_rank_0 and rank() == 0):
-            value = mine.get(name)
-            full[name] = value.detach().cpu().clone() if torch.is_tensor(value) else value
+        if shape_and_dtype is None:  # a number, which whoever has a shard knows
+            full[name] = plain
         elif not on_rank_0:
             full[name] = _assemble(*shape_and_dtype, mine.get(name))
+        elif rank() == 0:
+            full[name] = mine[name].detach().cpu().clone()
     return full if rank() == 0 else {}
 
 
@@ -130,6 +131,10 @@ def _scatter(whole: Tensor | None, described: Described, mine: Tensor | None) ->
 
 def _described(value: Any) -> Described | None:
     return (value.shape, value.dtype) if torch.is_tensor(value) else None
+
+
+def _is_sharded(value: Any) -> bool:
+    return type(value) is Part or isinstance(value, DTensor)
 
 
 def _wire_device() -> str:

@@ -26,8 +26,8 @@ from torch.optim import Optimizer
 
 from shardlab.parallel.fsdp.flat_parameter import PREFIX, FlatInterval, FlatParameter, flat_intervals
 from shardlab.parallel.offload import FileOffloadOptimizer
-from shardlab.parallel.offload.host import CPUOffloadOptimizer, hyperparameters
-from shardlab.parallel.precision.weights import local
+from shardlab.parallel.offload.host import CPUOffloadOptimizer
+from shardlab.parallel.params import hyperparameters, local
 from shardlab.parallel.state.parts import Part
 from shardlab.parallel.state.together import rank
 from shardlab.parallel.zero import ZeroRedundancyOptimizer
@@ -197,7 +197,8 @@ class OptimizerMemory:
         return torch.empty(shape, dtype=dtype)
 
     def give_to_optimizer(self, saved_groups: list[dict]) -> None:
-        packed = self.optimizer.state_dict()
+        in_file = isinstance(self.optimizer, FileOffloadOptimizer)  # after a broken-off step it gives no states
+        packed = Optimizer.state_dict(self.optimizer) if in_file else self.optimizer.state_dict()
         packed["state"] = {
             number: {key: self.by_name[first][key] if t is None else t for key, t in states.items()}
             for number, (first, states) in self._states.items()

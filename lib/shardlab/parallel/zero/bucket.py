@@ -28,8 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)  # torch 2.13 renamed the two
-all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+from shardlab.parallel.one_tensor import reduce_scatter
 
 
 class Shard(NamedTuple):
@@ -87,11 +86,11 @@ class Bucket:
 
     @property
     def _me(self) -> str:
-        return f"rank {dist.get_rank(self.group)}"
+        return f"rank {dist.get_rank()}"
 
     def check_still_in(self) -> None:
         for p, start in self.starts.items():
-            if p.data_ptr() != self.flat.data_ptr() + start * self.flat.element_size():
+            if p.numel() and p.data_ptr() != self.flat.data_ptr() + start * self.flat.element_size():
                 raise RuntimeError(
                     f"{self._me}: {self.names[p]} was moved after the optimizer had been built, "
                     "by module.to(...) or by setting its data: build the optimizer last"

@@ -32,7 +32,9 @@ from shardlab.parallel.ddp import (
     check_same_on_every_rank,
 )
 from shardlab.parallel.norm import norm_over_ranks
-from shardlab.parallel.zero.bucket import Bucket, Shard, all_gather
+from shardlab.parallel.one_tensor import all_gather
+from shardlab.parallel.params import hyperparameters
+from shardlab.parallel.zero.bucket import Bucket, Shard
 
 # They treat each element by itself, so that parameters may be cut anywhere. A class unknown here gets whole parameters.
 ELEMENTWISE = {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad}
@@ -54,7 +56,11 @@ class ZeroRedundancyOptimizer(Optimizer):
     Sends, with psi the `padded_bytes`: psi (N-1)/N in reduce_scatters and psi (N-1)/N in all_gathers, a rank and step.
     With `gradients_averaged` only the latter: 3 psi (N-1)/N with DDP's all_reduces.
     Keeps: parameters, psi; states, 1/N of them; gradients, psi. `step` moves those out bucket by bucket, which takes
-    two buckets more, and leaves nothing: `p.grad` is None afterwards.
+    two buckets more, and leaves nothing: `p.grad` is None afterwards (with `gradients_averaged` it stays).
+
+    torch's class of this name averages nothing, and trains wrongly without DDP around the model; its `state_dict` wants
+    a `consolidate_state_dict` before. Mixed precision with float16 goes with `parallel.precision.GradScaler` only:
+    torch's looks at `p.grad`.
 
     A trained parameter without a gradient is an error, since another rank may have one; if it was frozen since, it is
     left alone. One that was frozen when it came takes part in nothing: to train it later, add it later.
@@ -108,7 +114,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         dealt = assign_buckets([p for p in params if p.requires_grad], *self._caps)
         new = [Bucket(bucket, self.elementwise, self.process_group, self.names) for bucket in dealt]
         self.buckets += new
-        return _options(group) | {"params": [shard.shard_param for bucket in new for shard in bucket.shards]}
+        return hyperparameters(group) | {"params": [shard.shard_param for bucket in new for shard in bucket.shards]}
 
     # A step
 
@@ -149,6 +155,13 @@ class ZeroRedundancyOptimizer(Optimizer):
             waiting = bucket
         if waiting:
             waiting.receive()
+
+    def held_gradients(self) -> dict[nn.Parameter, Tensor]:
+        """This rank's part of each parameter's gradient, reduced: what a GradScaler has to look at and to unscale."""
+        if self.gradients_averaged:
+            return {p: p.grad for p in self.names if p.grad is not None}
+        self.reduce_gradients()
+        return {s.param: s.shard_param.grad for s in self.shards() if s.shard_param.grad is not None}
 
     def _take_averaged(self) -> None:
         for shard in self.shards():
@@ -209,8 +222,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         place = tuple(state_dict.pop("rank_and_world_size"))
         if place != self._place:
             raise ValueError(
-                f"{self._me} of {self._place[1]}: these states are of rank {place[0]} of {place[1]}: load what this "
-                "rank saved, or a checkpoint of shardlab.parallel.state, which fits any number of ranks"
+                f"rank {self._place[0]} of {self._place[1]}: these states are of rank {place[0]} of {place[1]}: "
+                "load what this rank saved, or a checkpoint of shardlab.parallel.state, which fits any number of ranks"
             )
         self.optim.load_state_dict(state_dict)
         self.state = self.optim.state
@@ -224,7 +237,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     @property
     def _me(self) -> str:
-        return f"rank {dist.get_rank(self.process_group)}"
+        return f"rank {dist.get_rank()}"
 
     def check_gradients(self) -> None:
         """All trained parameters have a new gradient, or none has."""
@@ -252,8 +265,4 @@ class ZeroRedundancyOptimizer(Optimizer):
 def _copy_options(source: list[dict], target: list[dict]) -> None:
     """Of parameter groups: learning rates and the like."""
     for a, b in zip(source, target, strict=True):
-        b.update(_options(a))
-
-
-def _options(group: dict) -> dict:
-    return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        b.update(hyperparameters(a))

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from shardlab.parallel.ddp import broadcast_tensors
+from shardlab.parallel.tensors import before_backward, with_gradient
 from shardlab.parallel.zero.bucket import Bucket
 from shardlab.parallel.zero.stage1 import ZeroRedundancyOptimizer
 
@@ -51,7 +52,10 @@ class ShardedDataParallel(nn.Module):
             self._prepare_backward()
         if self._sync and self.broadcast_buffers:
             broadcast_tensors(self.module.buffers(), self.group)
-        return self.module(*args, **kwargs)
+        output = self.module(*args, **kwargs)
+        for t in with_gradient(output) if self._armed else []:
+            before_backward(t, self._backward_begins)
+        return output
 
     @contextmanager
     def no_sync(self):
@@ -89,13 +93,16 @@ class ShardedDataParallel(nn.Module):
         for bucket in self._buckets:
             bucket.reset()
 
+    def _backward_begins(self, *_) -> None:
+        if self._armed and not self._backward_running:
+            self._backward_running = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
+
     def _gradient_ready(self, p: nn.Parameter) -> None:
         """Hook: autograd has just accumulated `p.grad`. Move it to its bucket; send what is next and full."""
         if not self._armed:
             return
-        if not self._backward_running:
-            self._backward_running = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
+        self._backward_begins()  # see `ddp`
         self._bucket_of[p].take(p)
         while self._next < len(self._buckets) and not self._buckets[self._next].missing:
             self._send_next()

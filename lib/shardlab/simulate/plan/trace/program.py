@@ -121,7 +121,7 @@ def _no_sync(module: nn.Module) -> Iterator[None]:
 def _recompute(model: Transformer, s: Strategy) -> None:
     """Nothing here draws random numbers, so no generator has to be put back."""
     every = s.recompute_every if s.recompute == "full" else 1
-    options = {"every": every, "use_reentrant": False, "preserve_rng_state": False}
+    options = {"every": every, "preserve_rng_state": False}
     if s.recompute == "products":
         options["context_fn"] = lambda: create_selective_checkpoint_contexts(save_products)
     if s.recompute == "selective":
