@@ -2,6 +2,7 @@
 
 import sys
 from collections import Counter, namedtuple
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -602,6 +603,31 @@ def test_a_forward_or_backward_that_was_broken_off():
 
     for found, expected in launch(ranks, 2):
         assert found == [expected, expected]
+
+
+def test_what_waited_for_an_all_reduce_is_forgotten_with_a_broken_backward():
+    class Trouble(Exception):
+        pass
+
+    def raise_trouble(*_):
+        raise Trouble
+
+    def losses(broken):
+        model = shard(uneven(), mesh=(2, 1))
+        optimizer = sgd(model)
+        if broken:
+            model.set_requires_all_reduce(False)
+            backward(model, 0)
+            model.set_requires_all_reduce(True)
+            norm = model.blocks[1].norm
+            handle = norm.register_forward_hook(lambda m, a, out: out.register_hook(raise_trouble) and None)
+            with suppress(Trouble):
+                backward(model, 1)
+            handle.remove()
+            optimizer.zero_grad()
+        return train(model, optimizer, 3)
+
+    assert launch(lambda: losses(True) == losses(False), 2) == [True] * 2
 
 
 # Prefetching

@@ -186,6 +186,15 @@ def micro_batches(model, step):
     return backward(model, 3 * step + 2)
 
 
+def micro_batches_nested(model, step):
+    """The inner block's end does not end the outer one."""
+    with model.no_sync():
+        with model.no_sync():
+            backward(model, 3 * step)
+        backward(model, 3 * step + 1)
+    return backward(model, 3 * step + 2)
+
+
 def clipped(model, step, norm_type=2.0):
     loss = backward(model, step)
     return loss + model.clip_grad_norm_(0.1, norm_type)
@@ -198,6 +207,7 @@ def test_settings_train_as_under_torch():
     """
     cases = {
         "no_sync": (micro_batches, {}),
+        "no_sync, nested": (micro_batches_nested, {}),
         "no_sync, shard grad op": (micro_batches, {"strategy": ShardingStrategy.SHARD_GRAD_OP}),
         "no_sync, no shard": (micro_batches, {"strategy": ShardingStrategy.NO_SHARD}),
         "clipped": (clipped, {"same": nearly}),
@@ -286,7 +296,7 @@ def test_states_are_synchronised_and_initialised():
             linear, other = nn.Sequential(nn.Linear(5, 3)), nn.Sequential(nn.Linear(5, 3))
         wrapped = FullyShardedDataParallel(linear, param_init_fn=ones, device_id=torch.device("cpu"))
         torch.manual_seed(0)
-        FullyShardedDataParallel(other, device_id=torch.device("cpu"))
+        FullyShardedDataParallel(other)  # on the accelerator, or on the CPU where there is none
         return same, {float(t.sum()) for t in full_state(wrapped).values()}
 
     assert launch(ranks, 4) == [(True, {15.0, 3.0})] * 4

@@ -193,8 +193,22 @@ def test_the_full_optimizer_state_goes_back_into_any_strategy():
         assert all(losses.values()), losses
 
 
+class SlowsDown(torch.optim.Optimizer):
+    """Counts its steps in an int, and divides its rate by it."""
+
+    def __init__(self, params, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["step"] = self.state[p].get("step", 0) + 1
+                p.sub_(p.grad, alpha=group["lr"] / self.state[p]["step"])
+
+
 def test_optimizers_that_keep_other_states():
-    """Adafactor's rows and columns, of whole parameters; a rate that is a tensor; momentum that is not there yet."""
+    """Adafactor's rows and columns, of whole parameters; a rate that is a tensor; no momentum yet; a plain number."""
 
     def ranks():
         found = []
@@ -202,6 +216,7 @@ def test_optimizers_that_keep_other_states():
             (torch.optim.Adafactor, {"lr": 1e-2}),
             (torch.optim.AdamW, {"lr": torch.tensor(1e-2)}),
             (torch.optim.SGD, {"lr": 1e-2}),
+            (SlowsDown, {"lr": 1e-2}),
         ):
             runs = []
             for resume in (False, True):
@@ -222,7 +237,7 @@ def test_optimizers_that_keep_other_states():
             found.append(runs[0] == runs[1])
         return found
 
-    assert launch(ranks, 2) == [[True] * 3] * 2
+    assert launch(ranks, 2) == [[True] * 4] * 2
 
 
 # What can go wrong

@@ -822,6 +822,17 @@ MISTAKES = {
 }
 
 
+def test_a_parameter_without_elements_is_trained_like_any_other():
+    def ranks():
+        model = nn.Sequential(nn.Linear(3, 2))
+        model.empty = nn.Parameter(torch.empty(0, 3))
+        optimizer = ZeroRedundancyOptimizer(model.named_parameters(), optim.SGD, lr=0.1)
+        (model(torch.ones(1, 3)).sum() + model.empty.sum()).backward()
+        optimizer.step()
+
+    launch(ranks, 2)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(mistake):
     run, says = MISTAKES[mistake]
