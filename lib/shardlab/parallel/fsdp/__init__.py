@@ -13,9 +13,9 @@ unit's gradients, in row r what rank r is to keep. S counts the elements of a un
 *layout* of a unit says which element belongs to which rank.
 
 Read in this order: `naive` (the idea, 60 lines), `ranks` and `slots` (among whom, and where in the model),
-`per_parameter` (a layout), `unit` (what is held and sent), `schedule` (the hooks that make it happen in time), `api`
+`per_parameter` (a `layout`), `unit` (what is held and sent), `schedule` (the hooks that make it happen in time), `api`
 (`fully_shard`); then `flat_parameter` (the other layout), `wrapper` (the older interface) and, as you meet them,
-`tensors`, `limiter`, and what names mistakes: `checks`, `freed`.
+`parallel.tensors`, `limiter`, and what names mistakes: `checks`, `freed`.
 
 Source: Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023, "PyTorch FSDP", sections 3 and 4;
 torch.distributed.fsdp.

@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from shardlab.parallel.fsdp import checks
+from shardlab.parallel.fsdp.layout import Layout
 from shardlab.parallel.fsdp.per_parameter import PerParameter
 from shardlab.parallel.fsdp.ranks import Ranks, ranks_of
 from shardlab.parallel.fsdp.schedule import Schedule
@@ -25,7 +26,7 @@ def fully_shard(
     mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),  # noqa: B008  frozen, as torch's
     offload_policy: OffloadPolicy = OffloadPolicy(),  # noqa: B008
     ignored_params: set[nn.Parameter] | None = None,
-    layout: type = PerParameter,
+    layout: type[Layout] = PerParameter,
 ) -> nn.Module | list[nn.Module]:
     """Make one unit of all parameters of `module` that are in no unit yet: so call it on the inner modules first.
 
@@ -51,7 +52,7 @@ def fully_shard(
 def make_unit(
     modules: list[nn.Module],
     ranks: Ranks,
-    layout: type,
+    layout: type[Layout],
     mp_policy: MixedPrecisionPolicy,
     reshard_after_forward: bool | None,
     on_cpu: bool = False,

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.profiler import record_function
 
-from shardlab.parallel.fsdp.per_parameter import PerParameter
+from shardlab.parallel.fsdp.layout import Gradients, Layout
 from shardlab.parallel.fsdp.ranks import Ranks, divide_factors
 from shardlab.parallel.one_tensor import all_gather, reduce_scatter
 
@@ -40,7 +40,7 @@ class Unit:
     def __init__(
         self,
         modules: list[nn.Module],
-        layouts: list[PerParameter],
+        layouts: list[Layout],
         ranks: Ranks,
         mp_policy: MixedPrecisionPolicy,
         reshard_after_forward: bool | None,
@@ -54,7 +54,7 @@ class Unit:
         self.state = State.SHARDED
         self.in_backward = False  # between pre_backward and post_backward
         self._gathering: list[tuple] = []  # of each layout: its all_gather's work, output and input
-        self._partial: dict[PerParameter, Tensor] = {}  # reduce_scattered, not all_reduced; see set_requires_all_reduce
+        self._partial: dict[Layout, Tensor] = {}  # reduce_scattered, not all_reduced; see set_requires_all_reduce
         self.schedule = None  # that of its root, as soon as that is known
         self.gather_stream = torch.get_device_module(ranks.device).current_stream()
 
@@ -78,7 +78,7 @@ class Unit:
         with torch.no_grad(), torch.get_device_module(self.ranks.device).stream(self.gather_stream):
             self._gathering = [self._all_gather(layout) for layout in self.layouts]
 
-    def _all_gather(self, layout: PerParameter) -> tuple[dist.Work | None, Tensor | None, Tensor | None]:
+    def _all_gather(self, layout: Layout) -> tuple[dist.Work | None, Tensor | None, Tensor | None]:
         if self.ranks.shard_size == 1:
             return None, None, None
         output, input = layout.all_gather_tensors()
@@ -126,7 +126,7 @@ class Unit:
             layout.keep_gradients(self.mp_policy.reduce_dtype)
         return []
 
-    def take_gradients(self) -> list[tuple[PerParameter, dict]]:
+    def take_gradients(self) -> list[tuple[Layout, Gradients]]:
         gradients = [(layout, layout.take_gradients()) for layout in self.layouts]
         return [(layout, by_param) for layout, by_param in gradients if by_param]
 
@@ -135,7 +135,7 @@ class Unit:
         self.take_gradients()
         self._partial.clear()
 
-    def reduce(self, layout: PerParameter, gradients: dict) -> Iterator[None]:
+    def reduce(self, layout: Layout, gradients: Gradients) -> Iterator[None]:
         """The mean of all ranks' gradients, this rank's shard of it added to the sharded parameters' `.grad`.
 
         A generator: it stops after it has begun to send, for somebody to compute meanwhile, and goes on by waiting.
