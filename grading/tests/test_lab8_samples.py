@@ -1,5 +1,6 @@
 """Lab 8's class before the referee, and what the judges rest on: a choice that follows from the drawn facts."""
 
+import json
 from dataclasses import fields
 
 import pytest
@@ -8,6 +9,7 @@ from submissions import checks_that_nothing_needs, class_of, try_sample
 from grading.checks.lab8_capstone import drills, job, planner, tokens
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
+from shardlab import launch
 from shardlab.simulate.computation import Computation
 
 LAB = "lab8_capstone"
@@ -46,6 +48,25 @@ def test_one_strategy_for_all_does_not_get_full_points(seed):
 def test_what_a_card_computes_at_the_same_time_counts_once():
     sleeps = [Computation("", "forward", *when) for when in ((2.0, 2.5), (0.0, 1.0), (0.5, 1.5), (0.75, 1.25))]
     assert drills.busy_s(sleeps) == 2.0
+
+
+def test_proofs_hold_in_every_lap_of_a_long_race():
+    """Trained on without end, rounding alone would be as far off after some twenty laps as work that was left out."""
+    facts = job.draw(0)["8x1"] | drills.NO_TIME
+    choice = planner.best(job.job_of(job.draw(0)["8x1"])).as_json()
+
+    def ranks():
+        found = []
+        drills.serve_laps = lambda _, lap: found.extend(json.dumps(lap({"seed": 7 * i})) for i in range(24))
+        drills.laps(drills.follow, facts, choice, "")
+        return [json.loads(reply) for reply in found]
+
+    by_rank = launch(ranks, job.RANKS, device="cpu", network=facts["network"])
+    for i in (1, 7, 8, 15, 22, 23):
+        replies = [of_rank[i] for of_rank in by_rank]
+        assert tokens._trained_on(7 * i, replies)
+        replies[3] |= {"proof": by_rank[3][i - 1]["proof"]}
+        assert not tokens._trained_on(7 * i, replies)
 
 
 def test_what_is_shown_is_what_is_run():

@@ -15,7 +15,7 @@ from grading.verdict import Verdict
 
 FULL_SHARE, HALF_SHARE = 0.85, 0.55  # of the line's tokens a second, for a cluster's points and for half of them
 N_CLUSTERS = 3
-PROOF_TOLERANCE = 0.02  # rounding in float32 makes up to 3e-4, after 11 laps
+PROOF_TOLERANCE = 0.02  # rounding in float32 makes up to 1e-4 in the laps of a model, and 0.02 in twice as many
 LEAST_WORK = 0.9  # of the time that all sequences take
 OTHER_WORK = 0.1  # of the judged step's computations and gradients' bytes: a timed step that is further off is another
 BARS = (1 / FULL_SHARE, 1 / HALF_SHARE)  # the same as times over the line's
@@ -80,7 +80,7 @@ def _worked(facts: dict, judged: list[dict], seed: int, replies: list[dict]) -> 
 
 
 def _trained_on(seed: int, replies: list[dict]) -> bool:
-    """The weights are those of all laps so far, the last of them on this lap's sequences."""
+    """The weights are those of all laps since training began anew, the last of them on this lap's sequences."""
     seeds = replies[0]["seeds"]
     if seeds[-1] != seed:
         return False
