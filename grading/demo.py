@@ -6,7 +6,6 @@ course directory of its own, build/demo, so that a real class's grades are never
 
 import shutil
 import time
-from pathlib import Path
 
 from rich.console import Console
 
@@ -14,13 +13,14 @@ from grading.checks import cell_name, lab_module
 from grading.classroom import ROOT, Classroom, Grade
 from grading.samples import Sample, samples
 from grading.table import grade_row, grade_table
+from shardlab.lessons.place import build, shown
 
 LAB = "lab2_ddp"
 
 
-def run_demo(console: Console, root: Path = ROOT / "build" / "demo") -> bool:
+def run_demo(console: Console) -> bool:
     """Print the grade table; True if every submission was given the points that it must be given."""
-    start = time.perf_counter()
+    start, root = time.perf_counter(), build("demo")
     shutil.rmtree(root, ignore_errors=True)
     shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
     classroom, checks = Classroom(root), lab_module(LAB).CHECKS
@@ -37,8 +37,8 @@ def run_demo(console: Console, root: Path = ROOT / "build" / "demo") -> bool:
                 grade = classroom.autograde(LAB, sample.name)
                 due = _points_due(sample, checks)
                 n_right += due == grade.points
-                shown = f"{sum(due.values()):g}" if due == grade.points else f"[red]{due}[/]"
-                table.add_row(*grade_row(grade, LAB), shown)
+                points = f"{sum(due.values()):g}" if due == grade.points else f"[red]{due}[/]"
+                table.add_row(*grade_row(grade, LAB), points)
                 causes += _first_cause(grade)
             status.update("writing feedback")
             classroom.feedback(LAB)
@@ -46,7 +46,7 @@ def run_demo(console: Console, root: Path = ROOT / "build" / "demo") -> bool:
         classroom.close()
     console.print(table)
     console.print("The first thing each was told:", *causes, sep="\n  ", highlight=False)
-    console.print(f"Feedback pages: {_shown(root / 'grading' / 'feedback')}/<student>/{LAB}/{LAB}.html")
+    console.print(f"Feedback pages: {shown(root / 'grading' / 'feedback')}/<student>/{LAB}/{LAB}.html")
     console.print(f"{time.perf_counter() - start:.0f} s")
     console.print(f"{n_right} passed, {len(students) - n_right} failed", highlight=False)
     return n_right == len(students)
@@ -58,7 +58,3 @@ def _points_due(sample: Sample, checks: dict) -> dict[str, float]:
 
 def _first_cause(grade: Grade) -> list[str]:
     return [f"{grade.student}: {v.cause}" for v in grade.verdicts if not v.passed][:1]
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

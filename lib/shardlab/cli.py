@@ -61,7 +61,7 @@ app.command("lab", context_settings=FOR_JUPYTERLAB)(lab_command)
 @app.command()
 def tidy(notebooks: Annotated[list[Path] | None, typer.Argument(help="all lessons if left out")] = None) -> None:
     """Rewrite lessons in the form in which they are committed: no outputs, ids that follow from the source."""
-    from shardlab.lessons.run import ROOT
+    from shardlab.lessons.place import ROOT
     from shardlab.lessons.tidy import tidy as tidy_up
 
     for notebook in notebooks or sorted((ROOT / "course").glob("*.ipynb")):

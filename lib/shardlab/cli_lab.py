@@ -20,7 +20,7 @@ def lab_command(
     Validate and formgrader look for the course's settings where JUPYTER_CONFIG_PATH says: without it they would give a
     check 30 seconds, and know of no gradebook.
     """
-    from shardlab.lessons.run import ROOT
+    from shardlab.lessons.place import ROOT
 
     folder = (course or ROOT).resolve()
     if not (folder / FIRST_LESSON).exists():

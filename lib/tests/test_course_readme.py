@@ -6,8 +6,8 @@ import nbformat
 import pytest
 
 from shardlab.claims import claims
+from shardlab.lessons.place import ROOT
 from shardlab.lessons.rules import markdown
-from shardlab.lessons.run import ROOT
 
 COURSE = ROOT / "course"
 TEXT = (COURSE / "README.md").read_text()

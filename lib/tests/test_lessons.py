@@ -11,6 +11,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from shardlab.lessons.book import WIDGET, as_page, is_run_of
+from shardlab.lessons.place import ROOT
 from shardlab.lessons.results import output_problems, unbacked_numbers
 from shardlab.lessons.rules import (
     anatomy_problems,
@@ -22,7 +23,7 @@ from shardlab.lessons.rules import (
     problems,
     tagged,
 )
-from shardlab.lessons.run import ROOT, run_notebook
+from shardlab.lessons.run import run_notebook
 from shardlab.lessons.tidy import tidied, tidy
 
 LESSONS = sorted((ROOT / "course").glob("*.ipynb"))

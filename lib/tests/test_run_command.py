@@ -9,14 +9,14 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from typer.testing import CliRunner
 
 from shardlab.cli import app
-from shardlab.lessons import run as course
+from shardlab.lessons import place
 from shardlab.lessons.parameters import parse
 
 
 @pytest.fixture
 def notebook(tmp_path, monkeypatch):
     """A notebook that takes a tier and a number, and fails when the number is 3, in other ways when it is 4 or 9."""
-    monkeypatch.setattr(course, "ROOT", tmp_path)
+    monkeypatch.setattr(place, "ROOT", tmp_path)
     defaults = new_code_cell("tier = None\nsize = 1\nname = 'x'", metadata={"tags": ["parameters"]})
     work = new_code_cell("assert size != 3, f'three \\x1b[1mof\\x1b[0m {name!r}'\nprint(size * 2, name)")
     raises = new_code_cell("if size == 4:\n    raise ValueError('[/tmp/x] [rank0]: lost')")
@@ -89,3 +89,13 @@ def test_a_value_is_a_python_literal_or_text():
     pairs = ["a=1", "b=1e-3", "c=True", "d=None", "e=[1, 'x']", "f=cpu", "g=1=2", "h='3'"]
     values = {"a": 1, "b": 1e-3, "c": True, "d": None, "e": [1, "x"], "f": "cpu", "g": "1=2", "h": "3"}
     assert parse(pairs) == values
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_course_that_cannot_be_written_leaves_what_ran_in_the_users_cache(tmp_path, monkeypatch, is_there):
+    monkeypatch.setattr(place, "ROOT", tmp_path / "course")
+    (tmp_path / "course" / "build" / "run" if is_there else tmp_path / "course").mkdir(parents=True)
+    assert place.build("run") == tmp_path / "course" / "build" / "run"
+    monkeypatch.setattr(place.os, "access", lambda path, mode: not path.is_relative_to(tmp_path / "course"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert place.build("run") == tmp_path / "cache" / "shardlab" / "run"

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shardlab.bench import environment
-from shardlab.lessons.run import ROOT
+from shardlab.lessons.place import ROOT
 
 LESSON = "course/00_start_here.ipynb"
 MEASURES = {

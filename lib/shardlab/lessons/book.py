@@ -7,11 +7,12 @@ import nbformat
 from nbformat import NotebookNode
 from rich.console import Console
 
-from shardlab.lessons.run import ROOT, run_notebook
+from shardlab.lessons.place import ROOT, build, shown
+from shardlab.lessons.run import run_notebook
 
 SITE = Path(__file__).parent / "site"
 WIDGET = "application/vnd.jupyter.widget-view+json"
-RUN, BOOK = ROOT / "build" / "run", ROOT / "build" / "book"
+RUN, BOOK = build("run"), build("book")
 
 
 def make_book(console: Console) -> bool:
@@ -29,7 +30,7 @@ def make_book(console: Console) -> bool:
         target.parent.mkdir(parents=True)
         shutil.copy(lab, target)
     if typeset(pages, BOOK / "html"):
-        console.print(f"open {(BOOK / 'html' / 'index.html').relative_to(ROOT)}", highlight=False)
+        console.print(f"open {shown(BOOK / 'html' / 'index.html')}", highlight=False)
         return True
     return False
 

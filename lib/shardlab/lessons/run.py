@@ -17,10 +17,10 @@ from rich.text import Text
 
 from shardlab.bench import environment
 from shardlab.lessons.junit import write_junit
+from shardlab.lessons.place import ROOT, build, shown
 from shardlab.lessons.results import output_problems, unbacked_numbers
 from shardlab.tier import detect
 
-ROOT = Path(__file__).resolve().parents[3]
 CELL_TIMEOUT_S = 600
 QUIET_KERNEL = ["--log-level=CRITICAL"]  # the kernel's own log, not what the notebook prints
 
@@ -48,14 +48,15 @@ def run_notebooks(
     junit: Path | None = None,
 ) -> bool:
     """True if all of them ran to the end with nothing to complain of. What ran, up to an error, is in build/run."""
-    folder = ROOT / "build" / "run"
+    folder = build("run")
     folder.mkdir(parents=True, exist_ok=True)
     record = {"environment": environment(), "tier": detect(tier).name}
     outcomes = list(_run_all(notebooks, folder, {"tier": tier} | (parameters or {}), console))
     console.print(outcome_table(outcomes))
     n_failed = sum(bool(o.problems) for o in outcomes)
     seconds = sum(o.seconds for o in outcomes)
-    console.print(f"{len(outcomes) - n_failed} passed, {n_failed} failed, {seconds:.0f} s", highlight=False)
+    words = f"{len(outcomes) - n_failed} passed, {n_failed} failed, {seconds:.0f} s; what ran is in {shown(folder)}"
+    console.print(words, highlight=False)
     record |= {"seconds": round(seconds), "notebooks": [asdict(o) for o in outcomes]}
     (json_file or folder / "course.json").write_text(json.dumps(record, indent=1) + "\n")
     if junit:

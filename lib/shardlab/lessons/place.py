@@ -1,0 +1,20 @@
+"""Where the course lies, and where what its commands make is put."""
+
+import os
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def build(name: str) -> Path:
+    """`build/<name>` of the course; if that can't be written, as in a copy that many share, the user's cache has it."""
+    folder = ROOT / "build" / name
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    return folder if os.access(nearest, os.W_OK | os.X_OK) else user_cache_path("shardlab") / name
+
+
+def shown(path: Path) -> str:
+    """As it can be typed from here."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
