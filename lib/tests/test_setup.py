@@ -5,6 +5,8 @@ Each rule is a function from texts to a list of problems, so that the tests can 
 
 import re
 import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,17 @@ def ci_targets(script: str) -> set[str]:
     return set(re.findall(r"^ *part ([a-z]+)", script, flags=re.MULTILINE))
 
 
+def too_new(constraints: str, python: str) -> list[str]:
+    """Pins that this Python may not install. What is not installed here can't be asked, and is left out."""
+    found = []
+    for name, version in pins(constraints)[0].items():
+        with suppress(PackageNotFoundError):
+            needs = metadata(name).get("Requires-Python", "")
+            if python not in SpecifierSet(needs):
+                found.append(f"constraints.txt: {name}=={version} needs Python {needs}")
+    return found
+
+
 def target_problems(makefile: str, words: set[str]) -> list[str]:
     targets = set(re.findall(r"^([\w-]+):(?!=)", makefile, flags=re.MULTILINE))
     return [f"Makefile: no target {word}" for word in sorted(words - targets)]
@@ -193,6 +206,12 @@ cd x && make bench
         "Makefile: no target X",
         "Makefile: no target gone",
     ]
+
+
+def test_every_pin_is_there_for_the_first_python_3_11(texts):
+    """Debian 12 has 3.11.2, and a package may ask for 3.11.5."""
+    assert too_new(texts["constraints.txt"], "3.11.0") == []
+    assert "constraints.txt: torch==1.0 needs Python" in too_new("torch==1.0", "3.5.0")[0]
 
 
 def test_ci_makes_what_it_calls_a_part():
