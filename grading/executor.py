@@ -81,6 +81,8 @@ class RefereeExecutor(NbGraderPreprocessor):
         began = time.monotonic()
         judge = referee(lab, self.tier, self.false_fail / (1 + self.retries), self.at_a_time)
         judge.prepare()
+        if not judge.box.own_world:
+            self.log.warning(f"the submission runs in {judge.box.name}")
         run = runner(self.at_a_time).run(
             nb,
             str(folder),

@@ -4,9 +4,12 @@ For `make hour`; pictures of it are in build/pictures.
 """
 
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 from notebook_page import NotebookPage
 
@@ -56,6 +59,18 @@ def test_a_check_tells_what_is_missing_and_wrong_until_it_is_right(lab, pictures
     lab.page.screenshot(path=pictures / "student_right.png")
 
 
+def test_the_stop_button_ends_a_check_and_its_ranks_at_once(lab):
+    ranks = own_processes()
+    lab.begin_cell("lab2-throughput")
+    wait_until(lambda: len(own_processes() - ranks) >= 4)
+    pressed = time.monotonic()
+    lab.page.get_by_role("button", name="Interrupt the kernel").first.click()
+    assert "KeyboardInterrupt" in lab.end_of_cell("lab2-throughput")
+    assert time.monotonic() - pressed < 5
+    assert own_processes() <= ranks
+    assert "PASSED" in lab.run_cell("lab2-traffic"), "the kernel goes on"
+
+
 def test_validate_names_the_check_that_is_left(lab, pictures):
     said = validated(lab, pictures / "student_validate_failed.png")
     assert "NotImplementedError" in said and "hand_in(" not in said, "the verdict, and no line of ours"
@@ -69,6 +84,18 @@ def test_validate_succeeds_on_a_solved_lab(lab, pictures):
 def test_what_was_saved_is_what_would_be_handed_in(lab, course):
     saved = {c.metadata.nbgrader.grade_id: c.source for c in nbformat.read(course / LAB, as_version=4).cells}
     assert saved["token_ddp"] == cells("right")["token_ddp"]
+
+
+def own_processes() -> set[psutil.Process]:
+    """Of this test: the server, its kernels, and what they have started."""
+    return set(psutil.Process().children(recursive=True))
+
+
+def wait_until(condition: Callable[[], bool], within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def validated(lab: NotebookPage, picture: Path) -> str:
