@@ -1,6 +1,7 @@
 """A batch is a function of (seed, step, rank), and every world size trains on the same global batch."""
 
 import random
+import sysconfig
 from itertools import product
 
 import pytest
@@ -70,3 +71,19 @@ def test_the_corpus_is_python():
 def test_arguments_that_make_no_sense_are_named(rank, world_size, changes, words):
     with pytest.raises(ValueError, match=words):
         batch(0, 0, rank, world_size, **(SIZES | changes))
+
+
+def test_the_corpus_is_what_lies_in_the_standard_library_and_not_where_its_links_lead(tmp_path, monkeypatch):
+    (tmp_path / "python").mkdir()
+    (tmp_path / "site.py").write_text("#" * 200_000)
+    (tmp_path / "python" / "sitecustomize.py").symlink_to(tmp_path / "site.py")
+    (tmp_path / "python" / "nowhere.py").symlink_to(tmp_path / "gone.py")
+    (tmp_path / "python" / "real.py").write_text("x" * 150_000)
+    (tmp_path / "python" / "same.py").symlink_to("real.py")
+    (tmp_path / "link").symlink_to("python")  # the folder itself may be one
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path / "link"))
+    corpus.cache_clear()
+    try:
+        assert bytes(corpus().tolist()) == b"x" * 300_000
+    finally:
+        corpus.cache_clear()
