@@ -13,11 +13,12 @@ from grading.verdict import Verdict
 def grade_table(title: str, lab: str) -> Table:
     """An empty table for a lab; `grade_row` makes one row of it."""
     table = Table(title=title, title_justify="left", header_style="bold")
-    table.add_column("student", no_wrap=True)
+    table.add_column("student", overflow="fold")
     table.add_column("points", justify="right", no_wrap=True)
     for heading in _columns(lab).values():
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("lost points in", overflow="fold")
+    longest_word = max(len(check.split(".")[1]) for check in lab_module(lab).CHECKS) + 1
+    table.add_column("lost points in", min_width=longest_word)
     return table
 
 
