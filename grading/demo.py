@@ -13,7 +13,7 @@ from grading.checks import cell_name, lab_module
 from grading.classroom import ROOT, Classroom, Grade
 from grading.samples import Sample, samples
 from grading.table import grade_row, grade_table
-from shardlab.lessons.place import build, shown
+from shardlab.lessons.place import build, copy_files, shown
 
 LAB = "lab2_ddp"
 
@@ -22,7 +22,7 @@ def run_demo(console: Console) -> bool:
     """Print the grade table; True if every submission was given the points that it must be given."""
     start, root = time.perf_counter(), build("demo")
     shutil.rmtree(root, ignore_errors=True)
-    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
+    copy_files(ROOT / "solutions" / LAB, root / "solutions" / LAB)
     classroom, checks = Classroom(root), lab_module(LAB).CHECKS
     students = [s for s in samples(LAB) if s.demo]
     table = grade_table(f"{LAB}: {len(students)} submissions, each on 4 CPU ranks", LAB)

@@ -23,6 +23,7 @@ from grading.referee import HANGS
 from grading.samples import read_lab
 from grading.session import LONGEST_DEADLINE_S
 from shardlab.environ import environ
+from shardlab.lessons.place import copy_files
 
 ATTACKS: list[Attack] = [a for group in (reads, lies, floods, escapes, notebooks) for a in group.ATTACKS]
 CELL_S, NOTEBOOK_S = 20, 60
@@ -57,7 +58,7 @@ def course() -> Iterator[Classroom]:
         stack.callback(setattr, tempfile, "tempdir", before)
         tempfile.tempdir = temporary
         stack.enter_context(environ({"GRADER_TOKEN": "secret"}))
-        shutil.copytree(ROOT / "solutions", Path(root, "solutions"))
+        copy_files(ROOT / "solutions", Path(root, "solutions"))
         settings = Config({"RefereeExecutor": {"timeout": CELL_S, "notebook_timeout": NOTEBOOK_S}})
         classroom = stack.enter_context(closing(Classroom(Path(root), settings)))
         classroom.release(LAB)

@@ -1,6 +1,5 @@
 """What grading takes: each lab's solution through nbgrader, papermill and the referee, in a course of its own."""
 
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from rich.table import Table
 from grading.classroom import ROOT, Classroom
 from grading.samples import read_lab
 from shardlab.bench import environment
+from shardlab.lessons.place import copy_files
 from shardlab.lessons.results import output_problems
 
 
@@ -21,7 +21,7 @@ def run(labs: Iterable[str] | None = None) -> dict:
     """Seconds and points for each lab's solution, on the cpu tier."""
     record: dict = {"environment": environment(), "tier": "cpu", "labs": []}
     with tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder:
-        shutil.copytree(ROOT / "solutions", Path(folder, "solutions"))
+        copy_files(ROOT / "solutions", Path(folder, "solutions"))
         with closing(Classroom(Path(folder))) as classroom:
             record["labs"] = [_grade(classroom, lab) for lab in labs or classroom.labs()]
     return record

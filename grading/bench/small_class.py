@@ -1,7 +1,6 @@
 """A class of any size whose submissions are quick to judge: they solve the one part that trains nothing, or do not."""
 
 import inspect
-import shutil
 from pathlib import Path
 
 from nbformat import NotebookNode
@@ -10,13 +9,14 @@ from traitlets.config import Config
 from grading.attacks.attack import CELL, LAB, worthless
 from grading.classroom import ROOT, Classroom
 from grading.samples import read_lab
+from shardlab.lessons.place import copy_files
 
 POINTS = 3  # for that part
 
 
 def small_class(root: Path, n: int, settings: Config | None = None, wrong_every: int | None = None) -> Classroom:
     """A new course in `root`, with everything handed in. Close it."""
-    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
+    copy_files(ROOT / "solutions" / LAB, root / "solutions" / LAB)
     classroom = Classroom(root, settings)
     classroom.release(LAB)
     for i in range(n):

@@ -99,3 +99,16 @@ def test_a_course_that_cannot_be_written_leaves_what_ran_in_the_users_cache(tmp_
     monkeypatch.setattr(place.os, "access", lambda path, mode: not path.is_relative_to(tmp_path / "course"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert place.build("run") == tmp_path / "cache" / "shardlab" / "run"
+
+
+def test_what_is_copied_from_a_read_only_course_may_be_written(tmp_path):
+    """Modes are not carried over: root, who runs many a test, would not notice otherwise."""
+    (tmp_path / "course" / "lab" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "course" / "lab" / "lab.ipynb").write_text("{}")
+    (tmp_path / "course" / "lab" / "__pycache__" / "x.pyc").write_text("")
+    for path in ("course/lab/lab.ipynb", "course/lab", "course"):
+        (tmp_path / path).chmod(0o555)
+    place.copy_files(tmp_path / "course", tmp_path / "mine")
+    copied = sorted((tmp_path / "mine").rglob("*"))
+    assert [p.name for p in copied] == ["lab", "lab.ipynb"]
+    assert all(p.stat().st_mode & 0o200 for p in [tmp_path / "mine", *copied])

@@ -7,7 +7,7 @@ import nbformat
 from nbformat import NotebookNode
 from rich.console import Console
 
-from shardlab.lessons.place import ROOT, build, shown
+from shardlab.lessons.place import ROOT, build, copy_files, shown
 from shardlab.lessons.run import run_notebook
 
 SITE = Path(__file__).parent / "site"
@@ -19,16 +19,16 @@ def make_book(console: Console) -> bool:
     """Write build/book/html. False, after saying what is wrong, if a lesson fails or a link leads nowhere."""
     pages = BOOK / "pages"
     shutil.rmtree(pages, ignore_errors=True)
-    shutil.copytree(SITE, pages, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_files(SITE, pages)
     if problems := _add_lessons(pages / "course", console):
         console.print("\n".join(problems), style="red", markup=False)
         return False
-    shutil.copy(ROOT / "course" / "README.md", pages / "course")
+    shutil.copyfile(ROOT / "course" / "README.md", pages / "course" / "README.md")
     (pages / "questions.md").write_text(questions(sorted((ROOT / "course").glob("[01]*.ipynb"))))
     for lab in sorted((ROOT / "labs").glob("*/*.ipynb")):
         target = pages / lab.relative_to(ROOT)
         target.parent.mkdir(parents=True)
-        shutil.copy(lab, target)
+        shutil.copyfile(lab, target)
     if typeset(pages, BOOK / "html"):
         console.print(f"open {shown(BOOK / 'html' / 'index.html')}", highlight=False)
         return True
