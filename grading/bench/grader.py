@@ -9,6 +9,7 @@ from rich.table import Table
 
 from grading.bench import attacks, fairness, kills, mutants, scale
 from grading.classroom import ROOT
+from grading.judged import write_whole
 from grading.sandbox import best_box
 from shardlab.bench import environment
 
@@ -38,6 +39,8 @@ def run(parts: list[str] | None = None, json_file: Path | None = None) -> dict:
     record = json.loads(json_file.read_text(encoding="utf-8")) if json_file and json_file.exists() else {}
     for part in parts or PARTS:
         record[part] = {"environment": environment(), "box": best_box().name} | PARTS[part]()
+        if json_file:  # each part as soon as it is known: the next one may take an hour
+            write_whole(json_file, json.dumps(record, indent=2) + "\n")
     return record
 
 

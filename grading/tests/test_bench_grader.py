@@ -24,6 +24,16 @@ def test_parts_that_are_not_measured_anew_are_kept(parts, tmp_path):
     assert {name: part["n"] for name, part in grader.run(None, file).items()} == {"one": 1, "two": 2}
 
 
+def test_what_was_measured_before_the_end_came_is_in_the_file(parts, tmp_path, monkeypatch):
+    def cut_off():
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(grader.PARTS, "two", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        grader.run(None, tmp_path / "record.json")
+    assert json.loads((tmp_path / "record.json").read_text())["one"]["n"] == 1
+
+
 def test_an_unknown_part_is_told_before_anything_is_measured(parts, tmp_path):
     with pytest.raises(SystemExit, match="no part three; there are one, two"):
         grader.run(["one", "three"], tmp_path / "record.json")

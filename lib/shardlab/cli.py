@@ -191,9 +191,7 @@ def bench_grader(
     """The grader: is it fair, does it survive kills and attacks, are all mutants caught, how fast is it? (Hours.)"""
     from grading.bench.grader import run, show
 
-    result = run(part, json_file)
-    show(result)
-    _write(result, json_file)
+    show(run(part, json_file))
 
 
 @bench.command("all")
