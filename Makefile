@@ -46,7 +46,8 @@ hour: setup ## a student's and an instructor's first hour in a real browser (som
 
 compat: ## run the tests with another PyTorch (TORCH=2.11.0 is the oldest that is supported), in an environment of its own
 	$(PYTHON) -m venv build/torch-$(TORCH)
-	build/torch-$(TORCH)/bin/python -m pip install -q 'torch==$(TORCH)' -e '.[dev]'
+	@grep -vE '^(torch|torchao|setuptools)==' constraints.txt > build/torch-$(TORCH)/constraints.txt
+	build/torch-$(TORCH)/bin/python -m pip install -q -c build/torch-$(TORCH)/constraints.txt 'torch==$(TORCH)' -e '.[dev]'
 	build/torch-$(TORCH)/bin/python -m pytest -m '$(QUICK)' -n 2 --dist loadfile lib/tests
 
 lab: setup ## open JupyterLab on the first lesson
