@@ -73,6 +73,13 @@ def test_the_value_that_is_proposed_would_do(change, field, nearest):
     assert setup_of(**change | {field: nearest})
 
 
+@pytest.mark.parametrize("field", ["micro_batch", "seq_len", "shard_size", "lora_rank", "tensor"])
+@pytest.mark.parametrize("value", [2.0, "2", True])
+def test_a_count_is_a_whole_number(field, value):
+    with pytest.raises(ValueError, match=f"^{field}={value!r}, but it must be a whole number"):
+        setup_of(**{field: value})
+
+
 @pytest.mark.parametrize("field", [*CHOICES, "machine", "model"])
 def test_every_name_is_answered_with_the_nearest(field):
     change = {"machine_name" if field == "machine" else field: "flull_shart"}

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
-from itertools import count
 
 import torch
 import torch.distributed as dist
@@ -23,6 +22,7 @@ from shardlab.parallel.recompute import checkpoint_blocks, create_selective_chec
 from shardlab.parallel.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.shape import Shape
+from shardlab.simulate.plan.trace.program import save_every_second_product
 
 LEARNING_RATE = 1e-3
 WARM_UP_STEPS = 2  # the first makes the optimizer's states, and before the second DDP deals out its buckets anew
@@ -72,20 +72,8 @@ def _recompute(model: Transformer, setup: Setup) -> None:
     if s.recompute == "full":
         checkpoint_blocks(model.blocks, s.recompute_every)
     elif s.recompute != "none":
-        policy = {"products": lambda: save_products, "selective": _save_every_second_product}[s.recompute]
+        policy = {"products": lambda: save_products, "selective": save_every_second_product}[s.recompute]
         checkpoint_blocks(model.blocks, context_fn=lambda: create_selective_checkpoint_contexts(policy()))
-
-
-def _save_every_second_product() -> Callable:
-    """torchtitan's policy: of a block's products the first, third, ... are kept, and attention's result."""
-    products = count(1)
-
-    def policy(ctx, op, *args, **kwargs) -> bool:
-        if op is torch.ops.aten.mm.default:
-            return next(products) % 2 == 1
-        return "attention" in op.name()
-
-    return policy
 
 
 def _fsdp(setup: Setup, library: Library, model: Transformer) -> Engine:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from numbers import Integral
 
 from shardlab.measure.strategies import STRATEGIES
 
@@ -77,8 +78,11 @@ class Strategy:
     def __post_init__(self) -> None:
         for name, values in CHOICES.items():
             one_of(name, getattr(self, name), values)
-        for name in POSITIVE:
-            if (value := getattr(self, name)) < 1:
+        for name in ("shard_size", "lora_rank", *POSITIVE):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, Integral) or isinstance(value, bool)):
+                raise ValueError(f"{name}={value!r}, but it must be a whole number")
+            if name in POSITIVE and value < 1:
                 raise ValueError(f"{name}={value}, but it must be at least 1")
 
     @property

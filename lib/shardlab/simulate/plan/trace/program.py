@@ -125,12 +125,12 @@ def _recompute(model: Transformer, s: Strategy) -> None:
     if s.recompute == "products":
         options["context_fn"] = lambda: create_selective_checkpoint_contexts(save_products)
     if s.recompute == "selective":
-        options["context_fn"] = lambda: create_selective_checkpoint_contexts(_save_every_second_product())
+        options["context_fn"] = lambda: create_selective_checkpoint_contexts(save_every_second_product())
     if s.recompute != "none":
         checkpoint_blocks(model.blocks, **options)
 
 
-def _save_every_second_product() -> Callable:
+def save_every_second_product() -> Callable:
     """Policy: of a region's products the first, third, ... are kept, and attention's result. Source: torchtitan."""
     products = count(1)
 
