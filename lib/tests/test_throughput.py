@@ -3,7 +3,6 @@
 import random
 import time
 from math import comb
-from statistics import median
 
 import pytest
 import torch.distributed as dist
@@ -102,21 +101,13 @@ def uneven_steps(rank_seconds: list[float]) -> float:
     return time_step(clock.work("", lambda: rank_seconds[dist.get_rank()]))
 
 
-def real_time() -> tuple[float, float]:
+def real_time() -> float:
     """Three times 10 ms against 10 ms, asleep: a busy machine lengthens both by the same little."""
-    c = compare(lambda: time.sleep(0.03), lambda: time.sleep(0.01), pairs=15)
-    return c.ratio, throughput.throughput(lambda: time.sleep(0.01), tokens=1000, steps=5).tokens_per_second
+    return compare(lambda: time.sleep(0.03), lambda: time.sleep(0.01), pairs=15).ratio
 
 
 def test_on_ranks_a_step_takes_as_long_as_on_the_slowest_and_all_agree():
     assert launch(uneven_steps, 3, [1.0, 4.0, 2.0], device="cpu") == [4.0] * 3
-    (ratio, tokens_per_second), theirs = launch(real_time, 2, device="cpu")
-    assert (ratio, tokens_per_second) == theirs
+    ratio, theirs = launch(real_time, 2, device="cpu")
+    assert ratio == theirs
     assert 2 < ratio < 3.5
-    assert 0 < tokens_per_second <= 1000 / 0.01
-
-
-def test_tokens_per_second_is_of_the_median_step(clock):
-    seconds = iter([9.0, 9.0, 1.0, 2.0, 30.0])  # two to warm up
-    t = throughput.throughput(clock.work("", lambda: next(seconds)), tokens=100, steps=3)
-    assert (t.step_s, t.tokens_per_second, t.steps) == (median([1.0, 2.0, 30.0]), 50.0, 3)

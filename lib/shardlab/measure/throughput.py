@@ -15,13 +15,6 @@ import torch.distributed as dist
 
 
 @dataclass(frozen=True)
-class Throughput:
-    step_s: float  # median over steps of the slowest rank's time
-    tokens_per_second: float  # of all ranks together
-    steps: int
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Time of a over time of b: median of the paired ratios and an interval that holds it with `confidence`."""
 
@@ -48,12 +41,6 @@ def time_step(step: Callable[[], object]) -> float:
     if dist.is_initialized():
         dist.all_reduce(elapsed, op=dist.ReduceOp.MAX)
     return elapsed.item()
-
-
-def throughput(step: Callable[[], object], tokens: int, *, steps: int = 10, warmup: int = 2) -> Throughput:
-    """Time `steps` steps after `warmup` uncounted ones; `tokens` is what all ranks together consume in one."""
-    times = [time_step(step) for _ in range(warmup + steps)][warmup:]
-    return Throughput(median(times), tokens / median(times), steps)
 
 
 def compare(
