@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from shardlab import doctor
 from shardlab.cli import app
-from shardlab.lessons import run as course
+from shardlab.lessons import place
 
 shell = CliRunner()
 
@@ -57,7 +57,7 @@ def test_an_unknown_lab_is_told_those_there_are():
 
 
 def test_one_bad_notebook_does_not_keep_the_others_from_running(tmp_path, monkeypatch):
-    monkeypatch.setattr(course, "ROOT", tmp_path)
+    monkeypatch.setattr(place, "ROOT", tmp_path)
     (tmp_path / "bad.ipynb").write_text("not a notebook")
     nbformat.write(new_notebook(cells=[new_code_cell("1")]), tmp_path / "good.ipynb")
     names = [str(tmp_path / f"{name}.ipynb") for name in ("bad", "missing", "good")]
@@ -66,7 +66,7 @@ def test_one_bad_notebook_does_not_keep_the_others_from_running(tmp_path, monkey
 
 @pytest.mark.parametrize("source, outcome", [("print(tier)", "1 passed, 0 failed"), ("1 / 0", "ZeroDivisionError")])
 def test_run_executes_a_notebook_and_names_the_error(source, outcome, tmp_path, monkeypatch):
-    monkeypatch.setattr(course, "ROOT", tmp_path)
+    monkeypatch.setattr(place, "ROOT", tmp_path)
     parameters = new_code_cell("tier = None", metadata={"tags": ["parameters"]})
     nbformat.write(new_notebook(cells=[parameters, new_code_cell(source)]), tmp_path / "lesson.ipynb")
     result = shell.invoke(app, ["run", str(tmp_path / "lesson.ipynb"), "--tier", "cpu"])

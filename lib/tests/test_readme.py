@@ -40,9 +40,12 @@ class Course:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         copy_course(folder)
-        (folder / ".venv").symlink_to(sys.prefix)
-        for name in ("pyproject.toml", "constraints.txt"):
-            os.utime(folder / name, (0, 0))  # or make would set up once more what is there
+        (folder / ".venv").mkdir()
+        for part in Path(sys.prefix).iterdir():
+            (folder / ".venv" / part.name).symlink_to(part)
+        marker = folder / ".venv" / ".installed"  # newer than what it is made from: make leaves the set-up as it is
+        marker.unlink(missing_ok=True)
+        marker.touch()
         (folder / "jupyter_server_config.py").write_text("c.ServerApp.allow_root = True\nc.ServerApp.port = 0\n")
         paths = {"PYTHONPATH": f"{folder}/lib:{folder}", "JUPYTER_CONFIG_DIR": str(folder), "COLUMNS": "120"}
         self.environment = os.environ | paths | {"BROWSER": "true"}

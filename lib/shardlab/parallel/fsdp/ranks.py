@@ -54,8 +54,8 @@ def ranks_of(mesh: DeviceMesh | None) -> Ranks:
 
 
 def default_device_type() -> str:
-    """The accelerator's, if there is one."""
-    accelerator = torch.accelerator.current_accelerator()
+    """The accelerator's, if there is one: a build with CUDA on a machine without a GPU has none."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     return accelerator.type if accelerator else "cpu"
 
 

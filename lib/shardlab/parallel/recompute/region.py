@@ -103,7 +103,7 @@ class _Region:
         self.function, self.second_context = function, second_context
         self.surroundings = remember_surroundings(leaves, preserve_rng_state)
         self.others, tensors = _take_tensors_out(leaves)
-        self.boundary = _Boundary.apply(torch.empty(0, requires_grad=True), *tensors).grad_fn
+        self.boundary = _Boundary.apply(torch.empty(0, requires_grad=True), *tensors)  # its grad_fn lives as long
         self.slots: list[tuple[weakref.ref, tuple]] = []  # and shape, dtype, device of what belongs in it
 
     def pack(self, tensor: Tensor) -> _Slot:
@@ -120,7 +120,7 @@ class _Region:
         return tensor
 
     def _recompute(self) -> None:
-        leaves = _put_tensors_in(self.others, self.boundary.saved_tensors)
+        leaves = _put_tensors_in(self.others, self.boundary.grad_fn.saved_tensors)
         args, kwargs = tree_unflatten(leaves, self.structure)
         refill = _Refill(self)
         hooks = saved_tensors_hooks(refill.pack, lambda tensor: tensor)  # tensors: the function may call autograd.grad
