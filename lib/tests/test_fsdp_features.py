@@ -21,6 +21,7 @@ from training import CLOSE, Mixer, decoder, samples, train, train_alone, uneven
 from shardlab import launch
 from shardlab.measure.traffic import record_traffic
 from shardlab.parallel.fsdp import CPUOffloadPolicy, FlatParameter, NaiveFSDP, fully_shard
+from shardlab.parallel.fsdp.ranks import default_device_type
 from shardlab.parallel.recompute import checkpoint, checkpoint_wrapper
 
 for module in (sys.modules[__name__], sys.modules[adamw.__module__], sys.modules[train.__module__]):
@@ -493,6 +494,16 @@ def test_meta_initialisation():
         return differing(full_state(model), full_state(reference)), found
 
     assert all(differences == [] for differences, _ in launch(ranks, 3))
+
+
+@pytest.mark.parametrize(("gpu", "device_type"), [(None, "cpu"), (torch.device("cuda"), "cuda")])
+def test_a_build_for_gpus_shards_on_the_cpu_where_there_is_none(monkeypatch, gpu, device_type):
+    """Such a build, the one that `pip install torch` takes, names CUDA as its accelerator, available or not."""
+    accelerator = {False: torch.device("cuda"), True: gpu}
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available=False: accelerator[check_available]
+    )
+    assert default_device_type() == device_type
 
 
 def test_reset_parameters_after_meta():
