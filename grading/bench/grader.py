@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psutil
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from grading.bench import attacks, fairness, kills, mutants, scale
@@ -41,13 +42,14 @@ def run(parts: list[str] | None = None, json_file: Path | None = None) -> dict:
         record[part] = {"environment": environment(), "box": best_box().name} | PARTS[part]()
         if json_file:  # each part as soon as it is known: the next one may take an hour
             write_whole(json_file, json.dumps(record, indent=2) + "\n")
+        _show(part, record[part])
     return record
 
 
-def show(result: dict) -> None:
-    for part, found in result.items():
-        table = Table(title=part, title_justify="left", show_header=False)
-        for name, value in found.items():
-            if name != "environment":
-                table.add_row(name, json.dumps(value, indent=1) if isinstance(value, dict | list) else str(value))
-        Console().print(table)
+def _show(part: str, found: dict) -> None:
+    table = Table(title=part, title_justify="left", show_header=False)
+    for name, value in found.items():
+        if name != "environment":
+            words = json.dumps(value, indent=1 if isinstance(value, dict) else None, ensure_ascii=False)
+            table.add_row(name, escape(value if isinstance(value, str) else words))
+    Console().print(table)

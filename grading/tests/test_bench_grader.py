@@ -34,6 +34,13 @@ def test_what_was_measured_before_the_end_came_is_in_the_file(parts, tmp_path, m
     assert json.loads((tmp_path / "record.json").read_text())["one"]["n"] == 1
 
 
+def test_what_is_measured_now_is_shown_and_nothing_else(parts, tmp_path, capsys):
+    (tmp_path / "record.json").write_text(json.dumps({"one": {"n": 10}, "earlier": {"seconds": [1, 2]}}))
+    grader.run(["two"], tmp_path / "record.json")
+    shown = capsys.readouterr().out
+    assert "two" in shown and "one" not in shown and "earlier" not in shown
+
+
 def test_an_unknown_part_is_told_before_anything_is_measured(parts, tmp_path):
     with pytest.raises(SystemExit, match="no part three; there are one, two"):
         grader.run(["one", "three"], tmp_path / "record.json")

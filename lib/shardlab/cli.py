@@ -189,9 +189,9 @@ def bench_grader(
     part: Annotated[list[str] | None, typer.Option(help="only this part; may be given more than once")] = None,
 ) -> None:
     """The grader: is it fair, does it survive kills and attacks, are all mutants caught, how fast is it? (Hours.)"""
-    from grading.bench.grader import run, show
+    from grading.bench.grader import run
 
-    show(run(part, json_file))
+    run(part, json_file)
 
 
 @bench.command("all")
