@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from math import inf
 from statistics import median
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -32,8 +33,23 @@ PROVEN = 3  # of the laps that count
 FEWEST_PAIRS, LONGEST_RACE_S = 16, 60.0  # a race goes on for as many pairs, and as long, as long as it is not clear
 SHORTEST_DEADLINE_S, DEADLINE_RATIO = 15.0, 20.0  # of a lap, over the reference's; the first has the whole race's
 LAPS_TIMEOUT_S = 400.0
+LEAST_TIME = 0.9  # of what is slept: a sleep that follows on one that ended late is that much shorter
 
-Proof = Callable[[int, list[dict]], bool]  # (seed, each rank's reply) -> were these laps' work done?
+
+class Lap(NamedTuple):
+    """One of the submission's."""
+
+    seed: int  # drawn when it began
+    replies: list[dict]  # in rank order
+    seconds: float  # from "go" to the last reply
+
+
+Proof = Callable[[Lap], bool]  # was its work done?
+
+
+def too_quick(lap: Lap, computation_s: float) -> bool:
+    """A step takes no less time than its computation, where that is slept: ranks that do are not sleeping."""
+    return lap.seconds < LEAST_TIME * computation_s
 
 
 def serve_laps(address: str, lap: Callable[[dict], dict]) -> None:
@@ -64,13 +80,13 @@ def race(
         )
         stack.enter_context(quiet())
         laps.run(WARM_UP_LAPS)
-        if not laps.proven(WARM_UP_LAPS - 1, proof):
+        if not proof(laps.done[-1]):
             return None
         end = time.monotonic() + LONGEST_RACE_S
         while not settled(laps.timing(), bars) and (laps.pairs < FEWEST_PAIRS or time.monotonic() < end):
             laps.run(1)
-        drawn = [WARM_UP_LAPS + secrets.randbelow(laps.pairs) for _ in range(PROVEN)]
-        return laps.timing() if all(laps.proven(lap, proof) for lap in drawn) else None
+        drawn = [laps.done[WARM_UP_LAPS + secrets.randbelow(laps.pairs)] for _ in range(PROVEN)]
+        return laps.timing() if all(map(proof, drawn)) else None
 
 
 class _Laps:
@@ -78,47 +94,48 @@ class _Laps:
 
     def __init__(self, mine: Stopwatch, reference: Stopwatch, false_fail: float) -> None:
         self.mine, self.reference, self.false_fail = mine, reference, false_fail
-        self.seeds: list[int] = []
-        self.replies: list[list[dict]] = []  # [lap][rank]
-        self.seconds: dict[Stopwatch, list[float]] = {mine: [], reference: []}
+        self.done: list[Lap] = []
+        self.reference_s: list[float] = []  # of the same laps
         self.low, self.high = 0.0, inf  # the tightest bounds so far: they hold for ever
 
     @property
     def pairs(self) -> int:
-        return len(self.seeds) - WARM_UP_LAPS
+        return len(self.done) - WARM_UP_LAPS
 
     def run(self, n_laps: int) -> None:
         for _ in range(n_laps):
             order = {"seed": secrets.randbelow(1 << 20)}
-            self.seeds.append(order["seed"])
+            found: dict[Stopwatch, tuple[float, list[dict]]] = {}
             for watch in (self.mine, self.reference) if secrets.randbelow(2) else (self.reference, self.mine):
                 with watch.alone():
-                    seconds, replies = watch.lap(order, self._deadline_s())
-                self.seconds[watch].append(seconds)
-                if watch is self.mine:
-                    self.replies.append(replies)
+                    found[watch] = watch.lap(order, self._deadline_s())
+            seconds, replies = found[self.mine]
+            self.done.append(Lap(order["seed"], replies, seconds))
+            self.reference_s.append(found[self.reference][0])
             if self.pairs > 0:
                 low, high = median_bounds(self.ratios, too_low=self.false_fail, too_high=FALSE_PASS)
                 self.low, self.high = max(self.low, low), min(self.high, high)
 
     @property
     def ratios(self) -> list[float]:
-        pairs = zip(self.seconds[self.mine], self.seconds[self.reference], strict=True)
-        return [a / b for a, b in pairs][WARM_UP_LAPS:]
+        return [a / b for a, b in zip(*self.seconds, strict=True)]
+
+    @property
+    def seconds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Of the laps that count: the submission's, the reference's."""
+        mine = tuple(lap.seconds for lap in self.done)
+        return mine[WARM_UP_LAPS:], tuple(self.reference_s)[WARM_UP_LAPS:]
 
     def _deadline_s(self) -> float:
-        usual = self.seconds[self.reference]
-        return max(SHORTEST_DEADLINE_S, DEADLINE_RATIO * median(usual)) if usual else LAPS_TIMEOUT_S
+        if not self.reference_s:
+            return LAPS_TIMEOUT_S
+        return max(SHORTEST_DEADLINE_S, DEADLINE_RATIO * median(self.reference_s))
 
     def timing(self) -> Timing | None:
         if self.pairs <= 0:
             return None
-        laps = tuple(tuple(self.seconds[watch][WARM_UP_LAPS:]) for watch in (self.mine, self.reference))
-        mine_s, reference_s = map(median, laps)
-        return Timing(median(self.ratios), self.low, self.high, mine_s, reference_s, self.pairs, laps)
-
-    def proven(self, lap: int, proof: Proof) -> bool:
-        return proof(self.seeds[lap], self.replies[lap])
+        mine_s, reference_s = map(median, self.seconds)
+        return Timing(median(self.ratios), self.low, self.high, mine_s, reference_s, self.pairs, self.seconds)
 
 
 def _stand_ready(

@@ -7,6 +7,7 @@ from submissions import checks_that_nothing_needs, class_of, try_sample
 
 from grading.checks.lab6_profile import mistakes, prefetch, reading, throughput
 from grading.checks.lab6_profile.traces import bounds, draw_trace, figures_of, gathers_of_units, moments
+from grading.race import Lap
 from grading.timing import Timing
 from shardlab.measure.timeline import Span, Timeline
 
@@ -106,3 +107,10 @@ def test_a_block_is_late_when_nothing_computes_before_it(gathers, forward, backw
 def test_half_way_gets_half(low, high, points, inconclusive):
     verdict = throughput.verdict_of("lab6.throughput", 4, Timing((low + high) / 2, low, high, 1, 1, 10))
     assert (verdict.points, verdict.inconclusive) == (points, inconclusive)
+
+
+def test_a_lap_that_is_over_before_its_blocks_could_have_computed_is_told():
+    reply = {"slept": [16, 16], "moved": {}}
+    assert throughput.not_done(Lap(1, [reply] * 4, 0.40)) == "one took 0.40 s, and its blocks take 0.48 s to compute."
+    reply["slept"] = [15, 16]
+    assert "15 forwards of blocks computed" in throughput.not_done(Lap(1, [reply] * 4, 0.47))

@@ -7,6 +7,7 @@ import pytest
 from submissions import checks_that_nothing_needs, class_of, try_sample
 
 from grading.checks.lab8_capstone import drills, job, planner, tokens
+from grading.race import Lap
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
 from shardlab import launch
@@ -64,9 +65,9 @@ def test_proofs_hold_in_every_lap_of_a_long_race():
     by_rank = launch(ranks, job.RANKS, device="cpu", network=facts["network"])
     for i in (1, 7, 8, 15, 22, 23):
         replies = [of_rank[i] for of_rank in by_rank]
-        assert tokens._trained_on(7 * i, replies)
+        assert tokens._trained_on(Lap(7 * i, replies, 0.0))
         replies[3] |= {"proof": by_rank[3][i - 1]["proof"]}
-        assert not tokens._trained_on(7 * i, replies)
+        assert not tokens._trained_on(Lap(7 * i, replies, 0.0))
 
 
 def test_what_is_shown_is_what_is_run():

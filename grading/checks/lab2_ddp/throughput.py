@@ -3,7 +3,7 @@
 from grading.checks.lab2_ddp import drills
 from grading.checks.lab2_ddp.gradients import truth_of
 from grading.projections import distance, vector
-from grading.race import race
+from grading.race import Lap, race
 from grading.session import Session
 from grading.timing import race_verdict
 from grading.verdict import Verdict
@@ -26,6 +26,6 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     )
 
 
-def _right_gradients(seed: int, replies: list[dict]) -> bool:
-    truth = truth_of(drills.laps, seed, len(replies))
-    return max(distance(vector(r), truth.right) for r in replies) <= PROOF_TOLERANCE
+def _right_gradients(lap: Lap) -> bool:
+    truth = truth_of(drills.laps, lap.seed, len(lap.replies))
+    return max(distance(vector(r), truth.right) for r in lap.replies) <= PROOF_TOLERANCE

@@ -6,7 +6,7 @@ from functools import cache
 import torch
 
 from grading.checks.lab4_fsdp import drills
-from grading.race import race
+from grading.race import Lap, race, too_quick
 from grading.session import Session
 from grading.timing import race_verdict
 from grading.verdict import Verdict
@@ -19,7 +19,7 @@ PROOF_TOLERANCE = 1e-3
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     network = {"network": drills.LAP_NETWORK, "world_size": RANKS, "device": "cpu"}
-    timing = race(s, check, "laps", bars=(SLOWEST,), proof=_right_gradients, **network)
+    timing = race(s, check, "laps", bars=(SLOWEST,), proof=_worked, **network)
     return race_verdict(
         check,
         points,
@@ -28,13 +28,16 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         beside="that of one unit a block",
         fast="messages hide behind computing, as they can.",
         slow="a step takes {ratio:.1f} times as long as with one unit a block: too many messages, or none hidden.",
-        idle="the timed steps did not compute sharded gradients, or wrong ones: see lab4.fits and lab4.sharded.",
+        idle="the timed steps did not compute sharded gradients, or wrong ones (see lab4.fits and lab4.sharded), or "
+        "took less time than their blocks need.",
     )
 
 
-def _right_gradients(seed: int, replies: list[dict]) -> bool:
-    """Squares of the shards, added up over ranks: each gradient once."""
-    found, right = sum(r["squares"] for r in replies), _squares(seed, len(replies))
+def _worked(lap: Lap) -> bool:
+    """Every block took its time, and squares of the shards, added up over ranks, have each gradient once."""
+    if too_quick(lap, drills.LAP_BLOCKS * (drills.LAP_FORWARD_S + drills.LAP_BACKWARD_S)):
+        return False
+    found, right = sum(r["squares"] for r in lap.replies), _squares(lap.seed, len(lap.replies))
     return abs(found / right - 1) <= PROOF_TOLERANCE
 
 

@@ -6,7 +6,7 @@ import torch
 
 from grading.checks.lab6_profile import drills
 from grading.projections import distance
-from grading.race import race
+from grading.race import Lap, race, too_quick
 from grading.session import Session
 from grading.timing import Timing, settled, too_noisy
 from grading.verdict import Verdict
@@ -19,8 +19,8 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     place = {"world_size": drills.WORLD_SIZE, "device": "cpu", "network": drills.SLOW_LINK}
     seen: list[str] = []
 
-    def proof(seed: int, replies: list[dict]) -> bool:
-        seen.append(not_done(seed, replies))
+    def proof(lap: Lap) -> bool:
+        seen.append(not_done(lap))
         return not seen[-1]
 
     timing = race(s, check, "laps", bars=(SLOWEST, SLOWEST_FOR_HALF), proof=proof, **place)
@@ -46,15 +46,17 @@ def verdict_of(check: str, points: float, timing: Timing) -> Verdict:
     return Verdict(check, points / 2 if half else 0, points, cause, "", figures)
 
 
-def not_done(seed: int, replies: list[dict]) -> str:
+def not_done(lap: Lap) -> str:
     """What is wrong with a lap's work; "" for nothing."""
-    due = drills.N_LAYERS * drills.N_MICRO_BATCHES
+    due, replies = drills.N_LAYERS * drills.N_MICRO_BATCHES, lap.replies
+    if too_quick(lap, computing_s := 3 * due * drills.SLEPT_S):  # backward takes twice as long as forward
+        return f"one took {lap.seconds:.2f} s, and its blocks take {computing_s:.2f} s to compute."
     for phase, name in enumerate(("forwards", "backwards")):
         count = min(r["slept"][phase] for r in replies)
         if count < due:
             return f"{count} {name} of blocks computed, and a step has {due}."
     mine = torch.tensor([sum(r["moved"][name] for r in replies) for name in sorted(replies[0]["moved"])])
-    if distance(mine.double(), moves(seed)) > PROOF_TOLERANCE:
+    if distance(mine.double(), moves(lap.seed)) > PROOF_TOLERANCE:
         return "the weights did not move as they should: see lab6.same and lab6.memory."
     return ""
 

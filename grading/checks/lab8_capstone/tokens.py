@@ -8,7 +8,7 @@ from grading.checks.lab8_capstone.account import account_of, by_rank, fits, is_r
 from grading.checks.lab8_capstone.drills import proof
 from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, draw, job_of
 from grading.projections import distance, vector
-from grading.race import race
+from grading.race import Lap, race, too_quick
 from grading.session import Session
 from grading.timing import Timing, settled, too_noisy
 from grading.verdict import Verdict
@@ -64,28 +64,28 @@ def _race(s: Session, check: str, facts: dict, judged: list[dict]) -> tuple[Timi
     }
 
 
-def _worked(facts: dict, judged: list[dict], seed: int, replies: list[dict]) -> bool:
+def _worked(facts: dict, judged: list[dict], lap: Lap) -> bool:
     """All sequences were computed, at the cards' pace; it is the step whose memory was judged; the weights tell so.
 
     Sums over ranks, as a rank may compute for another. How often `launch_s` is due is up to the submission.
     """
-    needed_s = 3 * MODEL.n_layers * RANKS * SEQUENCES * facts["sequence_s"]  # backward takes twice as long as forward
-    if sum(r["busy_s"] for r in replies) < LEAST_WORK * needed_s:
+    needed_s = 3 * MODEL.n_layers * SEQUENCES * facts["sequence_s"]  # of a rank; backward takes twice a forward
+    if too_quick(lap, needed_s) or sum(r["busy_s"] for r in lap.replies) < LEAST_WORK * RANKS * needed_s:
         return False
     for key in ("computations", "reduced_bytes"):
-        timed, due = (sum(r[key] for r in found) for found in (replies, judged))
+        timed, due = (sum(r[key] for r in found) for found in (lap.replies, judged))
         if abs(timed - due) > OTHER_WORK * due:
             return False
-    return _trained_on(seed, replies)
+    return _trained_on(lap)
 
 
-def _trained_on(seed: int, replies: list[dict]) -> bool:
+def _trained_on(lap: Lap) -> bool:
     """The weights are those of all laps since training began anew, the last of them on this lap's sequences."""
-    seeds = replies[0]["seeds"]
-    if seeds[-1] != seed:
+    seeds = lap.replies[0]["seeds"]
+    if seeds[-1] != lap.seed:
         return False
-    truth = vector({"proof": proof(train_alone([by_rank(each, 0) for each in seeds], 0), seed)})
-    return max(distance(vector({"proof": r["proof"]}), truth) for r in replies) <= PROOF_TOLERANCE
+    truth = vector({"proof": proof(train_alone([by_rank(each, 0) for each in seeds], 0), lap.seed)})
+    return max(distance(vector({"proof": r["proof"]}), truth) for r in lap.replies) <= PROOF_TOLERANCE
 
 
 def _slow(timing: Timing | None) -> str:
