@@ -19,13 +19,20 @@ def lab_command(
 
     Validate and formgrader look for the course's settings where JUPYTER_CONFIG_PATH says: without it they would give a
     check 30 seconds, and know of no gradebook.
+
+    Where the course can't be written, your own copies of its notebooks are opened, in ~/shardlab-notebooks.
     """
+    from shardlab.lessons.own_copy import can_be_saved, own_copy
     from shardlab.lessons.place import ROOT
 
     folder = (course or ROOT).resolve()
     if not (folder / FIRST_LESSON).exists():
         print(f"shardlab lab: there is no {FIRST_LESSON} in {folder}", file=sys.stderr)
         raise typer.Exit(2)
+    if not can_be_saved(folder):
+        theirs, folder = folder, Path.home() / "shardlab-notebooks"
+        n_new = own_copy(theirs, folder)
+        print(f"{theirs} can't be written to: your own notebooks are in {folder} ({n_new} copied, the others kept)")
     _put_first("JUPYTER_CONFIG_PATH", folder / "grading")
     _put_first("PATH", Path(sys.executable).parent)  # formgrader calls alembic by its name
     _put_first("PYTHONPATH", ROOT)  # nbgrader looks in the course first, whose `grading` may have no code in it

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from shardlab.cli import app
 from shardlab.lessons import place
+from shardlab.lessons.own_copy import can_be_saved, own_copy
 from shardlab.lessons.parameters import parse
 
 
@@ -112,3 +113,29 @@ def test_what_is_copied_from_a_read_only_course_may_be_written(tmp_path):
     copied = sorted((tmp_path / "mine").rglob("*"))
     assert [p.name for p in copied] == ["lab", "lab.ipynb"]
     assert all(p.stat().st_mode & 0o200 for p in [tmp_path / "mine", *copied])
+
+
+def test_own_copies_of_a_course_keep_what_their_reader_wrote(tmp_path):
+    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
+    for name in ("course/00.ipynb", "course/.ipynb_checkpoints/00.ipynb", "labs/lab1/lab1.ipynb", "solutions/no.ipynb"):
+        (theirs / name).parent.mkdir(parents=True, exist_ok=True)
+        (theirs / name).write_text("as it came")
+    assert own_copy(theirs, mine) == 2
+    (mine / "labs" / "lab1" / "lab1.ipynb").write_text("an evening's work")
+    (theirs / "labs" / "lab2.ipynb").write_text("new")
+    assert own_copy(theirs, mine) == 1
+    found = {str(p.relative_to(mine)): p.read_text() for p in mine.rglob("*") if p.is_file()}
+    assert found == {
+        "course/00.ipynb": "as it came",
+        "labs/lab1/lab1.ipynb": "an evening's work",
+        "labs/lab2.ipynb": "new",
+    }
+
+
+def test_a_course_can_be_saved_if_all_of_it_can(tmp_path, monkeypatch):
+    (tmp_path / "course").mkdir()
+    (tmp_path / "course" / "00.ipynb").write_text("")
+    assert can_be_saved(tmp_path)
+    for locked in ("course", "course/00.ipynb"):
+        monkeypatch.setattr("os.access", lambda path, mode, locked=locked: path != tmp_path / locked)
+        assert not can_be_saved(tmp_path)

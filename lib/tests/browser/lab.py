@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -54,12 +54,16 @@ def browser() -> Iterator:
 
 
 @contextmanager
-def jupyterlab(home: Path, course: Path | None = None) -> Iterator[str]:
-    """The URL, token included, of a server of `home / "notebooks"`, or of `course` as users start it."""
+def jupyterlab(home: Path, course: Path | None = None, inside: Sequence[str | Path] = ()) -> Iterator[str]:
+    """The URL, token included, of a server of `home / "notebooks"`, or of `course` as users start it.
+
+    `inside`: a command that runs the server, such as a box.
+    """
     token = secrets.token_hex(16)
     _write_settings(home)
     bare = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={home / 'notebooks'}"]
-    command = [Path(sys.executable).with_name("shardlab"), "lab", "--course", course] if course else bare
+    theirs = [Path(sys.executable).with_name("shardlab"), "lab", "--course", course]
+    command = [*inside, *(theirs if course else bare)]
     command += ["--no-browser", "--allow-root", "--ServerApp.port=0", f"--IdentityProvider.token={token}"]
     command += ["--LabApp.expose_app_in_browser=True", "--ServerApp.shutdown_no_activity_timeout=900"]
     with open(home / "server.log", "w") as log:
@@ -91,10 +95,11 @@ def _environment(home: Path) -> dict[str, str]:
 
 def _address(server: psutil.Popen, home: Path, within_s: float = 60) -> str:
     """The server writes it into a file as soon as it listens."""
-    file, deadline = home / "runtime" / f"jpserver-{server.pid}.json", time.monotonic() + within_s
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline and server.poll() is None:
         with suppress(OSError, ValueError):
-            return json.loads(file.read_text())["url"]
+            for file in (home / "runtime").glob("jpserver-*.json"):
+                return json.loads(file.read_text())["url"]
         time.sleep(0.1)
     raise RuntimeError(f"JupyterLab did not start within {within_s:.0f} s:\n{(home / 'server.log').read_text()}")
 

@@ -2,6 +2,7 @@
 
 import re
 import time
+from urllib.parse import urlsplit
 
 READY = "() => window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
 OPEN = "file => window.jupyterapp?.shell?.currentWidget?.context?.path === file"
@@ -16,6 +17,8 @@ class NotebookPage:
         self.page = chromium.new_page(viewport={"width": 1150, "height": 1000}, device_scale_factor=1)
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.asked: set[str] = set()  # hosts
+        self.page.on("request", lambda request: self.asked.add(urlsplit(request.url).hostname or ""))
         self.page.goto(self.url)
         self.page.wait_for_function(OPEN, arg=file, timeout=60_000)
         self.page.wait_for_function(READY, timeout=60_000)

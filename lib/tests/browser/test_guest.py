@@ -1,0 +1,54 @@
+"""A course that belongs to somebody else: an ordinary user opens it, who can't write there, and nothing is on the web.
+
+For `make hour`. The box shows the course read-only, and the user as one who is not root.
+"""
+
+import shutil
+
+import nbformat
+import pytest
+from lab import jupyterlab
+from notebook_page import NotebookPage
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not shutil.which("bwrap"), reason="a read-only course needs bubblewrap, for root can write any"),
+]
+LESSON = "course/00_start_here.ipynb"
+WORK = "shardlab-notebooks"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("guest")
+
+
+@pytest.fixture(scope="module")
+def lesson(chromium, course, home):
+    somebody = ["--unshare-user", "--uid", "1000", "--gid", "1000", "--setenv", "HOME", home]
+    box = ["bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--ro-bind", course, course, *somebody]
+    with jupyterlab(home, course, inside=box) as url:
+        page = NotebookPage(chromium, url, LESSON)
+        yield page
+        page.page.close()
+
+
+def test_a_lesson_runs(lesson, pictures):
+    lesson.run_all(within_s=300)
+    failed = [o for cell in lesson.code_cells() for o in cell["outputs"] if o["output_type"] == "error"]
+    assert not failed and lesson.errors == []
+    lesson.page.screenshot(path=pictures / "guest_lesson.png")
+
+
+def test_what_they_write_is_saved_in_a_copy_of_their_own(lesson, course, home):
+    before = (course / LESSON).read_bytes()
+    lesson.command("docmanager:save")
+    lesson.page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty")
+    saved = nbformat.read(home / WORK / LESSON, as_version=4)
+    assert any(cell.outputs for cell in saved.cells if cell.cell_type == "code")
+    assert (course / LESSON).read_bytes() == before
+
+
+def test_nothing_is_asked_of_the_web(lesson):
+    assert lesson.asked <= {"localhost", "127.0.0.1", ""}
