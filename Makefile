@@ -40,9 +40,9 @@ look: setup ## open every figure and widget in a real browser; pictures in build
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser,book]'
 	$(BIN)/python -m pytest lib/tests/browser/test_book.py lib/tests/browser/test_look.py
 
-hour: setup ## a student's and an instructor's first hour in a real browser (some minutes); pictures in build/pictures
+hour: setup ## a student's, an instructor's and a guest's first hour in a real browser (some minutes); pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
-	$(BIN)/python -m pytest lib/tests/browser/test_student.py lib/tests/browser/test_instructor.py
+	$(BIN)/python -m pytest lib/tests/browser/test_student.py lib/tests/browser/test_instructor.py lib/tests/browser/test_guest.py
 
 compat: ## run the tests with another PyTorch (TORCH=2.11.0 is the oldest that is supported), in an environment of its own
 	$(PYTHON) -m venv build/torch-$(TORCH)

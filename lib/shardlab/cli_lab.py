@@ -22,7 +22,7 @@ def lab_command(
 
     Where the course can't be written, your own copies of its notebooks are opened, in ~/shardlab-notebooks.
     """
-    from shardlab.lessons.own_copy import can_be_saved, own_copy
+    from shardlab.lessons.own_copy import can_be_saved
     from shardlab.lessons.place import ROOT
 
     folder = (course or ROOT).resolve()
@@ -30,15 +30,27 @@ def lab_command(
         print(f"shardlab lab: there is no {FIRST_LESSON} in {folder}", file=sys.stderr)
         raise typer.Exit(2)
     if not can_be_saved(folder):
-        theirs, folder = folder, Path.home() / "shardlab-notebooks"
-        n_new = own_copy(theirs, folder)
-        print(f"{theirs} can't be written to: your own notebooks are in {folder} ({n_new} copied, the others kept)")
+        folder = _own_copy(folder)
     _put_first("JUPYTER_CONFIG_PATH", folder / "grading")
     _put_first("PATH", Path(sys.executable).parent)  # formgrader calls alembic by its name
     _put_first("PYTHONPATH", ROOT)  # nbgrader looks in the course first, whose `grading` may have no code in it
     os.chdir(folder)
     options = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}", *context.args]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "jupyterlab", *options])  # -P: nothing here shadows a module
+
+
+def _own_copy(course: Path) -> Path:
+    from shardlab.lessons.own_copy import own_copy
+
+    mine = Path.home() / "shardlab-notebooks"
+    try:
+        n_new = own_copy(course, mine)
+    except OSError as error:
+        why = f"{course} can't be written to, and your own notebooks can't be put into {mine}: {error}"
+        print(f"shardlab lab: {why}. Name a home that has room: HOME=/folder shardlab lab", file=sys.stderr)
+        raise typer.Exit(2) from None
+    print(f"{course} can't be written to: your own notebooks are in {mine} ({n_new} new, the others as they were)")
+    return mine
 
 
 def _put_first(variable: str, place: Path) -> None:

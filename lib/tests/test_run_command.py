@@ -139,3 +139,14 @@ def test_a_course_can_be_saved_if_all_of_it_can(tmp_path, monkeypatch):
     for locked in ("course", "course/00.ipynb"):
         monkeypatch.setattr("os.access", lambda path, mode, locked=locked: path != tmp_path / locked)
         assert not can_be_saved(tmp_path)
+
+
+def test_a_home_that_takes_no_copy_is_said(tmp_path, monkeypatch):
+    (tmp_path / "course").mkdir()
+    (tmp_path / "course" / "00_start_here.ipynb").write_text("")
+    (tmp_path / "home").write_text("no folder")
+    monkeypatch.setattr("shardlab.lessons.own_copy.can_be_saved", lambda course: False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    result = CliRunner().invoke(app, ["lab", "--course", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "can't be put into" in result.output and "HOME=/folder shardlab lab" in result.output

@@ -67,6 +67,11 @@ class NotebookPage:
     def code_cells(self) -> list[dict]:
         return [cell for cell in self.page.evaluate(CELLS) if cell["cell_type"] == "code"]
 
+    def failures(self) -> list:
+        """What cells raised, and scripts of the page."""
+        outputs = [o for cell in self.code_cells() for o in cell["outputs"]]
+        return [o for o in outputs if o["output_type"] == "error"] + self.errors
+
     def theme(self, name: str) -> None:
         self.command("apputils:change-theme", theme=name)
         is_light = str("Light" in name).lower()

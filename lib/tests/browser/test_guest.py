@@ -36,8 +36,7 @@ def lesson(chromium, course, home):
 
 def test_a_lesson_runs(lesson, pictures):
     lesson.run_all(within_s=300)
-    failed = [o for cell in lesson.code_cells() for o in cell["outputs"] if o["output_type"] == "error"]
-    assert not failed and lesson.errors == []
+    assert lesson.failures() == []
     lesson.page.screenshot(path=pictures / "guest_lesson.png")
 
 

@@ -28,8 +28,7 @@ def cells(name: str) -> dict[str, str]:
 def test_the_first_lesson_opens_and_runs(server, pictures):
     page = NotebookPage(*server, "course/00_start_here.ipynb")
     page.run_all(within_s=300)
-    failed = [o for cell in page.code_cells() for o in cell["outputs"] if o["output_type"] == "error"]
-    assert not failed and page.errors == []
+    assert page.failures() == []
     page.page.screenshot(path=pictures / "student_lesson.png")
     page.page.close()
 
