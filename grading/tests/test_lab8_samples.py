@@ -92,3 +92,12 @@ def test_facts_stay_within_what_is_published():
             low, high = job.BUDGETS[cluster]["between_MB_per_s"]
             between = job.job_of(facts).network.between
             assert low - 0.01 <= between.bandwidth_bytes_per_s / 1e6 <= high + 0.01
+
+
+def test_no_strategy_takes_less_time_than_the_least():
+    """By arithmetic: where the least is the network's, the fastest comes within some percent of it."""
+    for name, facts in job.draw(seed=5).items():
+        where = job.job_of(facts)
+        fastest_s = min(planner.step_s(where, c) for c in planner.choices(where))
+        assert fastest_s >= max(tokens._least_s(where)), name
+    assert fastest_s < 1.1 * max(tokens._least_s(where)), "one card a node: all that it sends leaves the node"

@@ -6,7 +6,7 @@ from functools import partial
 from grading.checks.lab8_capstone import planner
 from grading.checks.lab8_capstone.account import account_of, by_rank, fits, is_right, train_alone
 from grading.checks.lab8_capstone.drills import proof
-from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, draw, job_of
+from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, Job, draw, job_of
 from grading.projections import distance, vector
 from grading.race import Lap, race, too_quick
 from grading.session import Session
@@ -69,14 +69,22 @@ def _worked(facts: dict, judged: list[dict], lap: Lap) -> bool:
 
     Sums over ranks, as a rank may compute for another. How often `launch_s` is due is up to the submission.
     """
-    needed_s = 3 * MODEL.n_layers * SEQUENCES * facts["sequence_s"]  # of a rank; backward takes twice a forward
-    if too_quick(lap, needed_s) or sum(r["busy_s"] for r in lap.replies) < LEAST_WORK * RANKS * needed_s:
+    computing_s, sending_s = _least_s(job_of(facts))
+    busy_s = sum(r["busy_s"] for r in lap.replies)
+    if too_quick(lap, max(computing_s, sending_s)) or busy_s < LEAST_WORK * RANKS * computing_s:
         return False
     for key in ("computations", "reduced_bytes"):
         timed, due = (sum(r[key] for r in found) for found in (lap.replies, judged))
         if abs(timed - due) > OTHER_WORK * due:
             return False
     return _trained_on(lap)
+
+
+def _least_s(job: Job) -> tuple[float, float]:
+    """Whatever the strategy: what a card computes, and what a node sends so that all have the sum of all gradients."""
+    computing_s = 3 * MODEL.n_layers * SEQUENCES * job.sequence_s  # backward takes twice as long as forward
+    sent_bytes = 2 * (job.network.nodes - 1) / job.network.nodes * 4 * MODEL.n_params
+    return computing_s, sent_bytes / job.network.between.bandwidth_bytes_per_s
 
 
 def _trained_on(lap: Lap) -> bool:
@@ -93,7 +101,7 @@ def _slow(timing: Timing | None) -> str:
         return (
             "the timed steps left work out, or are not the steps that the other checks saw: the weights are wrong, or "
             "blocks did not take their time one after the other, or were not computed as often, or not the same bytes "
-            "of gradients went over the cluster's network."
+            "of gradients went over the cluster's network, or it all took less time than that must take."
         )
     return (
         f"{1 / timing.ratio:.0%} of the reference line's tokens a second: draw a timeline, and see whether cards wait "
