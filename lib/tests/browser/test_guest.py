@@ -3,17 +3,17 @@
 For `make hour`. The box shows the course read-only, and the user as one who is not root.
 """
 
-import shutil
-
 import nbformat
 import pytest
 from lab import jupyterlab
 from notebook_page import NotebookPage
 
+from grading.sandbox import Bubblewrap
+
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not shutil.which("bwrap"), reason="a read-only course needs bubblewrap, for root can write any"),
+    pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}"),
 ]
 LESSON = "course/00_start_here.ipynb"
 WORK = "shardlab-notebooks"
