@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grading.bench import attacks, fairness, kills, mutants, scale
+from grading.bench import attacks, clusters, fairness, kills, mutants, scale
 from grading.classroom import ROOT
 from grading.judged import write_whole
 from grading.sandbox import best_box
@@ -28,6 +28,7 @@ PARTS = {
     "kills": lambda: kills.run(50),
     "overhead": lambda: scale.overhead(5),
     "scale": lambda: scale.many(200, at_a_time=2),
+    "clusters": lambda: clusters.run(6, jobs=2),
     "attacks": attacks.run,
     **mutants.by_lab(LABS),
     **fairness.by_lab(LABS),

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from grading.bench import fairness, grader
+from grading.bench import clusters, fairness, grader
 from grading.verdict import Verdict
+from shardlab.bench.slurm_here import obstacle
 
 
 @pytest.fixture
@@ -67,3 +68,18 @@ def test_right_ones_that_get_fewer_points_or_none_yet_are_told(monkeypatch):
     assert (found["gradings"], found["all points"], found["processes beside it"]) == (6, 2, 1)
     assert len(found["surprises"]) == 4
     assert "too slow" in found["surprises"][0][0] and "noise" in found["surprises"][1][0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+def test_a_class_is_graded_by_jobs_here_and_of_a_real_slurm():
+    found = clusters.run(2, jobs=2)
+    for cluster in ("local", "slurm"):
+        assert (found[cluster]["points as due"], found[cluster]["problems"]) == (2, [])
+    assert found["slurm"]["version"].startswith("slurm")
+
+
+def test_where_there_is_no_slurm_it_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(clusters, "_graded", lambda n, jobs, cluster: {"jobs": jobs})
+    monkeypatch.setattr("shutil.which", lambda name, path: None)
+    assert clusters.run(2, jobs=1)["slurm"].endswith("install slurm-wlm and munge")

@@ -1,4 +1,4 @@
-"""The batch files of lib/cluster, with a stand-in for Slurm: two nodes that are both this machine."""
+"""The batch files of lib/cluster: with a stand-in for Slurm, and on a real one, whose two nodes are this machine."""
 
 import os
 import re
@@ -7,8 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from web import page
+
+from shardlab.bench.slurm_here import obstacle, slurm_here
 
 CLUSTER = Path(__file__).parents[1] / "cluster"
 JOB = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "node-[1-2]"}
@@ -46,6 +49,25 @@ def test_a_script_runs_on_all_ranks_of_two_nodes(cluster):
     done = batch("nodes.sbatch", str(CLUSTER / "hello.py"), env=cluster | {"SLURM_GPUS_ON_NODE": "1"})
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^(rank \d) on .*: (\d) are there$", done.stdout, re.M) == [("rank 0", "2"), ("rank 1", "2")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+def test_a_real_slurm_runs_a_script_on_two_nodes(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANKS_PER_NODE", "2")
+    before = slurm_processes()
+    with slurm_here(nodes=2):
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        job = ["--wait", "--nodes=2", "--gpus-per-node=0", f"--output={tmp_path / 'out'}"]
+        script = [CLUSTER / "nodes.sbatch", CLUSTER / "hello.py"]
+        subprocess.run(["sbatch", *job, *script], check=True, timeout=120, cwd=tmp_path)
+    said = (tmp_path / "out").read_text()
+    assert re.findall(r"^rank (\d) on .*: 4 are there$", said, re.M) == ["0", "1", "2", "3"], said
+    assert slurm_processes() <= before
+
+
+def slurm_processes() -> set[psutil.Process]:
+    return {p for p in psutil.process_iter(["name"]) if p.info["name"] in ("munged", "slurmctld", "slurmd", "slurmstepd")}
 
 
 @pytest.mark.parametrize(
