@@ -67,7 +67,8 @@ def test_a_real_slurm_runs_a_script_on_two_nodes(tmp_path, monkeypatch):
 
 
 def slurm_processes() -> set[psutil.Process]:
-    return {p for p in psutil.process_iter(["name"]) if p.info["name"] in ("munged", "slurmctld", "slurmd", "slurmstepd")}
+    names = {"munged", "slurmctld", "slurmd", "slurmstepd"}
+    return {p for p in psutil.process_iter(["name"]) if p.info["name"] in names}
 
 
 @pytest.mark.parametrize(
