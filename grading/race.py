@@ -47,9 +47,9 @@ class Lap(NamedTuple):
 Proof = Callable[[Lap], bool]  # was its work done?
 
 
-def too_quick(lap: Lap, computation_s: float) -> bool:
-    """A step takes no less time than its computation, where that is slept: ranks that do are not sleeping."""
-    return lap.seconds < LEAST_TIME * computation_s
+def too_quick(lap: Lap, least_s: float) -> bool:
+    """Over before what it has to sleep through could be: somebody did not sleep. `least_s`: of any honest step."""
+    return lap.seconds < LEAST_TIME * least_s
 
 
 def serve_laps(address: str, lap: Callable[[dict], dict]) -> None:

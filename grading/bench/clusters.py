@@ -29,12 +29,12 @@ def _graded(n: int, jobs: int, cluster: str) -> dict:
     ):
         began, students = time.monotonic(), classroom.students(LAB)
         outcomes = {g.student: g for g in grade_all(classroom, LAB, students, at_a_time=jobs, cluster=cluster)}
-        points = [outcomes[student].grade for student in students]
+        grades = [outcomes[student].grade for student in students]
         due = [POINTS if i % WRONG_EVERY else 0 for i in range(n)]
         return {
             "submissions": n,
             "jobs": jobs,
-            "points as due": sum(grade is not None and grade.total == d for grade, d in zip(points, due, strict=True)),
+            "points as due": sum(grade is not None and grade.total == d for grade, d in zip(grades, due, strict=True)),
             "seconds a submission": round((time.monotonic() - began) / n, 1),
             "problems": [g.problem for g in outcomes.values() if g.problem],
         }

@@ -1,4 +1,4 @@
-"""Environment variables for processes that are started in the meantime."""
+"""Environment variables for processes that are started in the meantime, and where their programs are."""
 
 import os
 from contextlib import contextmanager
@@ -14,3 +14,8 @@ def environ(values: dict[str, str]):
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
+
+
+def administrators_path() -> str:
+    """PATH with the folders of a system administrator's tools, which many users lack."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/local/sbin"])

@@ -22,6 +22,8 @@ import subprocess
 import sys
 import threading
 
+from shardlab.environ import administrators_path
+
 _WORLD = "--user --map-root-user --net --mount --pid --fork --kill-child --mount-proc"
 _UNSHARE = ["unshare", *_WORLD.split()]
 _PACKAGES = {"unshare": "util-linux", "mount": "util-linux", "ip": "iproute2", "tc": "iproute2"}
@@ -35,20 +37,17 @@ def missing() -> str | None:
     """What keeps this machine from it, and what to do; None if nothing does. It tries everything out, in 0.1 s."""
     if sys.platform != "linux":
         return f"network namespaces are Linux's, and this is {sys.platform}"
-    absent = [tool for tool in _PACKAGES if shutil.which(tool, path=_path()) is None]
+    absent = [tool for tool in _PACKAGES if shutil.which(tool, path=administrators_path()) is None]
     if absent:
         return f"no `{absent[0]}` here: install {_PACKAGES[absent[0]]}"
     trial = [*_UNSHARE, "sh", "-c", " && ".join(commands(1, 1, 1e9))]
-    done = subprocess.run(trial, capture_output=True, text=True, timeout=60, env=os.environ | {"PATH": _path()})
+    done = subprocess.run(
+        trial, capture_output=True, text=True, timeout=60, env=os.environ | {"PATH": administrators_path()}
+    )
     if done.returncode == 0:
         return None
     why = done.stderr.strip() or f"exit code {done.returncode}"
     return f"user namespaces are switched off for this user, or the kernel can't shape links (sch_htb): {why}"
-
-
-def _path() -> str:
-    """With the folders of a system administrator's tools, which many users lack."""
-    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
 def run_inside(module: str, order: str, timeout_s: float) -> str:
@@ -61,7 +60,7 @@ def run_inside(module: str, order: str, timeout_s: float) -> str:
     code = f"from shardlab.bench.namespaces import end_with_parent; from {module} import main; {call}"
     command = [*_UNSHARE, sys.executable, "-c", code]
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    surroundings = {"env": os.environ | {"PATH": _path()}, "pass_fds": (alive,)}
+    surroundings = {"env": os.environ | {"PATH": administrators_path()}, "pass_fds": (alive,)}
     try:
         done = subprocess.run(command, timeout=timeout_s, **streams, **surroundings)
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from shardlab.environ import environ
+from shardlab.environ import administrators_path, environ
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")
 READY_S = 30.0
@@ -41,7 +41,7 @@ _PARTITION = "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\
 
 def obstacle() -> str:
     """Why there can be none here; "" if there can."""
-    if missing := [name for name in PROGRAMS if not shutil.which(name, path=_path())]:
+    if missing := [name for name in PROGRAMS if not shutil.which(name, path=administrators_path())]:
         return f"no {', '.join(missing)} here: install slurm-wlm and munge"
     return "" if os.geteuid() == 0 else "its daemons want to be root"
 
@@ -56,7 +56,7 @@ def slurm_here(nodes: int = 1) -> Iterator[str]:
         (folder / "munge.key").write_bytes(os.urandom(1024))
         (folder / "munge.key").chmod(0o400)
         (folder / "slurm.conf").write_text(_configuration(folder, names))
-        stack.enter_context(environ({"SLURM_CONF": f"{folder}/slurm.conf", "PATH": _path()}))
+        stack.enter_context(environ({"SLURM_CONF": f"{folder}/slurm.conf", "PATH": administrators_path()}))
         munge = [f"--{kind}-file={folder}/munge.{kind}" for kind in ("key", "pid", "log", "seed")]
         munge += ["--foreground", "--force", f"--socket={folder}/munge.socket"]
         for daemon in (["munged", *munge], ["slurmctld", "-D"], *(["slurmd", "-D", "-N", node] for node in names)):
@@ -103,8 +103,3 @@ def _wait_until_idle(folder: Path, names: tuple[str, ...]) -> None:
     words = "\n".join(log.read_text(errors="replace")[-500:] for log in sorted(folder.glob("*.out")))
     state = found.stdout.split() or found.stderr.strip()
     raise RuntimeError(f"Slurm's nodes are {state} after {READY_S:.0f} s:\n{words}")
-
-
-def _path() -> str:
-    """Daemons are where an ordinary user's PATH does not lead."""
-    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])

@@ -15,12 +15,16 @@ def can_be_saved(course: Path) -> bool:
 
 def own_copy(course: Path, target: Path) -> int:
     """Copy what is worked on, and say how many files are new. What is there already is the reader's, and stays."""
-    files = [f for part in WORKED_ON for f in (course / part, *(course / part).rglob("*")) if f.is_file()]
-    wanted = {target / f.relative_to(course): f for f in files if ".ipynb_checkpoints" not in f.parts}
-    new = {mine: theirs for mine, theirs in wanted.items() if not mine.exists()}
-    for mine, theirs in new.items():
+    worked_on = (f for part in WORKED_ON for f in (course / part, *(course / part).rglob("*")))
+    files = [f.relative_to(course) for f in worked_on if f.is_file() and f.parent.name != ".ipynb_checkpoints"]
+    new = [file for file in files if not (target / file).exists()]
+    for file in new:
+        mine = target / file
         mine.parent.mkdir(parents=True, exist_ok=True)
         draft = mine.with_name(f".{mine.name}.{os.getpid()}")  # a copy that was broken off is not taken for a notebook
-        shutil.copyfile(theirs, draft)
-        draft.replace(mine)
+        try:
+            shutil.copyfile(course / file, draft)
+            draft.replace(mine)
+        finally:
+            draft.unlink(missing_ok=True)
     return len(new)
