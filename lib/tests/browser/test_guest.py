@@ -40,6 +40,7 @@ def test_a_lesson_runs(lesson, pictures):
     lesson.page.screenshot(path=pictures / "guest_lesson.png")
 
 
+@pytest.mark.timeout(120)  # what cannot be saved asks what to do, and waits
 def test_what_they_write_is_saved_in_a_copy_of_their_own(lesson, course, home):
     before = (course / LESSON).read_bytes()
     lesson.command("docmanager:save")
