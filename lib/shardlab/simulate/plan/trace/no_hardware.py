@@ -1,15 +1,17 @@
 """A process in which tensors have no bytes and this rank is alone, though it believes to be one of many."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 
@@ -20,6 +22,8 @@ def no_hardware(world_size: int) -> Iterator[None]:
         dist.destroy_process_group()
     dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
     dist.all_gather_object = _everybody_says_the_same
+    propagate = ShardingPropagator._propagate_tensor_meta_non_cached
+    ShardingPropagator._propagate_tensor_meta_non_cached = _unseen(propagate)
     with FakeTensorMode():
         yield
 
@@ -31,6 +35,18 @@ def is_fake() -> bool:
 def _everybody_says_the_same(everyone: list, mine, group=None) -> None:
     """In place of dist.all_gather_object, by which engines check that ranks agree: it would look into tensors."""
     everyone[:] = [mine] * len(everyone)
+
+
+def _unseen(propagate: Callable) -> Callable:
+    """DTensor learns an operation's result from fake tensors of its own, as large as all shards together: no rank has
+    such, and no tracker is to count them."""
+
+    @wraps(propagate)
+    def unseen(*args):
+        with _disable_current_modes():
+            return propagate(*args)
+
+    return unseen
 
 
 # What DDP's reducer, which is C++, can't do with fake tensors

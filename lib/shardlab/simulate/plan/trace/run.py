@@ -34,7 +34,7 @@ from shardlab.simulate.plan.trace.program import batch, build
 from shardlab.simulate.plan.trace.traceable import check_traceable
 from shardlab.simulate.plan.trace.tracker import OriginTracker, Part
 
-WARM_UP = 2  # steps: optimizers make their states in the first; in the second, DTensor learns what the others repeat
+WARM_UP = 1  # step, in which optimizers make their states
 
 
 @dataclass(frozen=True)
