@@ -89,7 +89,8 @@ class Counted(nn.Module):
         i = int(x[0, 0].item())
         self.log.append(Action("forward", self.piece, i))
         y = x * self.weight
-        y.register_hook(lambda _: self.log.append(Action("backward", self.piece, i)))
+        if y.requires_grad:  # PyTorch 2.11 finds out the shapes without gradients
+            y.register_hook(lambda _: self.log.append(Action("backward", self.piece, i)))
         return y
 
 
@@ -98,7 +99,7 @@ def torchs_order(make_schedule, m: int, v: int = 1) -> list[Action]:
     stages = [PipelineStage(Counted(i, log), i, p * v, torch.device("cpu")) for i in range(rank, p * v, p)]
     schedule = make_schedule(stages if v > 1 else stages[0], m, lambda y, target: (y - target).sum())
     x = torch.arange(m, dtype=torch.float32)[:, None]
-    for _ in range(2):  # in the first step torch also finds out the shapes, by a forward and a backward of its own
+    for _ in range(2):  # in the first step torch also finds out the shapes, by a run of its own
         log.clear()
         schedule.step(*[x] if rank == 0 else [], **{"target": x} if rank == p - 1 else {})
     return log

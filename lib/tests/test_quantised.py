@@ -9,7 +9,7 @@ import torch
 import training
 from torch import nn
 from torch.distributed.fsdp import fully_shard as torch_fully_shard
-from training import decoder, train, train_alone
+from training import SINCE_2_12, decoder, train, train_alone
 
 from shardlab import launch
 from shardlab.parallel.ddp import DDP
@@ -54,6 +54,9 @@ WRAPS = {
     "FSDP": lambda model: units(model, fully_shard),
     "flat FSDP": lambda model: units(model, lambda module: fully_shard(module, layout=FlatParameter)),
 }
+PER_PARAMETER = ("torch's FSDP2", "FSDP")
+QLORA = [name for name in WRAPS if SINCE_2_12 or name != "torch's FSDP2"]  # which sharded no integers before
+QLORA_PER_PARAMETER = [name for name in PER_PARAMETER if name in QLORA]
 
 
 def build(name: str, seed: int = 0):
@@ -94,7 +97,7 @@ def one_process() -> dict:
 
 
 def two_ranks(folder) -> dict:
-    eight = {name: eight_bits(WRAPS[name](decoder(**SIZES))) for name in ("torch's FSDP2", "FSDP")}
+    eight = {name: eight_bits(WRAPS[name](decoder(**SIZES))) for name in PER_PARAMETER}
     return {"qlora": qlora_everywhere(), "saved": saves(folder), "8 bits": eight}
 
 
@@ -104,7 +107,7 @@ def three_ranks(folder) -> dict:
 
 def qlora_everywhere() -> dict:
     found = {}
-    for name in WRAPS:
+    for name in QLORA:
         model, optimizer = build(name)
         frozen = {n: local(p).clone() for n, p in model.named_parameters() if not p.requires_grad}
         losses = train(model, optimizer, 6)
@@ -114,7 +117,7 @@ def qlora_everywhere() -> dict:
 
 
 def saves(folder) -> list[float]:
-    model, optimizer = build("torch's FSDP2")
+    model, optimizer = build(QLORA_PER_PARAMETER[0])
     train(model, optimizer, 2)
     checkpoint.save(folder, 2, model, optimizer)
     return train(model, optimizer, 2, first=2)
@@ -193,13 +196,13 @@ def test_qlora_trains_as_in_one_process(runs, world_size):
     by_rank = [found["qlora"] for found in runs[world_size]]
     parameters, whole_bytes = list(qlora().parameters()), _whole_bytes()
     for rank, found in enumerate(by_rank):
-        assert found.keys() == WRAPS.keys()
+        assert list(found) == QLORA
         for name, (losses, kept, held) in found.items():
             torch.testing.assert_close(losses, expected, **CLOSE_32, msg=lambda m, name=name: f"{name}: {m}")
             assert kept, name
-            if name in ("torch's FSDP2", "FSDP"):
+            if name in QLORA_PER_PARAMETER:
                 assert held == sum(_chunk_bytes(p, rank, world_size) for p in parameters), name
-    for name in ("torch's FSDP2", "FSDP"):
+    for name in QLORA_PER_PARAMETER:
         assert sum(found[name][2] for found in by_rank) == whole_bytes
     assert 0 <= sum(found["flat FSDP"][2] for found in by_rank) - whole_bytes < 200 * world_size  # padding
 
@@ -219,7 +222,7 @@ def _whole_bytes() -> int:
 
 
 def test_a_checkpoint_of_qlora_moves_between_strategies(runs):
-    """Saved under FSDP2 by two ranks, resumed under three strategies by three, from other weights."""
+    """Saved under FSDP2, or ours, by two ranks, resumed under three strategies by three, from other weights."""
     assert len(runs[3][0]["resumed"]) == 3
     for losses in runs[3][0]["resumed"].values():
         torch.testing.assert_close(losses, runs[2][0]["saved"], **CLOSE_32)

@@ -121,9 +121,9 @@ CASES = {
     "frozen later": Case(optim.AdamW, {"lr": 1e-2}, change=freeze, steps=8),
     "tied": Case(optim.AdamW, {"lr": 1e-2}, model={"tied": True}),
     "scheduled": Case(optim.SGD, {"lr": 0.1, "momentum": 0.9}, scheduler=one_cycle),
-    "clipped": Case(optim.AdamW, {"lr": 1e-2}, decayed_and_not, clip=0.5),
+    "clipped": Case(optim.AdamW, {"lr": 1e-2}, decayed_and_not, clip=0.25),
     "accumulated": Case(optim.AdamW, {"lr": 1e-2}, micro_batches=2),
-    "accumulated locally": Case(optim.AdamW, {"lr": 1e-2}, micro_batches=2, no_sync=True, clip=0.5),
+    "accumulated locally": Case(optim.AdamW, {"lr": 1e-2}, micro_batches=2, no_sync=True, clip=0.25),
 }
 
 

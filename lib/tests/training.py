@@ -11,6 +11,7 @@ matrices is summed up in another order.
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from packaging.version import Version
 from torch import Tensor, nn
 
 from shardlab import data
@@ -18,6 +19,7 @@ from shardlab.model import Transformer, preset
 
 GLOBAL_BATCH, SEQ_LEN = 12, 16  # 12 samples divide over 1, 2, 3 and 4 ranks
 CLOSE = {"rtol": 1e-9, "atol": 1e-11}  # float64 only
+SINCE_2_12 = Version(torch.__version__) >= Version("2.12")  # what ours is compared with may be missing in 2.11
 
 
 class Mixer(nn.Module):

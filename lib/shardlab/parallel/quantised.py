@@ -12,7 +12,7 @@ class of its own, which FSDP2 can gather if every part divides by the number of 
 are frozen parameters like any others, so that DDP, ZeRO, either layout of FSDP, checkpoints and memory counts know
 how to hold them, whatever the number of ranks; an NF4Tensor around them is made when they are used.
 
-Needs torchao: pip install "torchao>=0.18,<0.19".
+Needs torchao: pip install "torchao>=0.18,<0.19"; under torch's FSDP2 also PyTorch 2.12: it sharded no integers before.
 Source: Hu et al. 2021, "LoRA", section 4.1; Dettmers et al. 2023, "QLoRA", section 3; Dettmers et al. 2021, "8-bit
 Optimizers via Block-wise Quantization", section 2; torchao.
 """
