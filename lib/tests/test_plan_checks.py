@@ -161,7 +161,7 @@ def test_any_setup_is_refused_by_a_field_of_it_or_planned():
             planned.append(setup)
 
     any_setup()
-    assert len(planned) > 50, "a good part of them"
+    assert len(planned) > 20, "a good part of them"  # drawn a dozen times: 62 to 114, and once 49
 
 
 def _plan(setup: Setup) -> None:
