@@ -76,11 +76,19 @@ def _local(t: torch.Tensor) -> torch.Tensor:
     return t.to_local() if isinstance(t, DTensor) else t
 
 
+def all_to_all_of_lists(output: torch.Tensor, mine: torch.Tensor) -> None:
+    """Where gloo has it."""
+    if SINCE_2_12:
+        dist.all_to_all(list(output.chunk(N)), list(mine.chunk(N)))
+    else:
+        dist.all_to_all_single(output, mine)
+
+
 def exchange() -> dict[str, torch.Tensor]:
     """One of each collective, and a message."""
     rank = dist.get_rank()
     mine = torch.arange(8.0) + 10 * rank
-    found = {name: torch.zeros(8) for name in ("all_to_all", "message")}
+    found = {name: torch.zeros(8) for name in ("all_to_all", "all_to_all of lists", "message")}
     found |= {"all_reduce": mine.clone(), "broadcast": mine.clone(), "reduce_scatter": torch.zeros(4)}
     found["all_gather"] = torch.zeros(16)
     dist.all_reduce(found["all_reduce"], op=dist.ReduceOp.MAX)
@@ -88,9 +96,7 @@ def exchange() -> dict[str, torch.Tensor]:
     dist.reduce_scatter(found["reduce_scatter"], list(mine.chunk(2)))
     dist.all_gather(list(found["all_gather"].chunk(2)), mine)
     dist.all_to_all_single(found["all_to_all"], mine)
-    if SINCE_2_12:  # gloo has it
-        found["all_to_all of lists"] = torch.zeros(8)
-        dist.all_to_all(list(found["all_to_all of lists"].chunk(2)), list(mine.chunk(2)))
+    all_to_all_of_lists(found["all_to_all of lists"], mine)
     if rank == 0:
         dist.send(mine, 1)
     else:
@@ -107,7 +113,7 @@ def timed() -> list[tuple[str, int, float, float]]:
         "all_reduce": lambda: dist.all_reduce(large),
         "all_gather": lambda: dist.all_gather(list(torch.empty(200_000).chunk(N)), large),
         "broadcast": lambda: dist.broadcast(large, 0),
-        "all_to_all": lambda: dist.all_to_all_single(torch.empty(100_000), large),
+        "all_to_all": lambda: all_to_all_of_lists(torch.empty(100_000), large),
         "barrier": lambda: dist.barrier(),
     }
     sizes = dict.fromkeys(calls, 400_000) | {"all_gather": 800_000, "barrier": 0}
