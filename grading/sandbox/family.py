@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+_STILL = "TtZXD"  # stopped, dead, or waiting for what can't be interrupted, as a parent does after vfork
 _HELD = ("RssAnon:", "RssShmem:", "VmSwap:")  # lines of /proc/<pid>/status, in KiB
 
 
@@ -33,6 +34,17 @@ def _children(pid: int) -> list[int]:
             with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as listed:
                 children += map(int, listed.read().split())
     return children
+
+
+def is_still(process: psutil.Process) -> bool:
+    """Whether none of its threads runs, or could by itself."""
+    with suppress(OSError):
+        for thread in os.scandir(f"/proc/{process.pid}/task"):
+            with suppress(OSError):
+                state = Path(thread.path, "stat").read_text().rpartition(")")[2].split()[0]
+                if state not in _STILL:
+                    return False
+    return True
 
 
 def held_bytes(process: psutil.Process) -> int:

@@ -19,14 +19,14 @@ import psutil
 import grading
 import shardlab
 from grading.sandbox import Box
-from grading.sandbox.family import family
+from grading.sandbox.family import family, is_still
 from grading.sandbox.guard import Guard, end_all, wait_until_dead
 from grading.sandbox.scratch import Scratch
 from grading.sandbox.witness import Witness
 
 _PATIENCE_S = 5.0
 _LONGEST_LINE = 96 << 20
-_MOST_LOOKS = 20  # at who still moves
+_BETWEEN_LOOKS_S = 0.001  # at who still moves
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
 
 
@@ -153,17 +153,21 @@ class BoxedProgram:
         self._deadline = min(self._deadline, time.monotonic() + timeout_s)
 
     def freeze(self) -> None:
-        """Hold everything in the box still, until `thaw`; what is started meanwhile too."""
-        for _ in range(_MOST_LOOKS if self.box.ends_with_us else 0):
-            moving = [p for p in family(self._process.pid) if p not in self._frozen]
-            if not moving:
-                return
+        """Hold everything in the box still, until `thaw`; what is started meanwhile too.
+
+        Who is told to stop may start one more process before it does: only when all have stopped is nobody missed.
+        """
+        if not self.box.ends_with_us:
+            return
+        deadline = time.monotonic() + _PATIENCE_S
+        while moving := [p for p in family(self._process.pid) if p not in self._frozen or not is_still(p)]:
+            if time.monotonic() > deadline:
+                self.fail("its processes did not stop when told to")
             for process in moving:
                 with suppress(psutil.NoSuchProcess):
                     process.suspend()
             self._frozen.update(moving)
-        if self._frozen:
-            self.fail("its processes started others without end")
+            time.sleep(_BETWEEN_LOOKS_S)
 
     def thaw(self) -> None:
         for process in self._frozen:

@@ -199,26 +199,26 @@ def test_a_family_is_what_psutil_finds():
 def test_what_is_held_still_computes_nothing_and_goes_on_afterwards():
     source = """if True:
         import os, sys
-        for _ in range(3): os.fork()
         sys.stdout.write("{}\\n"); sys.stdout.flush()
+        for _ in range(3): os.fork()
         while True: pass
         """
     program = Python(source, Bubblewrap(SMALL))
-    program.send({}, timeout_s=30)
-    program.receive()
-    while len(family(program._process.pid)) < 8:
-        time.sleep(0.01)
 
     def used_s() -> float:
         return sum(sum(p.cpu_times()[:2]) for p in family(program._process.pid))
 
     try:
-        program.freeze()
-        before = used_s()
-        time.sleep(1)
-        assert used_s() == before
-        assert {p.status() for p in family(program._process.pid)} == {psutil.STATUS_STOPPED}
-        program.thaw()
+        program.send({}, timeout_s=30)
+        program.receive()
+        for seconds in (0.0, 0.01, 1.0):  # the first, while they are being started
+            time.sleep(seconds)
+            program.freeze()
+            before = used_s()
+            time.sleep(0.5)
+            assert used_s() == before
+            assert {p.status() for p in family(program._process.pid)} == {psutil.STATUS_STOPPED}
+            program.thaw()
         time.sleep(1)
         assert used_s() > before
         program.freeze()
@@ -227,6 +227,28 @@ def test_what_is_held_still_computes_nothing_and_goes_on_afterwards():
         program.close()
     assert len(processes) >= 8
     assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+
+
+@bubblewrap
+def test_who_starts_another_while_it_is_told_to_stop_is_held_still_with_it():
+    source = """if True:
+        import os, sys
+        sys.stdout.write("{}\\n"); sys.stdout.flush()
+        while True:
+            if os.fork(): os.wait()
+            else: sys.exit()
+        """
+    program = Python(source, Bubblewrap(SMALL))
+    try:
+        program.send({}, timeout_s=30)
+        program.receive()
+        for _ in range(100):
+            program.freeze()
+            held = family(program._process.pid)
+            assert all(p.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) for p in held)
+            program.thaw()
+    finally:
+        program.close()
 
 
 @every_box
