@@ -39,7 +39,7 @@ def grade_all(
     """
     queue = Queue(classroom.queue, lab)
     with alone(classroom.lock):
-        for student in queue.students():
+        for student in set(queue.students()) - set(students):
             queue.clear(student)  # of a run that was killed
         waiting = {}
         for student in students:
@@ -60,7 +60,6 @@ def grade_all(
 def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
     """Why it must be judged, or its points be written down; "" if nothing is to do."""
     lab, executor = queue.lab, RefereeExecutor(config=classroom.config)
-    queue.clear(student)
     try:
         nb = classroom.sanitized(lab, student)
         with closing(Scratch()) as scratch:
@@ -68,10 +67,12 @@ def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
             classroom.copy_files(lab, student, files)
             now = executor.made_of(nb, files, lab)
         if why := _why(classroom.shelf.get(lab, student), now, executor.again):
-            queue.put(student, nb)
+            queue.put(student, nb, anew=executor.again)
             return why
     except Exception:  # nbgrader will meet it again, and `record` finds the words
+        queue.clear(student)
         return "it can't be read"
+    queue.clear(student)
     if classroom.shelf.in_gradebook(lab, student) and classroom.is_graded(lab, student):
         return ""
     return "its points are not in the gradebook"

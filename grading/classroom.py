@@ -21,7 +21,7 @@ from traitlets.config import Config, PyFileConfigLoader
 from traitlets.utils.importstring import import_item
 
 from grading.checks import lab_module
-from grading.executor import LACKS_CELLS, close_referees, read_verdicts
+from grading.executor import LACKS_CELLS, close_referees, not_graded, read_verdicts
 from grading.judged import Shelf
 from grading.submitted import SubmissionError, inspect
 from grading.verdict import Verdict
@@ -84,6 +84,9 @@ class Classroom:
 
     def record(self, lab: str, student: str) -> Grade:
         """Put the points of a submission that has been judged into the gradebook; RuntimeError if it has not been."""
+        judged = self.shelf.get(lab, student)
+        if judged and judged.unclear:  # before nbgrader, which would take the last grade's notebook away
+            raise RuntimeError(f"could not grade {student}'s {lab}: {not_graded(judged)}")
         return self._autograde(self._recorder, lab, student)
 
     @cached_property
@@ -153,8 +156,11 @@ class Classroom:
         return self.root / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
 
     def _verdicts(self, lab: str, student: str) -> list[Verdict]:
-        notebook = self.autograded(lab, student)
-        return read_verdicts(nbformat.read(notebook, as_version=4)) if notebook.exists() else []
+        """None where a grader died while the notebook was written: it is not graded then, and will be recorded anew."""
+        try:
+            return read_verdicts(nbformat.read(self.autograded(lab, student), as_version=4))
+        except (FileNotFoundError, ValueError):
+            return []
 
     def close(self) -> None:
         close_referees()

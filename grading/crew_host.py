@@ -10,7 +10,6 @@ An order: {"drill": function of the drills module, "answer": pickled, or null fo
 """
 
 import base64
-import ctypes
 import importlib
 import json
 import sys
@@ -18,25 +17,18 @@ import sys
 import cloudpickle
 
 from grading.candid import give_back_at_once
+from grading.orphans import adopt_orphans
 from grading.pipes import private_pipes
 from shardlab.launch import LaunchError, launch, warm_up
 
-_PR_SET_CHILD_SUBREAPER = 36  # Linux, prctl(2)
-
 
 def main(drills_module: str) -> None:
-    _adopt_orphans()
+    adopt_orphans()
     warm_up()
     orders, replies = private_pipes()
     for line in orders:
         replies.write(json.dumps(_obey(json.loads(line), drills_module)) + "\n")
         replies.flush()
-
-
-def _adopt_orphans() -> None:
-    """What a submission forks off becomes our child when its parent dies, and so ends with us."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _obey(order: dict, drills_module: str) -> dict:

@@ -1,12 +1,13 @@
 """What only one submission at a time may use on this machine: its GPUs, and its quiet while a clock runs.
 
-A lease is a locked file, so the system takes it back from whoever dies. Files lie in the temporary folder: there meets
-all that a user grades on a machine, whatever course it belongs to.
+A lease is a locked file, so the system takes it back from whoever dies. Files lie in a private folder in the temporary
+one: there meets all that a user grades on a machine, whatever course it belongs to.
 """
 
 import fcntl
 import getpass
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ _POLL_S = 0.05
 @contextmanager
 def quiet() -> Iterator[None]:
     """Wait for the other races of this machine to end, and run one."""
-    with _file("clock").open("w") as clock:
+    with _open("clock") as clock:
         fcntl.flock(clock, fcntl.LOCK_EX)
         yield
 
@@ -38,7 +39,7 @@ class Gpus:
         self.names: list[str] = []
         self._files: list[TextIO] = []
         while len(self.names) < n:
-            with _file("gpus").open("w") as turn:  # one after the other, or two would wait for each other's for ever
+            with _open("gpus") as turn:  # one after the other, or two would wait for each other's for ever
                 fcntl.flock(turn, fcntl.LOCK_EX)
                 self._take(names, n)
             time.sleep(0 if self.names else _POLL_S)
@@ -47,7 +48,7 @@ class Gpus:
         """All of them or none."""
         free = {}
         for name in names:
-            file = _file(f"gpu-{name}").open("w")
+            file = _open(f"gpu-{name}")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 free[name] = file
@@ -73,5 +74,14 @@ def gpus_for(tier: Tier) -> Gpus | None:
     return gpus
 
 
-def _file(name: str) -> Path:
-    return Path(tempfile.gettempdir(), f"shardlab-{getpass.getuser()}-{name.replace('/', '-')}.lease")
+def _open(name: str) -> TextIO:
+    """In a folder that is ours alone: whoever else may write there could hold a lease, or point it at another file.
+
+    Raises PermissionError if it is not.
+    """
+    folder = Path(tempfile.gettempdir(), f"shardlab-{getpass.getuser()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not a folder of {getpass.getuser()}'s alone: remove it, and grade again")
+    return (folder / f"{name.replace('/', '-')}.lease").open("w")

@@ -1,14 +1,15 @@
 """What waits to be judged, in files, so that a night's grading survives the death of anybody.
 
 grading/queue/<lab>/<student>.ipynb   a submission as nbgrader would run it; gone once it is judged
-grading/queue/<lab>/<student>.lock    held by whoever judges it, and let go by the system when they die; holds how often
-                                      somebody began
+grading/queue/<lab>/<student>.lock    held by whoever judges it, and let go by the system when they die; holds which
+                                      notebook it was, and how often somebody who judged it died
 grading/queue/<lab>/<student>.problem why it could not be judged
 
 Locks are flock(2): on one machine, or on a shared file system between several (NFS 4).
 """
 
 import fcntl
+import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -22,15 +23,21 @@ from grading.judged import write_whole
 
 _PATIENCE_S = 2.0
 MOST_TRIES = 3  # of a submission during which whoever judged it died
+TOO_OFTEN = "look at what it does to the machine, and then grade with --again"
 
 
 class Queue:
     def __init__(self, folder: Path, lab: str) -> None:
         self.folder, self.lab = folder / lab, lab
 
-    def put(self, student: str, nb: nbformat.NotebookNode) -> None:
+    def put(self, student: str, nb: nbformat.NotebookNode, *, anew: bool = False) -> None:
+        """`anew`: whoever died while judging the very same notebook shall not count."""
+        text, lock = nbformat.writes(nb), self._file(student, "lock")
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        tried = lock.read_text() if lock.exists() else ""
         self.clear(student)
-        write_whole(self._file(student, "ipynb"), nbformat.writes(nb))
+        lock.write_text(tried if tried.startswith(digest) and not anew else f"{digest}\n")
+        write_whole(self._file(student, "ipynb"), text)
 
     def clear(self, student: str) -> None:
         """Nothing waits, nothing went wrong, and nobody has tried. The lock stays: somebody may hold it."""
@@ -60,14 +67,17 @@ class Queue:
                 yield None
                 return
             lock.seek(0)
-            tries = len(lock.read())
+            tries = lock.read().count("+")
             if tries >= MOST_TRIES:
-                self.fail(student, f"whoever judged it was ended {tries} times: look at what it does to the machine")
+                self.fail(student, f"whoever judged it was ended {tries} times: {TOO_OFTEN}")
                 yield None
                 return
             lock.write("+")
             lock.flush()
-            yield nbformat.read(self._file(student, "ipynb"), as_version=4)
+            try:
+                yield nbformat.read(self._file(student, "ipynb"), as_version=4)
+            finally:  # with or without an error: nobody died
+                lock.truncate(0)
             self._file(student, "ipynb").unlink(missing_ok=True)
 
     def fail(self, student: str, words: str) -> None:

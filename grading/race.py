@@ -31,7 +31,7 @@ FALSE_PASS = 0.05  # of a submission exactly at the bar; it falls fast above
 WARM_UP_LAPS = 2
 PROVEN = 3  # of the laps that count
 FEWEST_PAIRS, LONGEST_RACE_S = 16, 60.0  # a race goes on for as many pairs, and as long, as long as it is not clear
-SHORTEST_DEADLINE_S, DEADLINE_RATIO = 15.0, 20.0  # of a lap, over the reference's; the first has the whole race's
+SHORTEST_DEADLINE_S, DEADLINE_RATIO = 15.0, 20.0  # of a lap, over the reference's
 LAPS_TIMEOUT_S = 400.0
 LEAST_TIME = 0.9  # of what is slept: a sleep that follows on one that ended late is that much shorter
 
@@ -73,12 +73,12 @@ def race(
     together.
     """
     with ExitStack() as stack:
+        stack.enter_context(quiet())  # before the ranks' time begins to run
         laps = _Laps(
             _stand_ready(s, s.crew, s.answers[check], drill, arguments, stack),
             _stand_ready(s, s.reference, None, drill, arguments, stack),
             s.false_fail / one_of,
         )
-        stack.enter_context(quiet())
         laps.run(WARM_UP_LAPS)
         if not proof(laps.done[-1]):
             return None
@@ -106,9 +106,11 @@ class _Laps:
         for _ in range(n_laps):
             order = {"seed": secrets.randbelow(1 << 20)}
             found: dict[Stopwatch, tuple[float, list[dict]]] = {}
-            for watch in (self.mine, self.reference) if secrets.randbelow(2) else (self.reference, self.mine):
+            mine_first = self.reference_s and secrets.randbelow(2)
+            for watch in (self.mine, self.reference) if mine_first else (self.reference, self.mine):
+                known_s = self.reference_s or [seconds for seconds, _ in found.values()]
                 with watch.alone():
-                    found[watch] = watch.lap(order, self._deadline_s())
+                    found[watch] = watch.lap(order, _deadline_s(known_s))
             seconds, replies = found[self.mine]
             self.done.append(Lap(order["seed"], replies, seconds))
             self.reference_s.append(found[self.reference][0])
@@ -126,16 +128,18 @@ class _Laps:
         mine = tuple(lap.seconds for lap in self.done)
         return mine[WARM_UP_LAPS:], tuple(self.reference_s)[WARM_UP_LAPS:]
 
-    def _deadline_s(self) -> float:
-        if not self.reference_s:
-            return LAPS_TIMEOUT_S
-        return max(SHORTEST_DEADLINE_S, DEADLINE_RATIO * median(self.reference_s))
-
     def timing(self) -> Timing | None:
         if self.pairs <= 0:
             return None
         mine_s, reference_s = map(median, self.seconds)
         return Timing(median(self.ratios), self.low, self.high, mine_s, reference_s, self.pairs, self.seconds)
+
+
+def _deadline_s(reference_s: list[float]) -> float:
+    """For a lap, by the reference's; it goes first."""
+    if not reference_s:
+        return LAPS_TIMEOUT_S
+    return max(SHORTEST_DEADLINE_S, DEADLINE_RATIO * median(reference_s))
 
 
 def _stand_ready(

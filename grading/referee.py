@@ -15,7 +15,8 @@ from shardlab.tier import detect
 
 FALSE_FAIL = 1e-3
 HANGS = 2  # of one answer, each of which costs the full deadline: after these it is not run again
-_OWN_FRAME = re.compile(r'  File "[^"]*/grading/crew_host\.py".*\n(?:    .*\n)*')
+MOST_OF_AN_ERROR = 20_000  # characters
+_OWN_FRAME = re.compile(r'  File "[^"\n]*/grading/crew_host\.py".*\n(?:    .*\n)*')
 NOT_HANDED_IN = "the notebook did not hand in an answer for this check."
 
 
@@ -101,6 +102,10 @@ class Referee:
 
 
 def _failed(name: str, points: float, error: CrewError, words: str) -> Verdict:
-    """As a lesson shows an error: the student's frames, no folder of this machine, nothing of how ranks are started."""
-    head, _, detail = report(RuntimeError(_OWN_FRAME.sub("", f"{error}\n"))).partition("\n")
+    """As a lesson shows an error: the student's frames, no folder of this machine, nothing of how ranks are started.
+
+    The submission may have written all of it: no file that it names is opened.
+    """
+    text = _OWN_FRAME.sub("", f"{str(error)[:MOST_OF_AN_ERROR]}\n")
+    head, _, detail = report(RuntimeError(text), add_code=False).partition("\n")
     return Verdict(name, 0, points, words + head, detail.strip())

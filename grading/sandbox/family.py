@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 
 _STILL = "TtZXD"  # stopped, dead, or waiting for what can't be interrupted, as a parent does after vfork
+_NAMELESS = (b"/dev/zero (deleted)", b"/memfd:", b"/SYSV")  # MAP_ANONYMOUS, memfd_create(2), shmget(2)
 _HELD = ("RssAnon:", "RssShmem:", "VmSwap:")  # lines of /proc/<pid>/status, in KiB
 
 
@@ -41,7 +42,7 @@ def is_still(process: psutil.Process) -> bool:
     with suppress(OSError):
         for thread in os.scandir(f"/proc/{process.pid}/task"):
             with suppress(OSError):
-                state = Path(thread.path, "stat").read_text().rpartition(")")[2].split()[0]
+                state = Path(thread.path, "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
                 if state not in _STILL:
                     return False
     return True
@@ -51,15 +52,19 @@ def held_bytes(process: psutil.Process) -> int:
     """Its own memory, what it shares of no file, and what of that is swapped out."""
     held = 0
     with suppress(OSError):
-        for line in Path("/proc", str(process.pid), "status").read_text().splitlines():
+        for line in Path("/proc", str(process.pid), "status").read_text(errors="replace").splitlines():
             if line.startswith(_HELD):
                 held += int(line.split()[1]) << 10
     return held
 
 
 def nameless_bytes(processes: list[psutil.Process]) -> int:
-    """In files of memory that stand in no folder, each counted once (memfd_create)."""
+    """In memory that stands in no folder, each piece counted once: files of memfd_create; and of what is mapped to be
+    shared by no name, what may be there though no process has it in its own count."""
     found: dict[int, int] = {}
+    for process in processes:
+        with suppress(OSError):
+            found |= _unseen_bytes(process)
     for process in processes:
         with suppress(OSError):
             for fd in os.scandir(f"/proc/{process.pid}/fd"):
@@ -68,3 +73,18 @@ def nameless_bytes(processes: list[psutil.Process]) -> int:
                         about = os.stat(fd.path)
                         found[about.st_ino] = about.st_blocks * 512
     return sum(found.values())
+
+
+def _unseen_bytes(process: psutil.Process) -> dict[int, int]:
+    """By inode, of its mappings that are shared by no name: what of their size is in no process's count."""
+    folder, found, inode = Path("/proc", str(process.pid)), {}, None
+    if not any(name in (folder / "maps").read_bytes() for name in _NAMELESS):
+        return {}
+    for line in (folder / "smaps").read_bytes().splitlines():
+        first, *rest = line.split(maxsplit=5)
+        if not first.endswith(b":"):  # addresses, permissions, offset, device, inode, path
+            nameless = rest[0].endswith(b"s") and rest[4:] and rest[4].startswith(_NAMELESS)
+            inode = int(rest[3]) if nameless else None
+        elif inode is not None and first in (b"Size:", b"Rss:"):
+            found[inode] = found.get(inode, 0) + (1 if first == b"Size:" else -1) * (int(rest[0]) << 10)
+    return found

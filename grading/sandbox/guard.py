@@ -22,9 +22,14 @@ class Guard(threading.Thread):
         self.exceeded = ""
 
     def run(self) -> None:
+        """Whoever can't be watched is ended too, or breaking the guard would pay."""
         while not self._stopped.wait(INTERVAL_S):
-            processes = family(self._pid)
-            self.exceeded = self.exceeded or self._judge(processes)
+            processes = []
+            try:
+                processes = family(self._pid)
+                self.exceeded = self.exceeded or self._judge(processes)
+            except Exception as error:
+                self.exceeded = f"what it used could not be seen ({type(error).__name__}: {error})"
             if self.exceeded:
                 end_all(processes)
 

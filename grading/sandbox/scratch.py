@@ -1,6 +1,7 @@
 """Temporary folders that go with whoever made them, also if they were killed: the next to need one clears up."""
 
 import fcntl
+import os
 import shutil
 import tempfile
 import time
@@ -32,6 +33,8 @@ class Scratch:
 def _clear_up() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
+            if path.lstat().st_uid != os.getuid():
+                continue
             with (path / "lock").open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if time.time() - path.stat().st_mtime > _YOUNG_S:

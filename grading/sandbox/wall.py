@@ -100,7 +100,6 @@ class BoxedProgram:
             self._guard.start()
         self.replies = Lines(self._process.stdout.fileno())
         self._owes_reply, self._deadline = False, 0.0
-        self._frozen: set[psutil.Process] = set()
 
     def wait_until_ready(self, timeout_s: float) -> None:
         """For a program that says so, with a line of its own, before it reads its first order."""
@@ -155,25 +154,27 @@ class BoxedProgram:
     def freeze(self) -> None:
         """Hold everything in the box still, until `thaw`; what is started meanwhile too.
 
-        Who is told to stop may start one more process before it does: only when all have stopped is nobody missed.
+        All are told to stop at once: one by one, somebody could start another and go. And only when all have stopped,
+        nobody computes any more.
         """
         if not self.box.ends_with_us:
             return
+        self.box.stop_all(self._process.pid)
+        stopped: set[psutil.Process] = set()
         deadline = time.monotonic() + _PATIENCE_S
-        while moving := [p for p in family(self._process.pid) if p not in self._frozen or not is_still(p)]:
+        while moving := [p for p in family(self._process.pid) if p not in stopped or not is_still(p)]:
             if time.monotonic() > deadline:
                 self.fail("its processes did not stop when told to")
             for process in moving:
                 with suppress(psutil.NoSuchProcess):
                     process.suspend()
-            self._frozen.update(moving)
+            stopped.update(moving)
             time.sleep(_BETWEEN_LOOKS_S)
 
     def thaw(self) -> None:
-        for process in self._frozen:
+        for process in family(self._process.pid):
             with suppress(psutil.NoSuchProcess):
                 process.resume()
-        self._frozen.clear()
 
     def close(self) -> None:
         """End the program and everything that descends from it."""

@@ -18,7 +18,7 @@ from grading.sandbox.family import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.01
 LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # among the last ones, those that found the same are of a box at rest
-NAMELESS_EVERY = 10  # looks: files that stand in no folder take long to find
+NAMELESS_EVERY = 10  # looks, until there is some: files that stand in no folder take long to find
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,25 @@ class Witness(threading.Thread):
         super().__init__(daemon=True)
         self._pid, self._scratch_bytes = pid, scratch_bytes
         self._stopped = threading.Event()
+        self._error: Exception | None = None
         self._peak_bytes, self._most = 0, 0
         self._last: deque[int] = deque(maxlen=LAST_LOOKS)
         self._wire_bytes = self._sent()
 
     def run(self) -> None:
+        try:
+            self._look()
+        except Exception as error:  # `with` raises it: who saw nothing must not say that nothing was there
+            self._error = error
+
+    def _look(self) -> None:
         nameless = 0
         for look in count():
             if self._stopped.wait(INTERVAL_S):
                 return
             processes = family(self._pid)
-            nameless = nameless if look % NAMELESS_EVERY else nameless_bytes(processes)
+            if nameless or look % NAMELESS_EVERY == 0:
+                nameless = nameless_bytes(processes)
             held = sum(map(held_bytes, processes)) + _written_bytes(processes, self._scratch_bytes) + nameless
             self._peak_bytes = max(self._peak_bytes, held)
             if len(processes) > self._most:
@@ -77,6 +85,8 @@ class Witness(threading.Thread):
     def __exit__(self, *_) -> None:
         self._stopped.set()
         self.join()
+        if self._error:
+            raise ValueError(f"the witness saw nothing more: {self._error!r}") from self._error
         if self._wire_bytes is not None:
             self._wire_bytes = self._sent() - self._wire_bytes
 
@@ -98,7 +108,7 @@ def _sent_bytes(processes: list[psutil.Process]) -> int:
         about = Path("/proc", str(processes[-1].pid))
         if os.stat(about / "ns" / "net").st_ino == os.stat("/proc/self/ns/net").st_ino:
             return 0
-        for line in (about / "net" / "dev").read_text().splitlines():
+        for line in (about / "net" / "dev").read_text(errors="replace").splitlines():
             name, _, counters = line.partition(":")
             if name.strip() == "lo":
                 return int(counters.split()[8])

@@ -1,6 +1,7 @@
 """A class through the queue: what is unchanged stays, what was noisy comes back, and a kill costs nothing."""
 
 import json
+import os
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -193,14 +194,53 @@ def test_what_ends_whoever_judges_it_is_given_up(tmp_path):
     queue = Queue(tmp_path, LAB)
     queue.put("ada", read_lab("labs", LAB))
     for _ in range(MOST_TRIES):
+        _die_judging(queue)
+        assert queue.students() == ["ada"]
+        queue.put("ada", read_lab("labs", LAB))  # as the next call of `grade` does
+    for _ in range(2):
+        with queue.claim("ada") as nb:
+            assert nb is None
+        assert queue.students() == []
+        assert "ended 3 times" in queue.problem("ada")
+        queue.put("ada", read_lab("labs", LAB))
+    queue.put("ada", read_lab("labs", LAB), anew=True)
+    with queue.claim("ada") as nb:
+        assert nb is not None
+
+
+def _die_judging(queue: Queue) -> None:
+    if (pid := os.fork()) == 0:
+        with queue.claim("ada"):
+            os._exit(1)
+    os.waitpid(pid, 0)
+
+
+def test_who_stops_the_grading_does_not_use_up_a_try(tmp_path):
+    queue = Queue(tmp_path, LAB)
+    queue.put("ada", read_lab("labs", LAB))
+    for _ in range(MOST_TRIES + 1):
         with pytest.raises(KeyboardInterrupt), queue.claim("ada") as nb:
             assert nb is not None
-            raise KeyboardInterrupt  # or a kill: the notebook stays in the queue
+            raise KeyboardInterrupt
         assert queue.students() == ["ada"]
-    with queue.claim("ada") as nb:
-        assert nb is None
-    assert queue.students() == []
-    assert "ended 3 times" in queue.problem("ada")
+
+
+def test_a_notebook_cut_short_by_a_kill_stops_nobody_and_is_written_anew(classroom, judge):
+    grade(classroom)
+    cut = classroom.autograded(LAB, "ada")
+    cut.chmod(0o644)
+    cut.write_text(cut.read_text()[:1000])
+    assert set(grade(classroom)) == {"ada", "bob"}
+    assert classroom.is_graded(LAB, "ada")
+
+
+@pytest.mark.parametrize("settings", [{"again": True}, {"seed": 7}], ids=["asked for", "of other settings"])
+def test_noise_takes_away_no_verdict_that_was_clear(settings, classroom, judge):
+    grade(classroom)
+    judge.noisy = True
+    grade(classroom, settings)
+    assert classroom.is_graded(LAB, "ada")
+    assert all(v.points == 1.0 for v in classroom.grade(LAB, "ada").verdicts)
 
 
 def test_nobody_judges_what_another_does(tmp_path):

@@ -43,6 +43,21 @@ def test_no_points_for_a_hostile_answer_and_the_next_one_is_judged(answer, refer
     assert "as late as need be" in after.cause, after.text()  # judged on its merits
 
 
+@pytest.mark.parametrize("file", ["{secret}", "/dev/stdin", "/dev/zero"])
+def test_no_file_that_an_error_names_is_opened(file, referee, tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("of the grader alone\n")
+    words = f'x\n  File "{file.format(secret=secret)}", line 1, in x\n'
+    verdict = referee.judge({PLAN: pickled(f"def plan(**_): raise RuntimeError({words!r})", "plan")}, only=PLAN)[0]
+    assert verdict.points == 0
+    assert "of the grader alone" not in verdict.text()
+
+
+def test_a_long_error_is_cut(referee):
+    answer = pickled("def plan(**_): raise RuntimeError('  File \"' + '/torch/' * 1_000_000)", "plan")
+    assert len(referee.judge({PLAN: answer}, only=PLAN)[0].text()) < 30_000
+
+
 def test_an_answer_that_hangs_is_run_twice(referee, monkeypatch):
     monkeypatch.setattr("grading.session.LONGEST_DEADLINE_S", 4.0)
     answer = pickled("import time\ndef plan(*_, **__): time.sleep(1000)", "plan")

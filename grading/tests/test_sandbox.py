@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -115,6 +116,9 @@ def test_a_file_has_a_largest_size(box):
 EATS = "import time; eaten = bytearray(1 << 30); time.sleep(60)"
 SHARES = "import mmap, time; m = mmap.mmap(-1, 1 << 30); [m.write(bytes(1 << 24)) for _ in range(64)]; time.sleep(60)"
 HIDES = "import os, time\nfor _ in range(64): os.write(os.memfd_create('x'), bytes(1 << 24))\ntime.sleep(60)"
+LETS_GO = "import mmap, time\nm = mmap.mmap(-1, 1 << 30)\n"
+LETS_GO += "for i in range(64): m.write(bytes(1 << 24)); m.madvise(mmap.MADV_DONTNEED)\ntime.sleep(60)"
+NAMELESS = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff\\xfe', 0, 0, 0); "  # a name that is no text
 MULTIPLIES = "import os, time\nfor _ in range(6): os.fork()\ntime.sleep(60)"
 
 
@@ -137,9 +141,20 @@ class Python(BoxedProgram):
         (EATS, "of memory, and may hold 0.391 GiB"),
         (SHARES, "of memory, and may hold 0.391 GiB"),
         (HIDES, "of memory, and may hold 0.391 GiB"),
+        (LETS_GO, "of memory, and may hold 0.391 GiB"),
         (MULTIPLIES, "processes at a time, and may run 20"),
+        (NAMELESS + EATS, "of memory, and may hold 0.391 GiB"),
+        (NAMELESS + MULTIPLIES, "processes at a time, and may run 20"),
     ],
-    ids=["memory", "shared memory", "files without a name", "processes"],
+    ids=[
+        "memory",
+        "shared memory",
+        "files without a name",
+        "memory let go of",
+        "processes",
+        "memory, nameless",
+        "processes, nameless",
+    ],
 )
 def test_what_uses_too_much_is_ended_with_the_reason(source, words, box):
     before = set(psutil.pids())
@@ -247,6 +262,37 @@ def test_who_starts_another_while_it_is_told_to_stop_is_held_still_with_it():
             held = family(program._process.pid)
             assert all(p.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) for p in held)
             program.thaw()
+    finally:
+        program.close()
+
+
+@bubblewrap
+def test_who_is_never_the_same_for_two_looks_is_held_still_too():
+    """A chain: each starts the next one and ends, adopted by a first one that sleeps."""
+    source = """if True:
+        import ctypes, os, signal, sys, time
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        links = os.open("/tmp/links", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        sys.stdout.write("{}\\n"); sys.stdout.flush()
+        if os.fork(): time.sleep(60)
+        while True:
+            os.write(links, b".")
+            if os.fork(): os._exit(0)
+        """
+    program = Python(source, Bubblewrap(replace(SMALL, processes=200)))
+    try:
+        program.send({}, timeout_s=30)
+        program.receive()
+        links = Path("/proc", str(family(program._process.pid)[2].pid), "root/tmp/links")
+        for _ in range(5):
+            program.freeze()
+            before = links.stat().st_size
+            time.sleep(0.2)
+            assert links.stat().st_size == before
+            program.thaw()
+            time.sleep(0.2)
+            assert links.stat().st_size > before
     finally:
         program.close()
 

@@ -49,3 +49,9 @@ def test_a_method_says_of_which_class_it_is():
     heads = [i for i, line in enumerate(lines) if line.startswith("# of ")]
     assert [lines[i] for i in heads] == ["# of Attention", "# of Block"]
     assert all(lines[i + 1].startswith("def forward(") for i in heads)
+
+
+def test_an_error_of_somebody_elses_opens_no_file(tmp_path):
+    (tmp_path / "secret").write_text("secret\n")
+    error = RuntimeError(f'  File "{tmp_path}/secret", line 1, in x')
+    assert report(error, add_code=False) == '  File "secret", line 1, in x'

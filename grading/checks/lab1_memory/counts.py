@@ -2,6 +2,7 @@
 
 import random
 
+from grading.checks.errors import largest
 from grading.checks.lab1_memory import draw
 from grading.checks.lab1_memory.closeness import unreadable
 from grading.session import Session
@@ -22,7 +23,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     causes, share = [], {}
     for i, (name, key) in enumerate(zip(NAMES, ("block", "root", "kept"), strict=True)):
         mine, due = [r[i][0] for r in replies], [t[key] for t in truth]
-        error = max(abs(m / d - 1) for m, d in zip(mine, due, strict=True))
+        error = largest(abs(m / d - 1) for m, d in zip(mine, due, strict=True))
         share[name] = 1.0 if error < 1e-6 else 0.5 if name == "kept_bytes" and error <= NEARLY else 0.0
         if share[name] < 1:
             causes.append(f"{name} {_difference(name, setups, mine, due)}.")

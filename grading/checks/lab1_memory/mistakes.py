@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from grading.checks.errors import largest
 from grading.checks.lab1_memory import formula
 from grading.checks.lab1_memory.formula import Weights
 from grading.checks.lab1_memory.programs import Setup
@@ -156,7 +157,7 @@ def named(program: str, of: str, setups: list[Setup], mine: list[float], states_
     for words, weights in _candidates(program):
         if _differs(program, "resident", setups, weights) == states_differ and _differs(program, of, setups, weights):
             wrong = predictions(program, of, setups, weights)
-            fits.append((max(abs(m / w - 1) for m, w in zip(mine, wrong, strict=True)), words))
+            fits.append((largest(abs(m / w - 1) for m, w in zip(mine, wrong, strict=True)), words))
     distance, words = min(fits, default=(1.0, ""), key=lambda fit: fit[0])
     return words if distance <= SAME else None
 

@@ -1,5 +1,6 @@
 """Is the norm that `step` returns that of the whole mean gradient, before clipping, on every rank?"""
 
+from grading.checks.errors import largest
 from grading.checks.lab3_zero.truth import simulate
 from grading.checks.lab3_zero.update import ask, setting
 from grading.session import Session
@@ -14,7 +15,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     max_norm = 1.5 * simulate(setting(s, "none", 1.0, PLAN[:1]))[0].norm
     run = setting(s, "none", max_norm, PLAN)
     found, truth = [[step["norm"] for step in reply] for reply in ask(s, check, run)], simulate(run)  # [rank][step]
-    errors = [max(abs(f[k] / right.norm - 1) for f in found) for k, right in enumerate(truth)]
+    errors = [largest(abs(f[k] / right.norm - 1) for f in found) for k, right in enumerate(truth)]
     k = next((k for k, error in enumerate(errors) if not error <= TOLERANCE), None)
     worst = max(errors) if k is None else errors[k]
     figures = {"relative error of the norm": (f"{worst:.1e}", f"{TOLERANCE:g}")}

@@ -1,5 +1,6 @@
 """What one usually gets wrong when reading a trace: each mistake's own figures, to be held against what was found."""
 
+from grading.checks.errors import largest
 from grading.checks.lab6_profile.traces import SHARES, bounds, figures_of, gathers_of_units, length, moments
 from shardlab.measure.timeline import union, without
 
@@ -15,7 +16,7 @@ def of_shares(found: list[dict], drawn: list[dict]) -> str:
             shows = any(not _near(figures_of(trace), figures(trace)) for _, trace in some)
             if shows and all(_near(one, figures(trace)) for one, trace in some):
                 return words
-    off = {k: max(abs(f[k] - figures_of(t)[k]) for f, t in zip(found, drawn, strict=True)) for k in SHARES}
+    off = {k: largest(abs(f[k] - figures_of(t)[k]) for f, t in zip(found, drawn, strict=True)) for k in SHARES}
     wrong_keys = ", ".join(repr(k) for k, e in off.items() if e > TOLERANCE)
     return f"{wrong_keys} differ from what the trace says."
 

@@ -3,6 +3,7 @@
 import math
 from functools import cache
 
+from grading.checks.errors import largest
 from grading.checks.lab6_profile import mistakes
 from grading.checks.lab6_profile.mistakes import N_PLAIN, TOLERANCE
 from grading.checks.lab6_profile.traces import SHARES, draw_trace, figures_of
@@ -18,7 +19,7 @@ def judge_shares(s: Session, check: str, points: float) -> Verdict:
     found = _found(s, check, drawn)
     if problem := _problem(found, SHARES):
         return Verdict(check, 0, points, problem)
-    errors = [max(abs(f[k] - figures_of(t)[k]) for k in SHARES) for f, t in zip(found, drawn, strict=True)]
+    errors = [largest(abs(f[k] - figures_of(t)[k]) for k in SHARES) for f, t in zip(found, drawn, strict=True)]
     figures = {
         "worst share, collectives in turn": (f"off by {max(errors[:N_PLAIN]):.3f}", f"{TOLERANCE:g}"),
         "worst share, all traces": (f"off by {max(errors):.3f}", f"{TOLERANCE:g}"),
@@ -39,7 +40,7 @@ def judge_hidden(s: Session, check: str, points: float) -> Verdict:
     if problem := _problem(found, ("hidden", "unit")):
         return Verdict(check, 0, points, problem)
     right = [figures_of(t) for t in drawn]
-    error = max(abs(f["hidden"] - r["hidden"]) for f, r in zip(found, right, strict=True))
+    error = largest(abs(f["hidden"] - r["hidden"]) for f, r in zip(found, right, strict=True))
     units = sum(f["unit"] == r["unit"] for f, r in zip(found, right, strict=True))
     figures = {
         "hidden": (f"off by {error:.3f}", f"{TOLERANCE:g}"),

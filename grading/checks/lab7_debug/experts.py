@@ -1,5 +1,6 @@
 """Part 2: do the biases follow the load of all ranks, on all ranks alike, at the price of a few numbers?"""
 
+from grading.checks.errors import largest
 from grading.checks.lab7_debug import experts_run as run
 from grading.projections import distance, vector
 from grading.session import Session
@@ -72,4 +73,4 @@ def _wrong_biases(s: Session, mine: list, right: list, disagree: float) -> str:
 def _apart(a: list, b: list) -> float:
     if [len(x) for x in a] != [len(x) for x in b]:
         return float("inf")
-    return max(abs(x - y) for xs, ys in zip(a, b, strict=True) for x, y in zip(xs, ys, strict=True))
+    return largest(abs(x - y) for xs, ys in zip(a, b, strict=True) for x, y in zip(xs, ys, strict=True))

@@ -6,6 +6,7 @@ import math
 import torch
 from torch import nn
 
+from grading.checks.errors import largest
 from grading.checks.lab7_debug import hang_run as run
 from grading.crew import CrewError, ReferenceCrewError
 from grading.projections import distance, project, vector
@@ -77,7 +78,7 @@ def _compare(name: str, replies: list[dict], setting: dict) -> tuple[str, dict]:
         steps = sorted(map(int, truth["validation"]))
         return f"a validation is due after the steps {steps}, and every rank returns its loss.", figures
     found = {step: [r["validation"][step] for r in replies] for step in truth["validation"]}
-    worst = max(abs(x / truth["validation"][step] - 1) for step, xs in found.items() for x in xs)
+    worst = largest(abs(x / truth["validation"][step] - 1) for step, xs in found.items() for x in xs)
     figures[f"{name}: validation loss, relative error"] = (f"{worst:.1e}", f"{TOLERANCE / 10:g}")
     if not worst <= TOLERANCE / 10:
         return _wrong_validation(found, truth, setting), figures

@@ -2,6 +2,7 @@
 
 import secrets
 
+from grading.checks.errors import largest
 from grading.projections import distance, vector
 from grading.session import Session
 from grading.verdict import Verdict
@@ -57,7 +58,7 @@ def _compare(due: dict, saved: list[dict], loaded: list[dict], why: str, toleran
 
 def _first_difference(due: dict, loaded: list[dict], why: str, tolerance: float) -> tuple[dict, str]:
     """In the order in which one would ask."""
-    apart = [max(abs(a / b - 1) for a, b in zip(r["losses"], due["losses"], strict=True)) for r in loaded]
+    apart = [largest(abs(a / b - 1) for a, b in zip(r["losses"], due["losses"], strict=True)) for r in loaded]
     figures = {"losses afterwards, largest relative difference": (f"{max(apart):.1e}", f"{tolerance:g}")}
     for name, key in (("weights", "weights"), ("average of the weights", "average")):
         off = max(distance(vector(r[key]), vector(due[key])) for r in loaded)

@@ -48,8 +48,9 @@ class NaiveDDP(nn.Module):
 class DDP(nn.Module):
     """Average gradients in buckets while backward computes; afterwards every `p.grad` is the mean over ranks.
 
-    Takes what torch's DistributedDataParallel takes, for the part it covers; `broadcast_buffers` sends rank 0's
-    buffers before every forward outside `no_sync`. Buckets close at `bucket_cap_mb` MiB (default: 25, the first one 1).
+    Takes what torch's DistributedDataParallel takes, for the part it covers: `device_ids`, only as the name of the one
+    device that the module is on, inputs must be there already; `broadcast_buffers` sends rank 0's buffers before every
+    forward outside `no_sync`. Buckets close at `bucket_cap_mb` MiB (default: 25, the first one 1).
 
     Sends: 2 (N-1)/N times the gradients' bytes a rank and step, in one all_reduce a bucket; nothing under `no_sync`.
     Keeps: with `gradient_as_bucket_view`, gradients are the buckets' views and cost nothing more; without, one more
@@ -63,6 +64,8 @@ class DDP(nn.Module):
     def __init__(
         self,
         module: nn.Module,
+        device_ids: list[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
         *,
         broadcast_buffers: bool = True,
         process_group: dist.ProcessGroup | None = None,
@@ -78,6 +81,7 @@ class DDP(nn.Module):
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}  # a tied weight counts once
         if not self.names:
             raise RuntimeError("DDP has nothing to do: no parameter of the module requires a gradient")
+        _check_device(module, [*(device_ids or []), *([] if output_device is None else [output_device])])
         check_same_on_every_rank([*module.named_parameters(), *module.named_buffers()], process_group)
         _broadcast(module, process_group)
         caps = (FIRST_BUCKET_BYTES, DEFAULT_CAP_MB * MIB) if bucket_cap_mb is None else (int(bucket_cap_mb * MIB),) * 2
@@ -237,6 +241,16 @@ def check_same_on_every_rank(tensors: list[tuple[str, Tensor]], group: dist.Proc
         for a, b in zip_longest(mine, theirs, fillvalue="nothing more"):
             if a != b:
                 raise RuntimeError(f"the model differs between ranks: rank {me} has {a}, rank {rank} has {b}")
+
+
+def _check_device(module: nn.Module, wanted: list) -> None:
+    """Raises ValueError if the module is not where `device_ids` and `output_device` say."""
+    found = {p.device for p in module.parameters()}
+    if any(each not in (device, device.index, str(device)) for each in wanted for device in found):
+        raise ValueError(
+            f"rank {dist.get_rank()}: device_ids or output_device names {wanted}, but the module is on "
+            f"{', '.join(map(str, found))}: move it there before, and on a CPU leave them out"
+        )
 
 
 def _broadcast(module: nn.Module, group: dist.ProcessGroup | None) -> None:

@@ -1,7 +1,12 @@
 """What optimizers and checkpoints ask of parameters and their groups."""
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+# Of tensors that are shards and no DTensors: (kind of device, group), as in `shard_groups`.
+flat_shards: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def local(t: Tensor) -> Tensor:
@@ -12,3 +17,11 @@ def local(t: Tensor) -> Tensor:
 def hyperparameters(group: dict) -> dict:
     """A parameter group without its parameters: the learning rate and the like."""
     return {key: value for key, value in group.items() if key not in ("params", "param_names")}
+
+
+def shard_groups(p: Tensor) -> tuple[tuple[str, dist.ProcessGroup], ...]:
+    """The groups whose ranks together hold all of p, once each, with the kind of device that they send from."""
+    if not isinstance(p, DTensor):
+        return flat_shards.get(p, ())
+    mesh, axes = p.device_mesh, [axis for axis, place in enumerate(p.placements) if place.is_shard()]
+    return tuple((mesh.device_type, mesh.get_group(axis)) for axis in axes)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from IPython.display import Markdown
 
-_TORCH_FRAME = re.compile(r'  File "[^"]*/(?:torch/[^"]*|contextlib\.py)".*\n(?:    .*\n)*')
-_FRAME_WITHOUT_CODE = re.compile(r'  File "([^"\n]+)", line (\d+), in .*\n(?!    )')
+_FRAME = re.compile(r'  File "([^"\n]*)".*\n(?:    .*\n)*')
+_FRAME_WITHOUT_CODE = re.compile(r'  File "([^"\n]+)", line (\d{1,6}), in .*\n(?!    )')
 
 
 def source(*functions: Callable) -> Markdown:
@@ -23,14 +23,20 @@ def _heading(function: Callable) -> str:
     return f"# of {owner}\n" if owner else ""
 
 
-def report(error: BaseException) -> str:
+def report(error: BaseException, *, add_code: bool = True) -> str:
     """The error's message without torch's own stack frames, files by name only, and with each frame's line of code.
 
-    Of a notebook's cells the ranks don't know the code; the notebook does.
+    Of a notebook's cells the ranks don't know the code; the notebook does. Whoever shows an error of somebody else's
+    says `add_code=False`: it may name any file, and none is opened then.
     """
-    without_torch = _TORCH_FRAME.sub("", f"{error}\n")
-    with_code = _FRAME_WITHOUT_CODE.sub(_add_code, without_torch)
-    return re.sub(r'File "[^"\n]*/', 'File "', with_code).rstrip()
+    text = _FRAME.sub(lambda frame: "" if _is_torchs(frame[1]) else frame[0], f"{error}\n")
+    if add_code:
+        text = _FRAME_WITHOUT_CODE.sub(_add_code, text)
+    return re.sub(r'File "[^"\n]*/', 'File "', text).rstrip()
+
+
+def _is_torchs(path: str) -> bool:
+    return "/torch/" in path or path.endswith("/contextlib.py")
 
 
 def _add_code(frame: re.Match) -> str:

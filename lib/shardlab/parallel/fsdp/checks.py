@@ -112,6 +112,8 @@ def _checksum(p: nn.Parameter) -> str:
     if p.is_meta or type(p.data) is not torch.Tensor:
         return kind
     data = p.detach().contiguous().view(-1).view(torch.uint8)
+    if data.storage_offset() % 8:  # a view from somewhere in the middle
+        data = data.clone()
     whole_words = data.numel() // 8 * 8
     sums = data[:whole_words].view(torch.int64).sum(), data[whole_words:].sum()
     return f"{kind}, checksum {' '.join(f'{int(n):x}' for n in sums)}"

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from shardlab.parallel.fsdp.ranks import Ranks
 from shardlab.parallel.fsdp.slots import Slot, Unsharded, call_hooks
+from shardlab.parallel.params import flat_shards
 
 PREFIX = "_flat_param"  # its name on the unit's module, and a number
 
@@ -66,7 +67,7 @@ class FlatParameter:
         self.shard_numel = -(-sum(self.numels) // ranks.shard_size)
         self.shard = torch.zeros(self.shard_numel, dtype=first.dtype, device="cpu" if on_cpu else ranks.device)
         for slot, (start, end, offset) in zip(slots, self.intervals(), strict=True):
-            self.shard[offset : offset + end - start] = slot.param.detach().view(-1)[start:end]
+            self.shard[offset : offset + end - start] = slot.param.detach().reshape(-1)[start:end]
         self.shard_slots = self._shard_slots(use_orig_params)
         self.put_sharded([nn.Parameter(part, self.requires_grad) for part in self._parts(self.shard)])
         self.refresh()
@@ -109,6 +110,8 @@ class FlatParameter:
     def refresh(self) -> None:
         """Parameters may have been loaded, converted or moved: make them views of one shard again."""
         self.sharded_params = [slot.current for slot in self.shard_slots]
+        for p in self.sharded_params:
+            flat_shards[p] = ((self.ranks.device.type, self.ranks.shard_group),) if self.ranks.shard_size > 1 else ()
         like = self.sharded_params[0]
         self.shard = torch.zeros(self.shard_numel, dtype=like.dtype, device=like.device)
         for p, part in zip(self.sharded_params, self._parts(self.shard), strict=True):
@@ -175,14 +178,15 @@ class FlatParameter:
         whole = torch.empty(self.ranks.shard_size * self.shard_numel, dtype=dtype, device=self.ranks.device)
         *parts, padding = whole.split(self._sizes())
         torch._foreach_zero_([padding, *(part for i, part in enumerate(parts) if i not in gradients)])
-        torch._foreach_copy_([parts[i] for i in gradients], [gradient.view(-1) for gradient in gradients.values()])
+        torch._foreach_copy_([parts[i] for i in gradients], [gradient.reshape(-1) for gradient in gradients.values()])
         return whole.view(self.ranks.shard_size, -1)
 
     def take_reduced_gradients(self, params: list[int], shard: Tensor) -> None:
-        """(S,): add it to the sharded parameter's gradient, in the parameter's own dtype."""
+        """(S,): add it to the sharded parameter's gradient, in the parameter's own dtype. A frozen one gets none."""
         for p, part in zip(self.sharded_params, self._parts(shard.to(self.shard)), strict=True):
-            p.grad = part if p.grad is None else p.grad.add_(part)
-            call_hooks(p)
+            if p.requires_grad:
+                p.grad = part if p.grad is None else p.grad.add_(part)
+                call_hooks(p)
 
 
 class OrigParams(FlatParameter):

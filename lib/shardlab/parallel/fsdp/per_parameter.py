@@ -20,6 +20,7 @@ Source: torch.distributed.fsdp._fully_shard._fsdp_param.
 from itertools import chain
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
@@ -36,6 +37,12 @@ class PerParameter:
     children_first = True  # the order of parameters in a unit, as FSDP2 has it
 
     def __init__(self, slots: list[Slot], ranks: Ranks, param_dtype: torch.dtype | None, on_cpu: bool) -> None:
+        for slot in slots:
+            if not slot.param.is_contiguous():
+                raise ValueError(
+                    f"rank {dist.get_rank()}: {slot.name}, of shape {list(slot.param.shape)} and stride "
+                    f"{slot.param.stride()}, is not contiguous: shards are cut from rows, so make it contiguous before"
+                )
         self.slots, self.ranks = slots, ranks
         self.params = [_Param(slot, ranks, param_dtype, on_cpu) for slot in slots]
         self.refresh()

@@ -74,9 +74,9 @@ class Unit:
         """
         if self.state is not State.SHARDED:
             return
-        self.state = State.GATHERING
         with torch.no_grad(), torch.get_device_module(self.ranks.device).stream(self.gather_stream):
             self._gathering = [self._all_gather(layout) for layout in self.layouts]
+        self.state = State.GATHERING
 
     def _all_gather(self, layout: Layout) -> tuple[dist.Work | None, Tensor | None, Tensor | None]:
         if self.ranks.shard_size == 1:
@@ -91,9 +91,9 @@ class Unit:
         """Whole parameters are on the modules afterwards, if `unshard` was called before."""
         if self.state is not State.GATHERING:
             return
-        self._gathering.reverse()
+        gathering, self._gathering, self.state = self._gathering[::-1], [], State.SHARDED  # if a gather fails
         for layout in self.layouts:
-            work, output, input = self._gathering.pop()
+            work, output, input = gathering.pop()
             if work is not None:
                 work.wait()
                 _used_by_current_stream(output, input)

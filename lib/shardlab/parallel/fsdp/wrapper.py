@@ -77,6 +77,8 @@ class FullyShardedDataParallel(nn.Module):
         if sync_module_states:
             _broadcast(module, self._ranks)
         mixed_precision = mixed_precision or MixedPrecision()
+        if auto_wrap_policy is not None and mixed_precision.param_dtype is not None:
+            _leaves_none_out(module, mixed_precision)
         options = {
             "layout": OrigParams if use_orig_params else FlatParameter,
             "reshard_after_forward": False if self._keeps_whole_parameters else None,
@@ -192,6 +194,16 @@ def _device(module: nn.Module, device_id: int | torch.device | None) -> torch.de
         return torch.device(device_id)
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
     return current_device(default_device_type()) if device.type == "meta" else device
+
+
+def _leaves_none_out(module: nn.Module, mixed_precision: MixedPrecision) -> None:
+    for name, m in module.named_modules():
+        if isinstance(m, tuple(mixed_precision._module_classes_to_ignore)):
+            raise ValueError(
+                f"rank {dist.get_rank()}: {name} is a {type(m).__name__}, which torch leaves out of mixed precision, "
+                "in a unit of its own. Here nothing is left out: pass MixedPrecision(_module_classes_to_ignore=()) if "
+                f"it may compute in {mixed_precision.param_dtype}"
+            )
 
 
 def _materialise(module: nn.Module, init: Callable[[nn.Module], None] | None, device: torch.device) -> None:

@@ -82,6 +82,15 @@ class FileOffloadOptimizer(Optimizer):
         on_cpu = all(p.device.type == "cpu" for group in self.param_groups for p in group["params"])
         self._buffers = [torch.empty(buffer_bytes, dtype=torch.uint8, pin_memory=not on_cpu) for _ in range(N_BUFFERS)]
 
+    def add_param_group(self, param_group: dict) -> None:
+        """At construction only, since the file is laid out once."""
+        if hasattr(self, "_chunks"):
+            raise RuntimeError("the file of states is laid out: build a new optimizer and load this one's state_dict")
+        super().add_param_group(param_group)
+        for p in self.param_groups[-1]["params"]:
+            if not local(p).is_contiguous():
+                raise ValueError(f"a parameter of shape {list(p.shape)} is not contiguous: make it so before")
+
     # A step
 
     @torch.no_grad()

@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from shardlab.parallel.norm import norm_over_ranks
-from shardlab.parallel.params import hyperparameters, local
+from shardlab.parallel.params import hyperparameters, local, shard_groups
 
 
 class CPUOffloadOptimizer(Optimizer):
@@ -166,9 +166,8 @@ class CPUOffloadOptimizer(Optimizer):
         """
         by_groups: defaultdict[tuple, list[Tensor]] = defaultdict(list)
         for p, gradient in self.held_gradients().items():
-            by_groups[_shard_groups(p)] += (
-                [gradient] if gradient.numel() else []
-            )  # an empty shard has no largest element
+            # An empty shard has no largest element, but the dtype that its ranks send.
+            by_groups[shard_groups(p)].append(gradient if gradient.numel() else gradient.new_zeros(1))
         norms = []
         for groups, gradients in by_groups.items():
             norm = nn.utils.get_total_norm(gradients, norm_type)
@@ -203,11 +202,3 @@ def _host_like(p: Tensor) -> Tensor:
 
 def _has_peers() -> bool:
     return dist.is_initialized() and dist.get_world_size() > 1
-
-
-def _shard_groups(p: Tensor) -> tuple[tuple[str, dist.ProcessGroup], ...]:
-    """The groups whose ranks together hold all of p, once each, with the kind of device that they send from."""
-    if not isinstance(p, DTensor):
-        return ()
-    mesh, axes = p.device_mesh, [axis for axis, place in enumerate(p.placements) if place.is_shard()]
-    return tuple((mesh.device_type, mesh.get_group(axis)) for axis in axes)

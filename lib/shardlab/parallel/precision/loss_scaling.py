@@ -95,9 +95,13 @@ class GradScaler:
             else:
                 self.unscale_(optimizer)
         try:
-            return None if self._found[id(optimizer)] else optimizer.step(*args, **kwargs)
+            if not self._found[id(optimizer)]:
+                return optimizer.step(*args, **kwargs)
         finally:
             vars(optimizer).pop("grad_scale", None)
+        if hasattr(optimizer, "held_gradients"):  # where model.zero_grad() does not reach
+            optimizer.zero_grad()
+        return None
 
     def update(self, new_scale: float | None = None) -> None:
         """Once an iteration, after all steps: back off, grow, or keep the scale."""

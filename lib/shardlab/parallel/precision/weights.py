@@ -40,7 +40,7 @@ class _StepsInFloat32(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
 
     def __init__(self, params, optimizer_class: type[torch.optim.Optimizer], **options) -> None:
-        self._one, self._options = optimizer_class([torch.zeros(1)], **options), options
+        self._one, self._options = optimizer_class([torch.zeros(1, 1)], **options), options
         super().__init__(params, self._one.defaults)
 
     @torch.no_grad()

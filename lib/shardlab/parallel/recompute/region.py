@@ -20,12 +20,17 @@ def checkpoint(
     use_reentrant: bool,
     preserve_rng_state: bool = True,
     context_fn: Callable = noop_context_fn,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
     **kwargs,
 ):
     """Return `function(*args, **kwargs)`; what its backward needs is computed again, by calling it once more.
 
     `function` must do the same both times: random numbers (unless `preserve_rng_state` is False) and autocast are put
     back as they were, other global state is not. `context_fn` returns the contexts of the first and the second call.
+    With `determinism_check="none"` the saved tensors' shapes, dtypes and devices are not compared. `debug` and the
+    second call to its end (`early_stop=False`) are torch's alone: ValueError.
 
     Keeps: the tensors among the arguments. Sends: nothing of its own; see the package's [Note: FSDP].
 
@@ -34,13 +39,18 @@ def checkpoint(
     The reentrant version needs a positional argument that requires grad, takes no keyword arguments, sees no tensors
     inside lists, and works in `loss.backward()` alone: RuntimeError or ValueError for what it can't do.
     """
+    if determinism_check not in ("default", "none") or debug or not early_stop:
+        raise ValueError(
+            f"checkpoint: {determinism_check=}, {debug=}, {early_stop=}: the first is 'default' or 'none' here, and "
+            "the other two are torch's alone: import torch.utils.checkpoint for them"
+        )
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
     if use_reentrant:
         _check_reentrant(function, args, kwargs, context_fn)
         return _Reentrant.apply(function, remember_surroundings(args, preserve_rng_state), *args)
     first_context, second_context = context_fn()
-    region = _Region(function, args, kwargs, preserve_rng_state, second_context)
+    region = _Region(function, args, kwargs, preserve_rng_state, second_context, determinism_check == "default")
     with saved_tensors_hooks(region.pack, region.unpack), first_context:
         return function(*args, **kwargs)
 
@@ -98,9 +108,9 @@ class _AllSlotsFull(BaseException):
 class _Region:
     """How to make one call again, and the slots of the tensors that it saved, in order."""
 
-    def __init__(self, function, args, kwargs, preserve_rng_state, second_context) -> None:
+    def __init__(self, function, args, kwargs, preserve_rng_state, second_context, compares) -> None:
         leaves, self.structure = tree_flatten((args, kwargs))
-        self.function, self.second_context = function, second_context
+        self.function, self.second_context, self.compares = function, second_context, compares
         self.surroundings = remember_surroundings(leaves, preserve_rng_state)
         self.others, tensors = _take_tensors_out(leaves)
         self.boundary = _Boundary.apply(torch.empty(0, requires_grad=True), *tensors)  # its grad_fn lives as long
@@ -145,7 +155,7 @@ class _Refill:
 
     def pack(self, tensor: Tensor) -> Tensor:
         reference, before = self.region.slots[self.n_full]
-        if (now := _metadata(tensor)) != before:
+        if (now := _metadata(tensor)) != before and self.region.compares:
             raise self.region.error(f"tensor {self.n_full} was {before}, is {now}")
         tensor = tensor.detach()  # or it would hold the second call's graph
         if slot := reference():

@@ -51,7 +51,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     `step` averages gradients itself. DDP does that, too: under it, pass `gradients_averaged=True` to save the traffic.
     `elementwise` says whether parameters may be cut anywhere (None: it is known of torch's classes). If not, they stay
     whole and slices are padded to the longest. `bucket_cap_mb` is in MiB; None means DDP's sizes, and no limit where
-    parameters stay whole, as many even out best.
+    parameters stay whole, as many even out best. `parameters_as_bucket_view` is torch's: here they always are views.
 
     Sends, with psi the `padded_bytes`: psi (N-1)/N in reduce_scatters and psi (N-1)/N in all_gathers, a rank and step.
     With `gradients_averaged` only the latter: 3 psi (N-1)/N with DDP's all_reduces.
@@ -78,6 +78,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         gradients_averaged: bool = False,
         elementwise: bool | None = None,
         bucket_cap_mb: float | None = None,
+        parameters_as_bucket_view: bool = True,
         **defaults,
     ) -> None:
         if issubclass(optimizer_class, UNSHARDABLE):

@@ -1,0 +1,247 @@
+"""Corners in which an implementation is easily another one than torch's: each is the same, or refused by name."""
+
+import sys
+from functools import partial
+from tempfile import gettempdir
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import fsdp as theirs
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.utils.checkpoint import checkpoint as torchs_checkpoint
+
+from shardlab import launch
+from shardlab.parallel import fsdp as ours
+from shardlab.parallel.ddp import DDP
+from shardlab.parallel.offload import CPUOffloadOptimizer, FileOffloadOptimizer
+from shardlab.parallel.precision import GradScaler, MasterWeights
+from shardlab.parallel.recompute import checkpoint
+from shardlab.parallel.zero import ZeroRedundancyOptimizer
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+CPU = torch.device("cpu")
+
+
+def two_layers(dtype=torch.float32, width=4) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(width, width), nn.Linear(width, width)).to(dtype)
+
+
+def backward(model: nn.Module, factor: float = 1.0, dtype=torch.float32, width=4) -> None:
+    model(factor * (dist.get_rank() + 1) * torch.ones(2, width, dtype=dtype)).sum().backward()
+
+
+# FSDP
+
+
+def frozen_after_wrapping(wrapper) -> dict[str, bool]:
+    """Which parameters of this rank a step changes."""
+    model = wrapper(two_layers(), device_id=CPU, use_orig_params=True)
+    dict(model.module.named_parameters())["0.weight"].requires_grad_(False)
+    before = {name: p.detach().clone() for name, p in model.module.named_parameters()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    backward(model)
+    optimizer.step()
+    return {name: bool((p.detach() != before[name]).any()) for name, p in model.module.named_parameters()}
+
+
+def test_what_is_frozen_after_wrapping_stays_as_it_is():
+    found = launch(frozen_after_wrapping, 2, ours.FullyShardedDataParallel)
+    assert found == launch(frozen_after_wrapping, 2, theirs.FullyShardedDataParallel)
+    assert [True in rank.values() for rank in found] == [True, True]
+
+
+def norms(wrapper) -> tuple[float, float]:
+    """Of 16-bit gradients, before they are clipped and afterwards; the square of the first is no float16."""
+    model = wrapper(two_layers(torch.float16), device_id=CPU)
+    backward(model, 100.0, torch.float16)
+    return float(model.clip_grad_norm_(1.0)), float(model.clip_grad_norm_(1e9))
+
+
+def test_a_norm_whose_square_overflows_is_not_infinite():
+    for mine, torchs in zip(
+        launch(norms, 2, ours.FullyShardedDataParallel),
+        launch(norms, 2, theirs.FullyShardedDataParallel),
+        strict=True,
+    ):
+        assert mine == pytest.approx(torchs, rel=2e-3)
+        assert 256 < mine[0] < float("inf")
+
+
+def channels_last(wrapper) -> float:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 36, 2)).to(memory_format=torch.channels_last)
+    model = wrapper(model, device_id=CPU)
+    model(torch.ones(2, 3, 8, 8) * (dist.get_rank() + 1)).sum().backward()
+    return float(model.clip_grad_norm_(1e9))
+
+
+def test_fsdp1_takes_parameters_in_any_order_of_memory():
+    found = launch(channels_last, 2, ours.FullyShardedDataParallel)
+    assert found == pytest.approx(launch(channels_last, 2, theirs.FullyShardedDataParallel))
+
+
+def wrongs() -> list[str]:
+    """What they are told who shard what can't be."""
+    transposed = two_layers()
+    transposed[0].weight = nn.Parameter(transposed[0].weight.detach().t())
+    normed = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    policy = partial(theirs.wrap.size_based_auto_wrap_policy, min_num_params=1)
+    bf16 = theirs.MixedPrecision(torch.bfloat16)
+    told = []
+    for call in (
+        lambda: ours.fully_shard(transposed),
+        lambda: ours.FullyShardedDataParallel(normed, auto_wrap_policy=policy, mixed_precision=bf16),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        told.append(str(error.value))
+    return told
+
+
+def test_what_is_refused_is_named():
+    transposed, normed = launch(wrongs, 2)[0]
+    assert "0.weight" in transposed
+    assert "make it contiguous" in transposed
+    assert "1 is a BatchNorm1d" in normed
+
+
+def views_of_one_vector() -> list[bool]:
+    model = two_layers(width=5)  # 30 elements each: the second one begins at 120 bytes, its bias at 220
+    vector_to_parameters(parameters_to_vector(model.parameters()), model.parameters())
+    ours.fully_shard(model)
+    backward(model, width=5)
+    return [p.grad is not None for p in model.parameters()]
+
+
+def test_parameters_may_be_views_of_one_vector():
+    assert all(launch(views_of_one_vector, 2)[0])
+
+
+def others_after_a_failure() -> float:
+    """A gather that fails is the business of its model alone."""
+    failing, other = two_layers(), nn.Linear(1, 1)
+    ours.fully_shard(failing)
+    failing._unit.layouts[0].all_gather_tensors = lambda: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        backward(failing)
+    other(torch.ones(1, 1)).backward()
+    torch.optim.SGD(other.parameters(), lr=1.0).step()
+    return float(other.weight.grad)
+
+
+def test_a_failed_gather_stops_no_other_optimizer():
+    assert launch(others_after_a_failure, 2) == [1.0, 1.0]
+
+
+# Offloading
+
+
+def clipped(layout) -> float:
+    model = two_layers()
+    ours.fully_shard(model, layout=layout)
+    optimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    backward(model)
+    return float(optimizer.clip_grad_norm_(0.5))
+
+
+def test_the_norm_is_that_of_all_ranks_under_either_layout():
+    per_parameter, flat = launch(clipped, 2, ours.PerParameter), launch(clipped, 2, ours.FlatParameter)
+    assert per_parameter[0] == per_parameter[1] == pytest.approx(flat[0])
+    assert flat[0] == flat[1]
+
+
+def clipped_in_float64() -> float:
+    """Five rows on four ranks: the last one holds nothing."""
+    model = two_layers(torch.float64, width=5)
+    ours.fully_shard(model)
+    optimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    backward(model, 1.0, torch.float64, width=5)
+    return float(optimizer.clip_grad_norm_(0.5))
+
+
+def test_a_rank_without_rows_sends_the_others_dtype():
+    assert len(set(launch(clipped_in_float64, 4))) == 1
+
+
+def test_a_file_of_states_takes_no_more_parameters_and_none_that_can_not_be_cut():
+    a, b = nn.Parameter(torch.ones(200)), nn.Parameter(torch.ones(200))
+    optimizer = FileOffloadOptimizer([a], torch.optim.AdamW, gettempdir())
+    with pytest.raises(RuntimeError, match="build a new optimizer"):
+        optimizer.add_param_group({"params": [b]})
+    with pytest.raises(ValueError, match=r"\[3, 2\] is not contiguous"):
+        FileOffloadOptimizer([nn.Parameter(torch.ones(2, 3).t())], torch.optim.AdamW, gettempdir())
+
+
+def scales(make) -> list[float]:
+    """After each of three steps, the first of which overflows; gradients are dropped by the model."""
+    model = two_layers()
+    optimizer, scaler, found = make(model), GradScaler("cpu"), []
+    for factor in (float("inf"), 1.0, 1.0):
+        scaler.scale(model(factor * torch.ones(2, 4)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        model.zero_grad()
+        found.append(scaler.get_scale())
+    return found
+
+
+def offloaded(model) -> torch.optim.Optimizer:
+    return CPUOffloadOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+
+
+def zero_1(model) -> torch.optim.Optimizer:
+    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+
+
+@pytest.mark.parametrize("make", [offloaded, zero_1])
+def test_an_overflow_is_over_when_the_model_drops_its_gradients(make):
+    assert launch(scales, 2, make)[0] == [2.0**15] * 3
+
+
+# By the changed import
+
+
+def test_masters_of_an_optimizer_for_matrices():
+    p = nn.Parameter(torch.ones(4, 4, dtype=torch.bfloat16))
+    optimizer = MasterWeights([p], torch.optim.Muon, lr=0.1)
+    p.grad = torch.eye(4, dtype=torch.bfloat16)
+    optimizer.step()
+    assert (p != 1).any()
+
+
+def torchs_words() -> list[str]:
+    DDP(two_layers(), device_ids=None, output_device=None)
+    model = two_layers()
+    ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, parameters_as_bucket_view=True, lr=0.1)
+    with pytest.raises(ValueError, match="rank 0: device_ids or output_device names"):
+        DDP(two_layers(), device_ids=[0])
+    return ["taken"]
+
+
+def test_options_of_torchs_are_taken_or_refused_by_name():
+    assert launch(torchs_words, 1) == [["taken"]]
+
+
+@pytest.mark.parametrize("of", [checkpoint, torchs_checkpoint])
+def test_a_checkpoint_that_compares_nothing(of):
+    """The second call saves a tensor of another dtype in the place of the first one's."""
+    dtypes = [torch.float32, torch.float64]
+
+    def function(x):
+        return (x.to(dtypes.pop(0)).sin()).sum()
+
+    x = torch.ones(2, requires_grad=True)
+    with pytest.raises(RuntimeError):
+        of(function, x, use_reentrant=False).backward()
+    dtypes[:] = [torch.float32, torch.float32]
+    of(function, x, use_reentrant=False, determinism_check="none").backward()
+    assert x.grad is not None
+
+
+def test_a_checkpoint_without_an_early_stop_is_torchs_alone():
+    with pytest.raises(ValueError, match="early_stop=False"):
+        checkpoint(torch.sin, torch.ones(2, requires_grad=True), use_reentrant=False, early_stop=False)
