@@ -19,7 +19,7 @@ from shardlab.simulate.plan.shape import Shape
 from shardlab.simulate.plan.speed import speed_plan
 from shardlab.simulate.plan.strategy import Strategy
 from shardlab.simulate.plan.traffic import bytes_by_link, sends
-from shardlab.simulate.plan.traffic.groups import NAMES, group
+from shardlab.simulate.plan.traffic.groups import NAMES, ends, group
 
 # Sizes that 4 ranks do not divide, so that padding shows
 TINY = preset("1M", vocab_size=257, dim=40, n_heads=4, n_kv_heads=2, hidden_dim=90, n_layers=3)
@@ -224,6 +224,19 @@ def test_context_parallel_by_hand():
 def test_pipeline_by_hand(stages, messages):
     setup = tiny(2 * stages, pipeline=stages, accumulation=4)
     assert of(setup, "pipeline") == 4 * messages * 16 * 40 * 4
+
+
+@pytest.mark.parametrize(("stages", "nodes"), [(2, 1), (4, 2)])
+def test_the_tied_matrix_of_a_pipeline_is_summed_between_its_ends(stages, nodes):
+    """257 x 40 in float32, on one GPU a stage: an all_reduce of two ranks sends its gradient's bytes once."""
+    for tied, due in ((True, 257 * 40 * 4), (False, 0)):
+        setup = tiny(
+            stages, config=replace(TINY, tied=tied, n_layers=4), pipeline=stages, accumulation=4, sharding="NONE"
+        )
+        assert of(setup, "ends") == due
+        assert (ends(setup).size, ends(setup).nodes) == (2, nodes)
+        assert any("tied matrix" in words for words in speed_plan(setup).waits_s) == tied
+    assert of(tiny(4, config=replace(TINY, tied=True), pipeline=2), "ends") == 129 * 40 * 4  # of one of two shards
 
 
 def test_tensor_parallel_ranks_share_the_parameters():

@@ -20,7 +20,7 @@ from shardlab.simulate.plan.flops import hardware_flops, model_flops
 from shardlab.simulate.plan.records import SpeedPlan
 from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.speed import achievable
-from shardlab.simulate.plan.speed.collectives import seconds
+from shardlab.simulate.plan.speed.collectives import all_s, seconds
 from shardlab.simulate.plan.speed.kernels import peak_flops
 from shardlab.simulate.plan.speed.micro_batch import micro_batches
 from shardlab.simulate.plan.speed.offloading import offload_s
@@ -28,7 +28,7 @@ from shardlab.simulate.plan.speed.replicas import after_backward_s
 from shardlab.simulate.plan.speed.updating import optimizer_launches, optimizer_s
 from shardlab.simulate.plan.speed.waits import waits_s
 from shardlab.simulate.plan.traffic import bytes_by_link
-from shardlab.simulate.plan.traffic.model_parallel import pipeline_parallel
+from shardlab.simulate.plan.traffic.model_parallel import pipeline_parallel, tied_matrix
 from shardlab.simulate.plan.weights import Stage, stages
 
 
@@ -53,15 +53,16 @@ def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], dict[str, floa
     streamed_s = sum(k * b.offload_s for k, b in batches)
     late_s = sum(k * max(0.0, launch_s(setup, b.launches) - b.timeline.duration_s) for k, b in batches)
     update_s, unhidden_s = optimizer_s(setup, stage), after_backward_s(setup, stage)
+    tied_s = all_s(setup, tied_matrix(setup, stage))
     parts_s = {
         "computation": computed_s,
-        "exposed communication": exposed_s + unhidden_s,
+        "exposed communication": exposed_s + unhidden_s + tied_s,
         "optimizer": update_s,
         "offload": streamed_s + offload_s(setup, stage),
         "bubble": bubble_s(setup, (computed_s + exposed_s + streamed_s) / n),
         "launch": late_s + max(0.0, launch_s(setup, optimizer_launches(setup, stage)) - update_s),
     }
-    return parts_s, waits_s(setup, batches, unhidden_s), batches[-1][1].timeline
+    return parts_s, waits_s(setup, batches, unhidden_s, tied_s), batches[-1][1].timeline
 
 
 def bubble_s(setup: Setup, micro_batch_s: float) -> float:

@@ -14,7 +14,9 @@ from shardlab.simulate.plan.traffic.groups import group
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 
 
-def waits_s(setup: Setup, batches: Iterable[tuple[int, MicroBatch]], after_backward_s: float) -> dict[str, float]:
+def waits_s(
+    setup: Setup, batches: Iterable[tuple[int, MicroBatch]], after_backward_s: float, tied_s: float
+) -> dict[str, float]:
     """{"all_gathers between nodes": seconds of a step, ...}, of a stage's micro-batches; the longest first."""
     found: Counter[str] = Counter()
     for times, batch in batches:
@@ -22,6 +24,7 @@ def waits_s(setup: Setup, batches: Iterable[tuple[int, MicroBatch]], after_backw
             found[_collectives(setup, kind)] += times * batch.on_device.exposed_of(kind)
         found[_model_parallel(setup)] += times * batch.waited_s
     found[_of_the_update(setup)] += after_backward_s
+    found[f"the gradient of the tied matrix, {_link(setup, 'pipeline')}"] += tied_s
     return {words: seconds for words, seconds in found.most_common() if seconds > 0}
 
 

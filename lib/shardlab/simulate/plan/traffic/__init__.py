@@ -8,7 +8,12 @@ from shardlab.simulate.plan.setup import Setup
 from shardlab.simulate.plan.traffic.data_parallel import data_parallel, unit_sends
 from shardlab.simulate.plan.traffic.host import host_bytes
 from shardlab.simulate.plan.traffic.messages import Send
-from shardlab.simulate.plan.traffic.model_parallel import context_parallel, pipeline_parallel, tensor_parallel
+from shardlab.simulate.plan.traffic.model_parallel import (
+    context_parallel,
+    pipeline_parallel,
+    tensor_parallel,
+    tied_matrix,
+)
 from shardlab.simulate.plan.weights import stages
 
 __all__ = ["Send", "bytes_by_link", "sends", "unit_sends"]
@@ -26,5 +31,5 @@ def sends(setup: Setup) -> list[Send]:
     by_stage = []
     for stage in stages(setup):
         of_model = (*tensor_parallel(setup, stage), *context_parallel(setup, stage), *pipeline_parallel(setup))
-        by_stage.append([*data_parallel(setup, stage), *of_model])
+        by_stage.append([*data_parallel(setup, stage), *of_model, *tied_matrix(setup, stage)])
     return max(by_stage, key=lambda found: sum(s.bytes for s in found))

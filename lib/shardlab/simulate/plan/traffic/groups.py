@@ -9,14 +9,14 @@ its part of them is k/g.
 Source: torch.distributed.device_mesh (the last dimension is contiguous); torchtitan's ParallelDims for the order.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardlab.simulate.plan.setup import Setup
 
 
 @dataclass(frozen=True)
 class Group:
-    name: str  # one of NAMES
+    name: str  # one of NAMES, or "ends"
     nodes: int
     ranks_per_node: int
     cards: float  # network cards of a node that are this group's
@@ -39,6 +39,14 @@ def group(setup: Setup, name: str) -> Group:
     on_a_node = min(setup.machine.gpus_per_node, setup.world_size)
     k = max((d for d in range(1, size + 1) if size % d == 0 and d * stride <= on_a_node), default=1)
     return Group(name, size // k, k, setup.machine.nics_per_node * k / on_a_node)
+
+
+def ends(setup: Setup) -> Group:
+    """Of a pipeline: two ranks, which hold the same part of its first and its last stage."""
+    pipeline = group(setup, "pipeline")
+    if pipeline.nodes == 1:
+        return replace(pipeline, name="ends", ranks_per_node=2)
+    return Group("ends", 2, 1, pipeline.cards / pipeline.ranks_per_node)
 
 
 def _size_and_stride(setup: Setup) -> dict[str, tuple[int, int]]:

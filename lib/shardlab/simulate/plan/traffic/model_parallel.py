@@ -5,6 +5,7 @@
     the root                as half a block forward: the embedding's sum, the output layer's input; backward likewise
     context                 a block: keys and values go round; in backward they do, and so do their gradients
     pipeline                a stage: B T D to the next one, its gradient back
+    tied, in a pipeline     a step: an all_reduce of the matrix's gradient between first and last stage
 
 Recomputation repeats forward's messages, but for the last of a block: it stops at the last product, whose result
 nobody needs. An all_reduce is an all_gather and a reduce_scatter: cutting sequences costs no bytes. `gather_again`
@@ -19,7 +20,7 @@ from dataclasses import replace
 
 from shardlab.simulate.plan.flops import recomputed_blocks
 from shardlab.simulate.plan.setup import Setup
-from shardlab.simulate.plan.traffic.groups import group
+from shardlab.simulate.plan.traffic.groups import ends, group
 from shardlab.simulate.plan.traffic.messages import Send
 from shardlab.simulate.plan.weights import Stage
 
@@ -76,6 +77,18 @@ def pipeline_parallel(setup: Setup) -> Iterable[Send]:
         both = s.pipeline > 2 or s.virtual_stages > 1
         times = s.accumulation * s.virtual_stages * (2 if both else 1)
         yield Send("send", "activations of a stage", group(setup, "pipeline"), stage_bytes(setup), times)
+
+
+def tied_matrix(setup: Setup, stage: Stage) -> Iterable[Send]:
+    """Of a step. First and last stage have a copy each, and a gradient, whose sum both need before they update."""
+    s = setup.strategy
+    if s.pipeline > 1 and setup.shape.tied:
+        n = setup.shards if s.sharded[1] else 1
+        for w in stage.root:
+            if w.name == "embedding.weight" and w.trained:
+                yield Send(
+                    "all_reduce", "gradient of the tied matrix", ends(setup), s.bytes.reduce * w.shard_numel(n), 1
+                )
 
 
 def stage_bytes(setup: Setup) -> float:
