@@ -14,6 +14,7 @@ referee and submission), `crew_host` and `crew`, `notebook_host` and `notebook` 
 from typing import Any
 
 ANSWERS = "SHARDLAB_ANSWERS"  # environment: the folder where answers are written down while a notebook is graded
+MOST_OUTPUTS = 200  # of a cell, and a word on how it ended: each is checked by itself
 
 
 def check(name: str, answer: Any, tier=None) -> None:

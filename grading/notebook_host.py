@@ -25,7 +25,7 @@ from nbformat.v4 import new_output
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from grading import ANSWERS
+from grading import ANSWERS, MOST_OUTPUTS
 from grading.orphans import adopt_orphans
 from grading.pipes import private_pipes
 
@@ -115,7 +115,7 @@ def _cells(target: Path, cell_timeout_s: int, end: dict | None) -> list[dict]:
     last = max((i for i, cell in enumerate(own) if cell.metadata.get("papermill", {}).get("start_time")), default=0)
     left, cells = MOST_OUTPUT, []
     for i, cell in enumerate(own):
-        outputs = [_shortened(output) for output in cell.get("outputs", [])]
+        outputs = [_shortened(output) for output in _first(cell.get("outputs", []))]
         left -= len(json.dumps(outputs))
         if left < 0:
             outputs = [new_output("stream", text="(not kept: there was too much output above)\n")]
@@ -126,6 +126,14 @@ def _cells(target: Path, cell_timeout_s: int, end: dict | None) -> list[dict]:
             outputs.append(new_output("error", **end))
         cells.append({"outputs": outputs, "execution_count": cell.get("execution_count")})
     return cells
+
+
+def _first(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Of many, and the error that ended them."""
+    rest = outputs[MOST_OUTPUTS:]
+    error = [o for o in rest if o.output_type == "error"][-1:]
+    left_out = [new_output("stream", text=f"({len(rest) - len(error)} more outputs)\n")] if rest else []
+    return [*outputs[:MOST_OUTPUTS], *left_out, *error]
 
 
 def _shortened(output: nbformat.NotebookNode) -> nbformat.NotebookNode:

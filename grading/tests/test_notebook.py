@@ -1,10 +1,13 @@
 """A submission's notebook in its box: what comes out, and what comes out when it does not play along."""
 
+import random
 import time
+from contextlib import closing
 
 import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from submissions import running
 
 from grading.notebook import NotebookRunner, _read
 from grading.sandbox import Processes, best_box
@@ -73,6 +76,23 @@ def test_a_kernel_that_ends_the_processes_around_it_loses_its_answers_alone(runn
         ran = run(runner, HANDS_IN, ends_all)
         assert ran.problem.startswith("the notebook could not be run to its end: the processes ended without a reply")
     assert run(runner, HANDS_IN).answers == {"a": b"1"}
+
+
+@pytest.mark.parametrize("box", [Processes(None), best_box()], ids=lambda box: box.name)
+def test_what_a_cell_leaves_running_ends_with_the_notebook(box):
+    seconds = random.randrange(60_000, 90_000)
+    source = f"import subprocess; subprocess.Popen(['sleep', '{seconds}'], start_new_session=True)"
+    with closing(NotebookRunner(box)) as runner:
+        run(runner, source)
+    assert not running(seconds)
+
+
+def test_of_many_outputs_the_first_are_kept_and_the_error(runner):
+    source = "from IPython.display import display\nfor i in range(1000): display(i)\nraise ValueError('the end')"
+    kept = run(runner, source).cells[0]["outputs"]
+    assert len(kept) == 202
+    assert kept[200]["text"] == "(800 more outputs)\n"
+    assert kept[-1]["evalue"] == "the end"
 
 
 def test_output_without_end_is_shortened(runner):
