@@ -80,7 +80,7 @@ def test_a_kernel_that_ends_the_processes_around_it_loses_its_answers_alone(runn
 
 @pytest.mark.parametrize("box", [Processes(None), best_box()], ids=lambda box: box.name)
 def test_what_a_cell_leaves_running_ends_with_the_notebook(box):
-    seconds = random.randrange(60_000, 90_000)
+    seconds = str(random.randrange(60_000, 90_000))
     source = f"import subprocess; subprocess.Popen(['sleep', '{seconds}'], start_new_session=True)"
     with closing(NotebookRunner(box)) as runner:
         run(runner, source)
