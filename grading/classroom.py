@@ -85,7 +85,7 @@ class Classroom:
     def record(self, lab: str, student: str) -> Grade:
         """Put the points of a submission that has been judged into the gradebook; RuntimeError if it has not been."""
         judged = self.shelf.get(lab, student)
-        if judged and judged.unclear:  # before nbgrader, which would take the last grade's notebook away
+        if judged and judged.unclear and self.is_graded(lab, student):  # nbgrader would take that notebook away
             raise RuntimeError(f"could not grade {student}'s {lab}: {not_graded(judged)}")
         return self._autograde(self._recorder, lab, student)
 
