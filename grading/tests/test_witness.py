@@ -56,6 +56,12 @@ def test_what_is_given_back_is_no_longer_held():
     assert seen.peak_bytes - seen.held_bytes > 60 * MIB
 
 
+def test_a_witness_that_saw_nothing_says_so(monkeypatch):
+    monkeypatch.setattr("grading.sandbox.witness.held_bytes", lambda _: 1 / 0)
+    with pytest.raises(ValueError, match="saw nothing more: ZeroDivisionError"):
+        seen_of("pass", Processes(None))
+
+
 @bubblewrap
 def test_temporary_files_of_a_box_are_memory_too():
     box = Bubblewrap(Limits(memory_bytes=400 * MIB))
