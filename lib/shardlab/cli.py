@@ -179,7 +179,7 @@ def bench_labs(json_file: JsonFile = None) -> None:
 
 @bench.command("first")
 def bench_first(json_file: JsonFile = None) -> None:
-    """From a fresh clone of the last commit to the first executed cell, and to the demo's table. (Some ten minutes.)"""
+    """From a fresh clone to the first executed cell, to the demo's table, through the tests. (Half an hour.)"""
     _write(_measure("first"), json_file)
 
 

@@ -1,4 +1,4 @@
-"""Who has nothing yet waits how long? From a fresh clone to a lesson's first executed cell, and to the demo's table.
+"""Who has nothing yet waits how long? From a fresh clone to a lesson's first cell, to the demo's table, for the tests.
 
 The clone is of the last commit, and its `.venv` is made anew; what pip has in its cache it does not download again.
 """
@@ -23,6 +23,7 @@ MEASURES = {
     "setup_s": "make setup",
     "first_cell_s": "from the clone to the first executed cell of a lesson",
     "demo_s": "from the clone to make demo's table",
+    "test_s": "make test, after that",
 }
 
 
@@ -39,7 +40,10 @@ def run(root: Path = ROOT) -> dict:
         began = time.time()
         _call("make", "demo", cwd=folder)
         demo_s = setup_s + time.time() - began
-    seconds = zip(MEASURES, (setup_s, first_cell_s, demo_s), strict=True)
+        began = time.time()
+        _call("make", "test", cwd=folder)
+        test_s = time.time() - began
+    seconds = zip(MEASURES, (setup_s, first_cell_s, demo_s, test_s), strict=True)
     return result | {name: round(value, 1) for name, value in seconds}
 
 
