@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from grading.crew import Crew
-from grading.sandbox.wall import Lines
+from grading.sandbox.lines import Lines
 
 _MEET_S, _REPORT_S = 120.0, 15.0
 

@@ -72,6 +72,8 @@ class Bubblewrap:
         """Why there can be no such box on this machine; empty if there can."""
         if shutil.which("bwrap") is None:
             return "bubblewrap is not installed"
+        if shutil.which("nsenter") is None:
+            return "nsenter, of util-linux, is not installed: what is in a box could not be held still at once"
         command = Bubblewrap(Limits(memory_bytes=0)).command(["true"])
         trial = subprocess.run(command, capture_output=True, text=True, check=False)
         return f"bubblewrap does not work here: {trial.stderr.strip()[-200:]}" if trial.returncode else ""

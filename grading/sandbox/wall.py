@@ -21,11 +21,11 @@ import shardlab
 from grading.sandbox import Box
 from grading.sandbox.family import family, is_still
 from grading.sandbox.guard import Guard, end_all, wait_until_dead
+from grading.sandbox.lines import Lines
 from grading.sandbox.scratch import Scratch
 from grading.sandbox.witness import Witness
 
 _PATIENCE_S = 5.0
-_LONGEST_LINE = 96 << 20
 _BETWEEN_LOOKS_S = 0.001  # at who still moves
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
 
@@ -36,39 +36,6 @@ class WallError(RuntimeError):
     def __init__(self, message: str, timed_out: bool = False) -> None:
         super().__init__(message)
         self.timed_out = timed_out
-
-
-class Lines:
-    """JSON objects, one a line, out of a pipe or socket."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd, self._parts, self._length = fd, [], 0
-
-    def fileno(self) -> int:
-        return self.fd
-
-    def poll(self) -> dict | None:
-        """Call when the descriptor is readable: the next object once its line is complete.
-
-        Raises EOFError at the end, ValueError for what is no such line.
-        """
-        data = b""
-        with suppress(OSError):  # a broken connection is an end too
-            data = os.read(self.fd, 1 << 20)
-        if not data:
-            raise EOFError("the processes ended without a reply")
-        line, newline, rest = data.partition(b"\n")
-        self._parts.append(line)
-        self._length += len(line)
-        if self._length > _LONGEST_LINE:
-            raise ValueError("the reply is too long")
-        if not newline:
-            return None
-        line, self._parts, self._length = b"".join(self._parts), [rest], len(rest)
-        try:
-            return dict(json.loads(line))
-        except (ValueError, TypeError, RecursionError):
-            raise ValueError("the reply is not readable") from None
 
 
 class BoxedProgram:

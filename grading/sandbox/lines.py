@@ -1,0 +1,54 @@
+"""What comes over the wall: JSON objects, one a line, none longer than its bound or larger than its text lets on."""
+
+import json
+import os
+import re
+from contextlib import suppress
+from itertools import islice
+
+LONGEST = 96 << 20
+MOST_VALUES = 1 << 20  # of a line: an object takes up to thirty times the memory of its text
+_VALUE = re.compile(rb'[\[{,]|"[^"]*+"?')
+
+
+class Lines:
+    """JSON objects, one a line, out of a pipe or socket."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self._parts, self._length = fd, [], 0
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def poll(self) -> dict | None:
+        """Call when the descriptor is readable: the next object once its line is complete.
+
+        Raises EOFError at the end, ValueError for what is no such line.
+        """
+        data = b""
+        with suppress(OSError):  # a broken connection is an end too
+            data = os.read(self.fd, 1 << 20)
+        if not data:
+            raise EOFError("the processes ended without a reply")
+        line, newline, rest = data.partition(b"\n")
+        self._parts.append(line)
+        self._length += len(line)
+        if self._length > LONGEST:
+            raise ValueError("the reply is too long")
+        if not newline:
+            return None
+        line, self._parts, self._length = b"".join(self._parts), [rest], len(rest)
+        return _parsed(line)
+
+
+def _parsed(line: bytes) -> dict:
+    """Raises ValueError for what is no object in JSON, or holds more than `MOST_VALUES`: those are not made first."""
+    if not line.isascii():  # as json.dumps writes: one other letter, and each of a text would take four bytes
+        raise ValueError("the reply is not readable")
+    unescaped = line.replace(rb"\\", b"").replace(rb"\"", b"")
+    if any(islice(_VALUE.finditer(unescaped), MOST_VALUES, None)):
+        raise ValueError("the reply is too long")
+    try:
+        return dict(json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        raise ValueError("the reply is not readable") from None
