@@ -72,7 +72,7 @@ class Crew(BoxedProgram):
     def finish(self) -> list:
         reply = self.receive()
         if "error" in reply:
-            raise self.error(str(reply["error"]), bool(reply.get("timed_out")))
+            raise self.error(str(reply["error"]), bool(reply.get("timed_out")), bool(reply.get("killed")))
         if not isinstance(reply.get("results"), list):
             self.fail("the reply is not readable")
         return reply["results"]

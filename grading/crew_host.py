@@ -1,8 +1,8 @@
 """The process that starts ranks for a submission: everything on this side of the wall may be hostile.
 
 Reads orders, one JSON object a line, on standard input; writes one JSON line an order: {"results": [...]}, one entry a
-rank, or {"error": ..., "timed_out": ...}. It holds no secret, opens no answer and decides nothing. Start it with
-`python -m grading.crew_host DRILLS_MODULE`.
+rank, or {"error": ..., "timed_out": ..., "killed": ...}. It holds no secret, opens no answer and decides nothing. Start
+it with `python -m grading.crew_host DRILLS_MODULE`.
 
 An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,
 "timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "watched": does the system look on?,
@@ -48,7 +48,7 @@ def _obey(order: dict, drills_module: str) -> dict:
         )
         return {"results": results}
     except LaunchError as error:
-        return {"error": str(error), "timed_out": error.timed_out}
+        return {"error": str(error), "timed_out": error.timed_out, "killed": error.killed}
 
 
 def _drill(drills_module: str, drill: str, answer: str | None, arguments: dict, watched: bool):

@@ -20,11 +20,15 @@ _MARGIN_S = 30.0  # for reading what is left when time is up
 
 @dataclass
 class NotebookRun:
-    """`cells`: for each cell its outputs and execution_count. `problem`: why there are none, in words."""
+    """`cells`: for each cell its outputs and execution_count. `problem`: why there are none, in words.
+
+    `killed`: processes of it ended, by its own doing or because the system was short of memory.
+    """
 
     cells: list[dict] = field(default_factory=list)
     answers: dict[str, bytes] = field(default_factory=dict)
     problem: str = ""
+    killed: bool = False
 
 
 class NotebookRunner:
@@ -40,8 +44,13 @@ class NotebookRunner:
     def run(self, nb: NotebookNode, folder: str | None, **order) -> NotebookRun:
         """`folder`: files to find beside the notebook. `order`: parameters, cell_timeout_s and timeout_s.
 
-        Raises RuntimeError if there is no box to run it in, which is no fault of the notebook.
+        One that was killed is run once more: what the system did, it hardly does twice. Raises RuntimeError if there is
+        no box to run it in, which is no fault of the notebook.
         """
+        ran = self._run_once(nb, folder, order)
+        return self._run_once(nb, folder, order) if ran.killed else ran
+
+    def _run_once(self, nb: NotebookNode, folder: str | None, order: dict) -> NotebookRun:
         program, self._spare = self._spare, self._start()
         try:
             _wait_until_ready(program)
@@ -49,7 +58,7 @@ class NotebookRunner:
             program.send({"notebook": nb, "files": files, **order}, order["timeout_s"] + _MARGIN_S)
             return _read(program.receive(), len(nb.cells))
         except WallError as error:
-            return NotebookRun(problem=f"the notebook could not be run to its end: {error}")
+            return NotebookRun(problem=f"the notebook could not be run to its end: {error}", killed=error.killed)
         finally:
             program.close()
 
@@ -75,6 +84,7 @@ def _read(reply: dict, n_cells: int) -> NotebookRun:
         cells = []
     if len(cells) == n_cells:
         run.cells = cells
+        run.killed = any(o.get("ename") == "DeadKernelError" for cell in cells for o in cell["outputs"])
     else:
         run.problem = run.problem or "the notebook's outputs are not readable"
     return run

@@ -3,6 +3,7 @@
 import re
 import traceback
 from collections import defaultdict
+from collections.abc import Callable
 from types import ModuleType
 
 from grading.checks import lab_module
@@ -77,7 +78,7 @@ class Referee:
         if len(hung[answer]) >= HANGS:
             return _failed(name, check.points, hung[answer][-1], f"not run, since your code hung {HANGS} times: ")
         try:
-            return check.judge(session, name, check.points)
+            return _twice_if_killed(check.judge, session, name, check.points)
         except ReferenceCrewError as error:
             cause = "the reference run failed on this machine, which is no fault of the submission: grade again."
             return Verdict(name, 0, check.points, cause, str(error), inconclusive=True)
@@ -99,6 +100,16 @@ class Referee:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def _twice_if_killed(judge: Callable[..., Verdict], *arguments) -> Verdict:
+    """A system short of memory kills, which is no fault of the submission's; who kills itself does so again."""
+    try:
+        return judge(*arguments)
+    except CrewError as error:
+        if not error.killed:
+            raise
+        return judge(*arguments)
 
 
 def _failed(name: str, points: float, error: CrewError, words: str) -> Verdict:

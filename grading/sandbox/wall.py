@@ -31,11 +31,15 @@ _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
 
 
 class WallError(RuntimeError):
-    """No reply came, or none that can be read. `timed_out`: nothing came at all, and would not another time."""
+    """No reply came, or none that can be read. `timed_out`: nothing came at all, and would not another time.
 
-    def __init__(self, message: str, timed_out: bool = False) -> None:
+    `killed`: processes ended, and nobody knows why. A system short of memory does that too, and then it would come.
+    """
+
+    def __init__(self, message: str, timed_out: bool = False, killed: bool = False) -> None:
         super().__init__(message)
         self.timed_out = timed_out
+        self.killed = killed
 
 
 class BoxedProgram:
@@ -93,15 +97,18 @@ class BoxedProgram:
                 self.fail("the processes did not answer in time and were ended", timed_out=True)
             try:
                 reply = self.replies.poll()
-            except (EOFError, ValueError) as error:
+            except EOFError as error:
+                self.fail(str(error), killed=True)
+            except ValueError as error:
                 self.fail(str(error))
         self._owes_reply = False
         return reply
 
-    def fail(self, words: str, timed_out: bool = False) -> NoReturn:
+    def fail(self, words: str, timed_out: bool = False, killed: bool = False) -> NoReturn:
         """Raise `error`; if the guard had a reason to end the box, that reason."""
-        exceeded = self._guard.exceeded if self._guard else ""
-        raise self.error(f"{exceeded}: its processes were ended" if exceeded else words, timed_out) from None
+        if exceeded := self._guard.exceeded if self._guard else "":
+            raise self.error(f"{exceeded}: its processes were ended", timed_out) from None
+        raise self.error(words, timed_out, killed) from None
 
     def witness(self) -> Witness:
         """Of all that is in the box, for a `with` block around the wait for a reply."""

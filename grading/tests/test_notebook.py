@@ -78,6 +78,19 @@ def test_a_kernel_that_ends_the_processes_around_it_loses_its_answers_alone(runn
     assert run(runner, HANDS_IN).answers == {"a": b"1"}
 
 
+@pytest.mark.parametrize("dies, runs", [("kernel", 2), ("host", 2), ("neither", 1)])
+def test_a_notebook_that_was_killed_is_run_once_more(dies, runs, tmp_path):
+    """The system may have done it, short of memory. In the box that shows the files of here: to count the runs."""
+    victim = {"kernel": "os.getpid()", "host": "psutil.Process().parents()[1].pid", "neither": None}[dies]
+    count = f"import os, psutil, time; open({str(tmp_path / 'runs')!r}, 'a').write('.')"
+    with closing(NotebookRunner(Processes(None))) as runner:
+        ran = run(runner, HANDS_IN, count, f"os.kill({victim}, 9); time.sleep(30)" if victim else "1 / 0")
+        assert (tmp_path / "runs").read_text() == runs * "."
+        assert ran.killed == (runs > 1)
+        once = f"if len(open({str(tmp_path / 'runs')!r}).read()) == {runs + 1}: os.kill({victim or 0}, 9)"
+        assert dies == "neither" or run(runner, HANDS_IN, count, once).answers == {"a": b"1"}
+
+
 @pytest.mark.parametrize("box", [Processes(None), best_box()], ids=lambda box: box.name)
 def test_what_a_cell_leaves_running_ends_with_the_notebook(box):
     seconds = str(random.randrange(60_000, 90_000))

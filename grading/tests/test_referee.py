@@ -67,6 +67,23 @@ def test_an_answer_that_hangs_is_run_twice(referee, monkeypatch):
     assert all("not run, since your code hung" in v.cause for v in verdicts[2:])
 
 
+KILLS = "psutil.Process({}).kill(); time.sleep(30)"
+
+
+@pytest.mark.parametrize(
+    "does, runs",
+    [(KILLS.format(""), 2), (KILLS.format("psutil.Process().parents()[1].pid"), 2), ("1 / 0", 1)],
+    ids=["kills its rank", "kills its host", "raises"],
+)
+def test_an_answer_that_was_killed_is_run_once_more(does, runs, tmp_path):
+    """The system may have done it, short of memory. In the box that shows the files of here: to count the runs."""
+    count = f"def plan(**_):\n import psutil, time; open({str(tmp_path / 'runs')!r}, 'a').write('.')\n"
+    with Referee(LAB, box=Processes(Limits.of_this_machine())) as referee:
+        verdict = referee.judge({PLAN: pickled(f"{count} {does}", "plan")}, only=PLAN)[0]
+        assert (verdict.points, verdict.inconclusive) == (0, False)
+        assert (tmp_path / "runs").read_text() == runs * "."
+
+
 @pytest.mark.parametrize("pace_s, deadline_s", [(0.1, 15), (2, 40), (30, 90)])
 def test_a_deadline_follows_the_pace_within_limits(pace_s, deadline_s, monkeypatch):
     clock = iter([0.0, pace_s])

@@ -18,12 +18,16 @@ _MACHINERY = re.compile(
 
 
 class LaunchError(RuntimeError):
-    """A rank failed or the job hung. `rank` is the culprit, or None for a hang that no single rank explains."""
+    """A rank failed or the job hung. `rank` is the culprit, or None for a hang that no single rank explains.
 
-    def __init__(self, message: str, rank: int | None, timed_out: bool = False) -> None:
+    `killed`: by a signal, which may have been the system's, short of memory.
+    """
+
+    def __init__(self, message: str, rank: int | None, timed_out: bool = False, killed: bool = False) -> None:
         super().__init__(message)
         self.rank = rank
         self.timed_out = timed_out
+        self.killed = killed
 
 
 def failure(ranks: list["RankProcess"]) -> LaunchError:
@@ -43,7 +47,8 @@ def failure(ranks: list["RankProcess"]) -> LaunchError:
         lines = [line for line in culprit.tail if not _MACHINERY.search(line)][-25:]
         body = "Its last output:\n" + "\n".join(f"  {line}" for line in lines) if lines else "It printed nothing."
     others = [_state(r) for r in ranks if r is not culprit]
-    return _error([head, body, disagreement, "\n".join(others)], culprit.number)
+    killed = culprit.exit_code is not None and culprit.exit_code < 0
+    return _error([head, body, disagreement, "\n".join(others)], culprit.number, killed=killed)
 
 
 def is_undecided(ranks: list["RankProcess"]) -> bool:
@@ -121,5 +126,5 @@ def _names(ranks: list["RankProcess"]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(str(r.number) for r in ranks)}"
 
 
-def _error(parts: list[str | None], rank: int | None, timed_out: bool = False) -> LaunchError:
-    return LaunchError("\n\n".join(p for p in parts if p), rank, timed_out)
+def _error(parts: list[str | None], rank: int | None, **how: bool) -> LaunchError:
+    return LaunchError("\n\n".join(p for p in parts if p), rank, **how)
