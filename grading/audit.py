@@ -33,14 +33,14 @@ def hidden_bytes(
 
 def _hidden(mine: list[Watched], reference: list[Watched], name: str, claimed: Callable[[dict], float]) -> float:
     """A rank; the least of all looks at the submission, beyond the most of those at the reference."""
-    left_out, usual = ([_left_out(w, name, claimed) for w in looks] for looks in (mine, reference))
+    left_out, usual = ([_left_out(w, looks[0], name, claimed) for w in looks] for looks in (mine, reference))
     return 0.0 if None in left_out + usual else min(left_out) - max(usual)
 
 
-def _left_out(watched: Watched, name: str, claimed: Callable[[dict], float]) -> float | None:
-    """A rank, by its own account of what the system saw."""
+def _left_out(watched: Watched, judged: Watched, name: str, claimed: Callable[[dict], float]) -> float | None:
+    """A rank, of what the system saw, by the account of the look that is judged: another look's earns no points."""
     seen = getattr(watched.seen, name)
-    return None if seen is None else (seen - sum(map(claimed, watched.replies))) / len(watched.replies)
+    return None if seen is None else (seen - sum(map(claimed, judged.replies))) / len(judged.replies)
 
 
 def in_words(n_bytes: float) -> str:

@@ -101,9 +101,19 @@ class Classroom:
             inspect(self.submitted(lab, student))
         except SubmissionError as error:
             raise RuntimeError(f"could not grade {student}'s {lab}: {error}") from None
+        if self.is_graded(lab, student):
+            self._check_readable(lab, student)
         _succeed(api.autograde(lab, student, force=True, create=True), f"grade {student}'s {lab}")
         self.shelf.mark_in_gradebook(lab, student)
         return self.grade(lab, student)
+
+    def _check_readable(self, lab: str, student: str) -> None:
+        """RuntimeError if nbgrader could not read what was handed in: it would take the graded notebook away first."""
+        try:
+            self.sanitized(lab, student)
+        except Exception as error:
+            words = with_advice(f"{type(error).__name__}: {error}")
+            raise RuntimeError(f"could not grade {student}'s {lab}: {words}") from None
 
     def sanitized(self, lab: str, student: str) -> nbformat.NotebookNode:
         """The notebook that nbgrader would run: what is locked is as it was released. Raises what nbgrader would."""

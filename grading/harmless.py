@@ -6,6 +6,7 @@ box), and HTML, of outputs and of Markdown cells, is cleaned when a page is made
 """
 
 import re
+from html import escape
 
 import bleach
 from bleach.css_sanitizer import CSSSanitizer
@@ -16,6 +17,9 @@ _HEADINGS = ["h1", "h2", "h3", "h4", "h5", "h6"]
 _TEXT = ["p", "br", "hr", "div", "span", "pre", "sub", "sup", "del", "s", "u", "kbd", "small", "dl", "dt", "dd", "img"]
 _TABLE = ["table", "caption", "thead", "tbody", "tfoot", "tr", "th", "td"]
 _TAGS = {*bleach.ALLOWED_TAGS, *_HEADINGS, *_TEXT, *_TABLE, "details", "summary"}
+_TAG = re.compile("<(/?)([a-z][^\\s/>]*)")
+_VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+MOST_HTML, DEEPEST = 1 << 18, 100  # characters, and tags in tags: what is never closed takes the square of its length
 _LINK = re.compile("https?://|mailto:|#")
 _ATTRIBUTES = {
     **bleach.ALLOWED_ATTRIBUTES,
@@ -44,5 +48,19 @@ def without_programs(output: NotebookNode) -> NotebookNode:
 
 
 def clean_html(html: str | bytes) -> str:
-    """Text and tables of some HTML, and pictures that it contains itself; other tags become text."""
-    return _CLEANER.clean(html.decode() if isinstance(html, bytes) else str(html))
+    """Text and tables of some HTML, and pictures that it contains itself; other tags become text, and all of them where
+    cleaning would take minutes."""
+    text = html.decode() if isinstance(html, bytes) else str(html)
+    return _CLEANER.clean(text) if len(text) <= MOST_HTML and _depth(text) <= DEEPEST else escape(text)
+
+
+def _depth(html: str) -> int:
+    """How many tags are open at a time, at most; those count that are never closed, or in another order."""
+    still_open, most = [], 0
+    for closes, tag in _TAG.findall(html.lower()):
+        if not closes and tag not in _VOID:
+            still_open.append(tag)
+            most = max(most, len(still_open))
+        elif still_open[-1:] == [tag]:
+            still_open.pop()
+    return most

@@ -81,13 +81,17 @@ def write_whole(file: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
+def digest_of(nb: NotebookNode) -> str:
+    """Of what is judged in a notebook: not of outputs, nor of cells' ids, which nbformat may draw at each reading."""
+    return _digest([(c.cell_type, c.source, c.metadata.get("nbgrader", {})) for c in nb.cells])
+
+
 def made_of(nb: NotebookNode, folder: Path, lab: str, settings: dict) -> dict[str, str]:
     """Digests of whatever the judgement depends on: the submission, the lab's checks and settings, the grader."""
-    cells = [(c.cell_type, c.source, c.metadata.get("nbgrader", {})) for c in nb.cells]
     beside = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (f"{lab}.ipynb", "timestamp.txt"))
     files = [(str(p.relative_to(folder)), _digest_of(p)) for p in beside]
     checks = _digest_of_files(f"grading/checks/{lab}/**/*.py")
-    return {"submission": _digest([cells, files]), "lab": _digest([checks, settings]), "grader": _grader()}
+    return {"submission": _digest([digest_of(nb), files]), "lab": _digest([checks, settings]), "grader": _grader()}
 
 
 @cache

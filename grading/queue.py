@@ -9,7 +9,6 @@ Locks are flock(2): on one machine, or on a shared file system between several (
 """
 
 import fcntl
-import hashlib
 import os
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from typing import TextIO
 
 import nbformat
 
-from grading.judged import write_whole
+from grading.judged import digest_of, write_whole
 
 _PATIENCE_S = 2.0
 MOST_TRIES = 3  # of a submission during which whoever judged it died
@@ -32,12 +31,11 @@ class Queue:
 
     def put(self, student: str, nb: nbformat.NotebookNode, *, anew: bool = False) -> None:
         """`anew`: whoever died while judging the very same notebook shall not count."""
-        text, lock = nbformat.writes(nb), self._file(student, "lock")
-        digest = hashlib.sha256(text.encode()).hexdigest()
+        digest, lock = digest_of(nb), self._file(student, "lock")
         tried = lock.read_text() if lock.exists() else ""
         self.clear(student)
         lock.write_text(tried if tried.startswith(digest) and not anew else f"{digest}\n")
-        write_whole(self._file(student, "ipynb"), text)
+        write_whole(self._file(student, "ipynb"), nbformat.writes(nb))
 
     def clear(self, student: str) -> None:
         """Nothing waits, nothing went wrong, and nobody has tried. The lock stays: somebody may hold it."""

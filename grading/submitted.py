@@ -8,6 +8,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 MOST_FILES, MOST_BYTES = 1000, 200 << 20
+MOST_NOTEBOOK_BYTES = 20 << 20  # it is read whole, and takes a hundred times its size in memory at worst
 
 
 class SubmissionError(ValueError):
@@ -29,13 +30,20 @@ def inspect(folder: Path) -> None:
                 raise SubmissionError(f"{shown} is a link: ask for the file itself")
             if name in files and not path.is_file():
                 raise SubmissionError(f"{shown} is no plain file: ask for the submission without it")
+            if name.endswith(".ipynb") and (n := os.lstat(path).st_size) > MOST_NOTEBOOK_BYTES:
+                size, most = _mib(n, MOST_NOTEBOOK_BYTES)
+                raise SubmissionError(f"{shown} has {size}, and may have {most}: ask for it without its outputs")
         n_files += len(files)
         n_bytes += sum(os.lstat(os.path.join(at, name)).st_size for name in files)
     if n_files > MOST_FILES:
         raise SubmissionError(f"there are {n_files} files, and may be {MOST_FILES}: ask for the notebook alone")
     if n_bytes > MOST_BYTES:
-        size, most = (f"{n >> 20:,} MiB" for n in (n_bytes, MOST_BYTES))
+        size, most = _mib(n_bytes, MOST_BYTES)
         raise SubmissionError(f"its files have {size}, and may have {most}: ask for the notebook alone")
+
+
+def _mib(*sizes: int) -> list[str]:
+    return [f"{n >> 20:,} MiB" for n in sizes]
 
 
 class PlainFiles(NbGraderPreprocessor):

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from html import escape
 
+MOST_OF_A_CAUSE, MOST_OF_A_DETAIL = 4_000, 20_000  # characters: a submission may have written them
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -16,6 +18,10 @@ class Verdict:
     figures: dict[str, tuple[str, str]] = field(default_factory=dict)
     inconclusive: bool = False  # the machine was too noisy to tell: to be judged again, never a fail
     picture: str = ""  # the submission beside the reference: base64 of a PNG
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cause", _shortened(self.cause, MOST_OF_A_CAUSE))
+        object.__setattr__(self, "detail", _shortened(self.detail, MOST_OF_A_DETAIL))
 
     @property
     def passed(self) -> bool:
@@ -54,6 +60,10 @@ class Verdict:
             f'<b style="color: {colour}">{self.word}</b> {escape(self.check)}: '
             f"{self.points:g} of {self.max_points:g} points<br>{escape(self.cause)}{table}{picture}{detail}</div>"
         )
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} (shortened)"
 
 
 def _row(tag: str, *cells: str) -> str:

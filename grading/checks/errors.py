@@ -4,6 +4,10 @@ from collections.abc import Iterable
 from math import inf, isnan
 
 
+def size(error: float) -> float:
+    """Itself, and of what is no number: infinity. Python's `max` passes over a nan, wherever it is not the first."""
+    return inf if isnan(error) else abs(error)
+
+
 def largest(errors: Iterable[float]) -> float:
-    """`max`, but of what is no number: infinity. Python's own passes over a nan, wherever it is not the first."""
-    return max(inf if isnan(error) else error for error in errors)
+    return max(map(size, errors))

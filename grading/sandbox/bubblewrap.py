@@ -52,10 +52,11 @@ class Bubblewrap:
         return _HOME
 
     @staticmethod
-    def stop_all(pid: int) -> None:
+    def stop_all(pid: int, timeout_s: float) -> None:
         """SIGSTOP to all that runs in the box which `pid` made, at once: kill(-1), from inside of it.
 
-        The kernel lets a fork come before such a signal or after it; in between, nobody gets away.
+        The kernel lets a fork come before such a signal or after it; in between, nobody gets away. Raises
+        TimeoutExpired: who is in there may stop the program that would stop them.
         """
         with suppress(IndexError, OSError), ExitStack() as stack:  # no box yet, or no more
             processes = os.open(f"/proc/{family(pid)[1].pid}/ns/pid", os.O_RDONLY)
@@ -64,7 +65,8 @@ class Bubblewrap:
             stack.callback(os.close, users)
             enter = ["nsenter", f"--user=/proc/self/fd/{users}", f"--pid=/proc/self/fd/{processes}"]
             command = [*enter, "--preserve-credentials", "--", "kill", "-STOP", "--", "-1"]
-            subprocess.run(command, pass_fds=(users, processes), capture_output=True, check=False)
+            nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            subprocess.run(command, pass_fds=(users, processes), timeout=timeout_s, check=False, **nowhere)
 
     @staticmethod
     @cache

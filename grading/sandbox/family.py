@@ -8,7 +8,7 @@ import psutil
 
 _STILL = "TtZXD"  # stopped, dead, or waiting for what can't be interrupted, as a parent does after vfork
 _NAMELESS = (b"/dev/zero (deleted)", b"/memfd:", b"/SYSV")  # MAP_ANONYMOUS, memfd_create(2), shmget(2)
-_HELD = ("RssAnon:", "RssShmem:", "VmSwap:")  # lines of /proc/<pid>/status, in KiB
+_HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:")  # lines of /proc/<pid>/status, in KiB
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -52,10 +52,15 @@ def held_bytes(process: psutil.Process) -> int:
     """Its own memory, what it shares of no file, and what of that is swapped out."""
     held = 0
     with suppress(OSError):
-        for line in Path("/proc", str(process.pid), "status").read_text(errors="replace").splitlines():
+        for line in _lines(Path("/proc", str(process.pid), "status")):
             if line.startswith(_HELD):
                 held += int(line.split()[1]) << 10
     return held
+
+
+def _lines(file: Path) -> list[bytes]:
+    """As the kernel wrote them: in names that somebody chose it escapes "\\n", and nothing else that may end a line."""
+    return [line for line in file.read_bytes().split(b"\n") if line]
 
 
 def nameless_bytes(processes: list[psutil.Process]) -> int:
@@ -80,7 +85,7 @@ def _unseen_bytes(process: psutil.Process) -> dict[int, int]:
     folder, found, inode = Path("/proc", str(process.pid)), {}, None
     if not any(name in (folder / "maps").read_bytes() for name in _NAMELESS):
         return {}
-    for line in (folder / "smaps").read_bytes().splitlines():
+    for line in _lines(folder / "smaps"):
         first, *rest = line.split(maxsplit=5)
         if not first.endswith(b":"):  # addresses, permissions, offset, device, inode, path
             nameless = rest[0].endswith(b"s") and rest[4:] and rest[4].startswith(_NAMELESS)

@@ -10,6 +10,7 @@ from grading.sandbox.family import family, held_bytes, nameless_bytes
 from grading.sandbox.limits import Limits
 
 INTERVAL_S = 0.25
+MOST_DEAD = 10  # times as many may have ended, and nobody asked how
 
 
 class Guard(threading.Thread):
@@ -35,8 +36,10 @@ class Guard(threading.Thread):
 
     def _judge(self, processes: list[psutil.Process]) -> str:
         most = self._limits.processes
-        if len(processes) > most:
-            return f"it ran {len(processes)} processes at a time, and may run {most}"
+        if len(processes) > most and (running := sum(map(_alive, processes))) > most:
+            return f"it ran {running} processes at a time, and may run {most}"
+        if len(processes) > MOST_DEAD * most:
+            return f"it left {len(processes)} processes, and may run {most}"
         used, most = sum(map(held_bytes, processes)) + nameless_bytes(processes), self._limits.memory_bytes
         return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
 

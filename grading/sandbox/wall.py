@@ -128,14 +128,20 @@ class BoxedProgram:
     def freeze(self) -> None:
         """Hold everything in the box still, until `thaw`; what is started meanwhile too.
 
-        All are told to stop at once: one by one, somebody could start another and go. And only when all have stopped,
-        nobody computes any more.
+        One by one first, which is quick; then all at once, or somebody could start another and go. And only when all
+        have stopped, nobody computes any more.
         """
         if not self.box.ends_with_us:
             return
-        self.box.stop_all(self._process.pid)
-        stopped: set[psutil.Process] = set()
         deadline = time.monotonic() + _PATIENCE_S
+        for process in family(self._process.pid):
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        try:
+            self.box.stop_all(self._process.pid, _PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.fail("its processes did not stop when told to")
+        stopped: set[psutil.Process] = set()
         while moving := [p for p in family(self._process.pid) if p not in stopped or not is_still(p)]:
             if time.monotonic() > deadline:
                 self.fail("its processes did not stop when told to")

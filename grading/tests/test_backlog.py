@@ -208,6 +208,30 @@ def test_what_ends_whoever_judges_it_is_given_up(tmp_path):
         assert nb is not None
 
 
+def test_a_notebook_without_ids_is_given_up_too(tmp_path):
+    """nbformat draws new ones at each reading."""
+    queue, nb = Queue(tmp_path, LAB), read_lab("labs", LAB)
+    for i in range(MOST_TRIES + 1):
+        for n, cell in enumerate(nb.cells):
+            cell.id = f"cell-{i}-{n}"
+        queue.put("ada", nb)
+        if i < MOST_TRIES:
+            _die_judging(queue)
+    with queue.claim("ada") as found:
+        assert found is None
+
+
+def test_what_can_no_longer_be_read_takes_no_graded_notebook_away(classroom, judge):
+    grade(classroom)
+    before = classroom.autograded(LAB, "ada").read_bytes()
+    (classroom.submitted(LAB, "ada") / f"{LAB}.ipynb").write_text('{"cells": [')
+    why, points, problem = grade(classroom)["ada"]
+    assert (why, points) == ("it can't be read", None)
+    assert problem.startswith(f"could not grade ada's {LAB}: NotJSONError: Notebook does not appear to be JSON")
+    assert classroom.autograded(LAB, "ada").read_bytes() == before
+    assert classroom.is_graded(LAB, "ada")
+
+
 def _die_judging(queue: Queue) -> None:
     if (pid := os.fork()) == 0:
         with queue.claim("ada"):

@@ -73,6 +73,15 @@ def test_a_notebook_that_cannot_be_read_is_named_and_nothing_is_lost(classroom):
     assert (folder / f"{LAB}.ipynb").read_text() == "not a notebook"
 
 
+def test_a_notebook_too_large_to_be_read_is_not_opened(classroom):
+    folder = classroom.root / "grading" / "submitted" / "carla" / LAB
+    folder.mkdir(parents=True)
+    with (folder / f"{LAB}.ipynb").open("wb") as notebook:
+        notebook.truncate(21 << 20)
+    with pytest.raises(RuntimeError, match="has 21 MiB, and may have 20 MiB: ask for it without its outputs"):
+        classroom.autograde(LAB, "carla")
+
+
 def test_cells_that_were_copied_or_changed_in_form_are_called_so(classroom):
     nb = sample("right")
     graded = next(cell for cell in nb.cells if cell.metadata.nbgrader.grade)

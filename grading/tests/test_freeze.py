@@ -9,6 +9,7 @@ from test_sandbox import SMALL, Python, bubblewrap
 
 from grading.sandbox import Bubblewrap
 from grading.sandbox.family import family
+from grading.sandbox.wall import WallError
 
 
 @bubblewrap
@@ -96,3 +97,35 @@ def test_who_is_never_the_same_for_two_looks_is_held_still_too():
             assert links.stat().st_size > before
     finally:
         program.close()
+
+
+@bubblewrap
+def test_who_stops_the_program_that_would_stop_it_is_ended(monkeypatch):
+    """It has the same user, and is seen in the box."""
+    source = """if True:
+        import os, signal, sys, time
+        if os.fork() == 0:
+            while True:
+                last = int(open("/proc/loadavg").read().split()[4])
+                for pid in range(max(os.getpid() + 1, last), last + 3):
+                    try: os.kill(pid, signal.SIGSTOP)
+                    except OSError: pass
+        sys.stdout.write("{}\\n"); sys.stdout.flush()
+        time.sleep(60)
+        """
+    monkeypatch.setattr("grading.sandbox.wall._PATIENCE_S", 1.0)
+    for _ in range(5):  # its helper, told to stop first, is not always quick enough
+        program = Python(source, Bubblewrap(SMALL))
+        began = time.monotonic()
+        try:
+            program.send({}, timeout_s=30)
+            program.receive()
+            for _ in range(20):
+                program.freeze()
+                program.thaw()
+                time.sleep(0.02)
+        except WallError as error:
+            assert str(error) == "its processes did not stop when told to"
+        finally:
+            program.close()
+        assert time.monotonic() - began < 30

@@ -1,5 +1,7 @@
 """Pages made of a submission: they show it, and nothing of it runs in the browser of whoever opens them."""
 
+from html import escape
+
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
@@ -61,6 +63,14 @@ def test_html_in_a_markdown_cell_or_an_output_does_not_act(html):
     page = page_of(nb)
     assert programs(page) == []
     assert "before" in page.text
+
+
+OPEN = {"tags": "<b><p>x" * 3000, "after a comment": "<!-->" + "<b><p>" * 3000, "long": "<p>x</p>" * 40_000}
+
+
+@pytest.mark.parametrize("html", OPEN.values(), ids=OPEN)
+def test_html_that_would_take_minutes_to_clean_is_shown_as_text(html):
+    assert clean_html(html) == escape(html)
 
 
 @pytest.mark.parametrize("mime", IN_OUTPUTS)

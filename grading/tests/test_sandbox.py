@@ -118,6 +118,13 @@ HIDES = "import os, time\nfor _ in range(64): os.write(os.memfd_create('x'), byt
 LETS_GO = "import mmap, time\nm = mmap.mmap(-1, 1 << 30)\n"
 LETS_GO += "for i in range(64): m.write(bytes(1 << 24)); m.madvise(mmap.MADV_DONTNEED)\ntime.sleep(60)"
 NAMELESS = "import ctypes; ctypes.CDLL(None).prctl(15, b'\\xff\\xfe', 0, 0, 0); "  # a name that is no text
+SUBTRACTS = "import ctypes, os, time; ctypes.CDLL(None).prctl(15, b'\\x1cVmSwap: -99999', 0, 0, 0)\n"  # no line
+SUBTRACTS += "for _ in range(12):\n if os.fork() == 0: time.sleep(60)\n"
+CR = "import ctypes, os\nc = ctypes.CDLL(None); c.mmap.restype = ctypes.c_void_p\n"  # a mapping, its file let go of
+CR += "fd = os.memfd_create('x\\rRss: 99999999 kB'); os.ftruncate(fd, 4096)\n"
+CR += "c.mmap(None, ctypes.c_size_t(4096), 3, 1, fd, ctypes.c_long(0)); os.close(fd)\n"
+LEAVES = "import os, time\nfor _ in range(100):\n if os.fork() == 0: os._exit(0)\n"
+LEAVES += "time.sleep(1); print('{}', flush=True); time.sleep(60)"
 MULTIPLIES = "import os, time\nfor _ in range(6): os.fork()\ntime.sleep(60)"
 
 
@@ -144,6 +151,9 @@ class Python(BoxedProgram):
         (MULTIPLIES, "processes at a time, and may run 20"),
         (NAMELESS + EATS, "of memory, and may hold 0.391 GiB"),
         (NAMELESS + MULTIPLIES, "processes at a time, and may run 20"),
+        (SUBTRACTS + EATS, "of memory, and may hold 0.391 GiB"),
+        (CR + EATS, "of memory, and may hold 0.391 GiB"),
+        (LEAVES.replace("100", "300"), "it left 30. processes, and may run 20"),
     ],
     ids=[
         "memory",
@@ -153,6 +163,9 @@ class Python(BoxedProgram):
         "processes",
         "memory, nameless",
         "processes, nameless",
+        "memory, a name like a line",
+        "memory, a file's name like a line",
+        "processes that ended",
     ],
 )
 def test_what_uses_too_much_is_ended_with_the_reason(source, words, box):
@@ -167,6 +180,16 @@ def test_what_uses_too_much_is_ended_with_the_reason(source, words, box):
     left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and source in (p.info["cmdline"] or [])]
     wait_until_dead(left)
     assert not any(map(_alive, left))
+
+
+@every_box
+def test_what_has_ended_uses_nothing(box):
+    program = Python(LEAVES, box)
+    try:
+        program.send({}, timeout_s=30)
+        assert program.receive() == {}
+    finally:
+        program.close()
 
 
 def test_who_does_not_read_its_orders_is_not_waited_for():

@@ -20,3 +20,8 @@ def test_a_figure_without_a_limit_is_shown_without():
 def test_partial_points_are_partial_and_noise_is_no_fail():
     assert MIXED.word == "PARTIAL"
     assert Verdict("lab2.plan", 0, 3, "noisy", inconclusive=True).word == "INCONCLUSIVE"
+
+
+def test_what_a_submission_made_long_is_cut():
+    verdict = Verdict("lab2.plan", 0, 3, "x" * 1_000_000, "y" * 1_000_000)
+    assert len(verdict.text()) < 30_000

@@ -144,3 +144,15 @@ def test_a_boxed_program_has_a_witness():
             time.sleep(1)
         assert witness.seen.peak_bytes > 5 * MIB
         assert witness.seen.wire_bytes == 0
+
+
+def test_the_account_of_another_look_explains_nothing():
+    """The first one is judged: who owns up only when the system has looked would have its points for the other."""
+    assert hidden(Ranks(mine=[(10, 1380), (50, 1380), (50, 1380)], reference=[(25, 1400)] * 3)) == 10
+
+
+@bubblewrap
+def test_a_last_process_that_has_ended_hides_no_file():
+    box = Bubblewrap(Limits(memory_bytes=400 * MIB))
+    source = "import os; open('/dev/shm/kept', 'wb').write(b'1' * N); os.fork() or os._exit(0); time.sleep(0.5)"
+    assert seen_of(source, box).held_bytes - seen_of("pass", box).held_bytes > 60 * MIB

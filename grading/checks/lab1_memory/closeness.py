@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 
+from grading.checks.errors import size
 from grading.checks.lab1_memory import draw, mistakes
 from grading.checks.lab1_memory.formula import fullest_moment
 from grading.checks.lab1_memory.programs import Setup
@@ -94,7 +95,7 @@ class _Outcome:
         self.setups = [Setup(**s) for s in setups]
         self.due = [sum(held.values()) for held in self.held]
         self.errors = [m / d - 1 for m, d in zip(mine, self.due, strict=True)]
-        self.worst = max(range(len(setups)), key=lambda i: abs(self.errors[i]))
+        self.worst = max(range(len(setups)), key=lambda i: size(self.errors[i]))
 
     @property
     def share(self) -> float:
