@@ -40,7 +40,7 @@ class Stopwatch:
             for source in self._wait([*doors, *strangers]):
                 if source is self._server:
                     self._sockets.append(self._server.accept()[0])
-                    strangers.append(Lines(self._sockets[-1].fileno()))
+                    strangers.append(Lines(self._sockets[-1].fileno(), self._crew.most_values))
                 elif (hello := self._poll(source)) is not None:
                     strangers.remove(source)
                     self._ranks[self._number(hello)] = source

@@ -14,8 +14,8 @@ _VALUE = re.compile(rb'[\[{,]|"[^"]*+"?')
 class Lines:
     """JSON objects, one a line, out of a pipe or socket."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd, self._parts, self._length = fd, [], 0
+    def __init__(self, fd: int, most_values: int = MOST_VALUES) -> None:
+        self.fd, self._most_values, self._parts, self._length = fd, most_values, [], 0
 
     def fileno(self) -> int:
         return self.fd
@@ -38,15 +38,15 @@ class Lines:
         if not newline:
             return None
         line, self._parts, self._length = b"".join(self._parts), [rest], len(rest)
-        return _parsed(line)
+        return _parsed(line, self._most_values)
 
 
-def _parsed(line: bytes) -> dict:
-    """Raises ValueError for what is no object in JSON, or holds more than `MOST_VALUES`: those are not made first."""
+def _parsed(line: bytes, most_values: int) -> dict:
+    """Raises ValueError for what is no object in JSON, or holds more values: those are not made first."""
     if not line.isascii():  # as json.dumps writes: one other letter, and each of a text would take four bytes
         raise ValueError("the reply is not readable")
     unescaped = line.replace(rb"\\", b"").replace(rb"\"", b"")
-    if any(islice(_VALUE.finditer(unescaped), MOST_VALUES, None)):
+    if any(islice(_VALUE.finditer(unescaped), most_values, None)):
         raise ValueError("the reply is too long")
     try:
         return dict(json.loads(line))

@@ -21,7 +21,7 @@ import shardlab
 from grading.sandbox import Box
 from grading.sandbox.family import family, is_still
 from grading.sandbox.guard import Guard, end_all, wait_until_dead
-from grading.sandbox.lines import Lines
+from grading.sandbox.lines import MOST_VALUES, Lines
 from grading.sandbox.scratch import Scratch
 from grading.sandbox.witness import Witness
 
@@ -48,6 +48,8 @@ class BoxedProgram:
     `shared` is a folder that it can read, and that sockets may lie in. `error` is what is raised when it fails.
     """
 
+    most_values = MOST_VALUES  # of a reply
+
     def __init__(self, module: str, *arguments: str, box: Box, error: type[WallError] = WallError) -> None:
         self.box, self.error = box, error
         self._command = [sys.executable, "-m", module, *arguments]
@@ -69,7 +71,7 @@ class BoxedProgram:
         self._guard = Guard(self._process.pid, self.box.limits) if self.box.limits else None
         if self._guard:
             self._guard.start()
-        self.replies = Lines(self._process.stdout.fileno())
+        self.replies = Lines(self._process.stdout.fileno(), self.most_values)
         self._owes_reply, self._deadline = False, 0.0
 
     def wait_until_ready(self, timeout_s: float) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from submissions import pickled
 
 from grading.sandbox.lines import LONGEST, MOST_VALUES, Lines
 
@@ -57,6 +58,13 @@ def test_what_would_take_much_is_refused_at_once(line, tmp_path):
     with pytest.raises(ValueError, match="too long|not readable"):
         read(line, tmp_path)
     assert time.monotonic() - begin < 60  # it takes less than two; tries without end took minutes
+
+
+def test_a_crew_replies_less(referee):
+    answer = pickled("def plan(**_): return [0] * (1 << 18)", "plan")
+    verdict = referee.judge({"lab2.plan": answer}, only="lab2.plan")[0]
+    assert verdict.points == 0
+    assert "the reply is too long" in verdict.text()
 
 
 def test_the_largest_line_takes_little_more_than_its_own_memory(tmp_path):
