@@ -82,9 +82,11 @@ class Witness(threading.Thread):
         self.start()
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, raised: type[BaseException] | None, *_) -> None:
         self._stopped.set()
         self.join()
+        if raised:
+            return  # and says more
         if self._error:
             raise ValueError(f"the witness saw nothing more: {self._error!r}") from self._error
         if self._wire_bytes is not None:

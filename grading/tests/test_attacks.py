@@ -43,6 +43,8 @@ def test_it_gains_nothing(attack, classroom):
     assert outcome.failed, outcome
     assert outcome.seconds < LONGEST_S
     assert outcome.words, "nobody is told why"
+    if attack.name.startswith(("forges_the_account", "keeps_a_copy")):  # and did not fail by itself
+        assert "the system" in outcome.words
     print(outcome)
 
 
