@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import fsdp as theirs
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.checkpoint import checkpoint as torchs_checkpoint
 
@@ -32,6 +33,47 @@ def two_layers(dtype=torch.float32, width=4) -> nn.Module:
 
 def backward(model: nn.Module, factor: float = 1.0, dtype=torch.float32, width=4) -> None:
     model(factor * (dist.get_rank() + 1) * torch.ones(2, width, dtype=dtype)).sum().backward()
+
+
+class Sliced(nn.Module):
+    """A weight and a buffer that are parts of something larger, other ones on each rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(dist.get_rank())
+        self.weight = nn.Parameter(torch.randn(4, 8)[:, :4])
+        self.register_buffer("shift", torch.randn(4, 4).t())
+
+    def forward(self, x):
+        return x @ self.weight + self.shift
+
+
+# DDP
+
+
+def first_outputs(wrapper, **options) -> list:
+    return wrapper(Sliced(), **options)(torch.eye(4)).tolist()
+
+
+def test_rank_0s_values_arrive_whatever_their_strides():
+    """Under FSDP1, too; torch's sends them from GPUs only."""
+    synced = partial(first_outputs, ours.FullyShardedDataParallel, device_id=CPU, sync_module_states=True)
+    torchs = launch(first_outputs, 2, DistributedDataParallel)
+    assert torchs[0] == torchs[1]
+    assert launch(first_outputs, 2, DDP) == torchs
+    assert launch(synced, 2) == torchs
+
+
+def expanded() -> str:
+    model = two_layers()
+    model.register_buffer("one", torch.ones(1, 1).expand(4, 4))
+    with pytest.raises(RuntimeError) as error:
+        DDP(model)
+    return str(error.value)
+
+
+def test_a_tensor_that_overlaps_itself_is_refused():
+    assert all("more than one element" in told for told in launch(expanded, 2))
 
 
 # FSDP

@@ -259,5 +259,12 @@ def _broadcast(module: nn.Module, group: dist.ProcessGroup | None) -> None:
 
 
 def broadcast_tensors(tensors, group: dist.ProcessGroup | None) -> None:
+    """Rank 0's values for everybody. A backend sends memory as it lies: what is not contiguous goes as a copy that is.
+
+    Raises RuntimeError if elements of one overlap, as an expanded tensor's do.
+    """
     for t in tensors:
-        dist.broadcast(t.detach(), group_src=0, group=group)
+        sent = t.detach().contiguous()
+        dist.broadcast(sent, group_src=0, group=group)
+        if not t.is_contiguous():
+            t.detach().copy_(sent)

@@ -26,6 +26,7 @@ from torch.distributed.fsdp import (
     ShardingStrategy,
 )
 
+from shardlab.parallel.ddp import broadcast_tensors
 from shardlab.parallel.fsdp.api import make_unit, schedule_of
 from shardlab.parallel.fsdp.flat_parameter import FlatParameter, OrigParams
 from shardlab.parallel.fsdp.ranks import Ranks, current_device, default_device_type, ranks_of
@@ -219,10 +220,11 @@ def _materialise(module: nn.Module, init: Callable[[nn.Module], None] | None, de
 
 def _broadcast(module: nn.Module, ranks: Ranks) -> None:
     """Everybody gets the first rank's parameters and buffers: along its row first, then down the columns."""
-    for t in [*module.parameters(), *module.buffers()]:
+    tensors = [*module.parameters(), *module.buffers()]
+    for t in tensors:
         t.data = t.data.to(ranks.device)
-        for group in ranks.groups:
-            dist.broadcast(t.detach(), group_src=0, group=group)
+    for group in ranks.groups:
+        broadcast_tensors(tensors, group)
 
 
 def _policy(mixed_precision: MixedPrecision, cast_inputs: bool) -> MixedPrecisionPolicy:
