@@ -15,6 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.checkpoint import checkpoint as torchs_checkpoint
 
 from shardlab import launch
+from shardlab.measure.traffic import record_traffic
 from shardlab.parallel import fsdp as ours
 from shardlab.parallel.ddp import DDP
 from shardlab.parallel.offload import CPUOffloadOptimizer, FileOffloadOptimizer
@@ -94,6 +95,44 @@ def test_what_is_frozen_after_wrapping_stays_as_it_is():
     found = launch(frozen_after_wrapping, 2, ours.FullyShardedDataParallel)
     assert found == launch(frozen_after_wrapping, 2, theirs.FullyShardedDataParallel)
     assert [True in rank.values() for rank in found] == [True, True]
+
+
+def thawed_after_wrapping(wrapper, use_orig_params) -> list[bool]:
+    """Which parameters of this rank a step changes."""
+    model = two_layers()
+    model[0].requires_grad_(False)
+    policy = theirs.wrap.ModuleWrapPolicy({nn.Linear})
+    model = wrapper(model, device_id=CPU, auto_wrap_policy=policy, use_orig_params=use_orig_params)
+    model.requires_grad_(True)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    backward(model)
+    optimizer.step()
+    return [bool((p.detach() != old).any()) for p, old in zip(model.parameters(), before, strict=True)]
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+def test_what_is_thawed_after_wrapping_is_trained(use_orig_params):
+    found = launch(thawed_after_wrapping, 2, ours.FullyShardedDataParallel, use_orig_params)
+    assert found == launch(thawed_after_wrapping, 2, theirs.FullyShardedDataParallel, use_orig_params)
+    assert all(any(rank) for rank in found)
+
+
+def sent_for_frozen(wrapper) -> dict[str, int]:
+    """Of a backward whose first layer was frozen after wrapping."""
+    policy = theirs.wrap.ModuleWrapPolicy({nn.Linear})
+    model = wrapper(two_layers(), device_id=CPU, auto_wrap_policy=policy, use_orig_params=True)
+    model.module[0].requires_grad_(False)
+    loss = model(torch.ones(2, 4)).sum()
+    with record_traffic() as traffic:
+        loss.backward()
+    return dict(traffic.kinds())
+
+
+def test_nothing_is_sent_for_what_is_frozen_after_wrapping():
+    found = launch(sent_for_frozen, 2, ours.FullyShardedDataParallel)
+    torchs = launch(sent_for_frozen, 2, theirs.FullyShardedDataParallel)
+    assert found[0]["reduce_scatter"] == torchs[0]["reduce_scatter"] == 1
 
 
 def norms(wrapper) -> tuple[float, float]:

@@ -61,7 +61,7 @@ class FlatParameter:
                 f"rank {dist.get_rank()}: {slots[0].name} is on the meta device, and initialisers would not find it in "
                 "a flat parameter: initialise the model first, or shard it with the layout PerParameter"
             )
-        self.slots, self.ranks, self.param_dtype, self.requires_grad = slots, ranks, param_dtype, first.requires_grad
+        self.slots, self.ranks, self.param_dtype = slots, ranks, param_dtype
         self.shapes = [slot.param.shape for slot in slots]
         self.numels = [shape.numel() for shape in self.shapes]
         self.shard_numel = -(-sum(self.numels) // ranks.shard_size)
@@ -69,7 +69,7 @@ class FlatParameter:
         for slot, (start, end, offset) in zip(slots, self.intervals(), strict=True):
             self.shard[offset : offset + end - start] = slot.param.detach().reshape(-1)[start:end]
         self.shard_slots = self._shard_slots(use_orig_params)
-        self.put_sharded([nn.Parameter(part, self.requires_grad) for part in self._parts(self.shard)])
+        self.put_sharded([nn.Parameter(part, first.requires_grad) for part in self._parts(self.shard)])
         self.refresh()
 
     @staticmethod
@@ -136,13 +136,14 @@ class FlatParameter:
         if output is None and not self.is_whole:
             self._allocate().copy_(self.shard, non_blocking=True)
         whole = self.shard if self.is_whole else self.whole
+        trained = any(p.requires_grad for p in self.sharded_params)  # it may have been set meanwhile
         if not self.unsharded:
             places = zip(self.slots, whole.split(self._sizes())[: len(self.slots)], self.shapes, strict=True)
-            self.unsharded = [Unsharded(slot, part, shape, self.requires_grad) for slot, part, shape in places]
+            self.unsharded = [Unsharded(slot, part, shape, trained) for slot, part, shape in places]
         for slot in self.shard_slots:
             slot.remove()
         for unsharded in self.unsharded:
-            unsharded.use(self.requires_grad)
+            unsharded.use(trained)
 
     def _allocate(self) -> Tensor:
         if self.whole is None:
