@@ -235,6 +235,22 @@ def test_the_norm_is_that_of_all_ranks_under_either_layout():
     assert flat[0] == flat[1]
 
 
+def changes_under_ddp(build, view) -> list[float]:
+    """Of each parameter in a step, alone; DDP comes first, and so do its hooks."""
+    model = DDP(two_layers(), gradient_as_bucket_view=view)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = build(model.parameters(), lr=0.1)
+    backward(model)
+    optimizer.step()
+    return [float((p.detach() - old).abs().sum()) for p, old in zip(model.parameters(), before, strict=True)]
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_a_gradient_that_left_for_the_host_does_not_come_back(view):
+    offload = partial(CPUOffloadOptimizer, optimizer_class=torch.optim.SGD)
+    assert launch(changes_under_ddp, 1, offload, view) == launch(changes_under_ddp, 1, torch.optim.SGD, view)
+
+
 def clipped_in_float64() -> float:
     """Five rows on four ranks: the last one holds nothing."""
     model = two_layers(torch.float64, width=5)

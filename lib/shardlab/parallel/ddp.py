@@ -152,7 +152,8 @@ class DDP(nn.Module):
         used = self._used_anywhere()
         for bucket in self.buckets:
             bucket.work.wait()
-        self._hand_back(used)
+        if dist.get_world_size(self.group) > 1:  # alone, each gradient was the mean at once: who took it, has it
+            self._hand_back(used)
 
     def _hand_back(self, used: dict[nn.Parameter, bool]) -> None:
         for bucket in self.buckets:
