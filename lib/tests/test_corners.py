@@ -135,6 +135,45 @@ def test_nothing_is_sent_for_what_is_frozen_after_wrapping():
     assert found[0]["reduce_scatter"] == torchs[0]["reduce_scatter"] == 1
 
 
+def norms_after_zero_grad(wrapper, use_orig_params) -> list[float]:
+    """Of three equal steps that change nothing, gradients dropped between forward and backward."""
+    model, found = wrapper(two_layers(), device_id=CPU, use_orig_params=use_orig_params), []
+    for set_to_none in (True, False, True):
+        loss = model(torch.ones(2, 4)).sum()
+        model.zero_grad(set_to_none)
+        loss.backward()
+        found.append(float(model.clip_grad_norm_(1e9)))
+    return found
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+def test_gradients_may_be_dropped_between_forward_and_backward(use_orig_params):
+    found = launch(norms_after_zero_grad, 2, ours.FullyShardedDataParallel, use_orig_params)
+    assert found == launch(norms_after_zero_grad, 2, theirs.FullyShardedDataParallel, use_orig_params)
+    assert found[0][0] == found[0][1] == found[0][2]
+
+
+def built_too_late(use_orig_params) -> str:
+    model = ours.FullyShardedDataParallel(two_layers(), device_id=CPU, use_orig_params=use_orig_params)
+    model(torch.ones(2, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    backward(model)
+    with pytest.raises(RuntimeError) as error:
+        optimizer.step()
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+def test_an_optimizer_that_is_built_after_a_forward_is_refused(use_orig_params):
+    """The parameters that it finds are not the shards; torch's are, and it trains."""
+    told = launch(built_too_late, 2, use_orig_params)[0]
+    assert "the optimizer holds 0.weight whole" in told
+    assert "torch.no_grad()" in told
+
+
 def norms(wrapper) -> tuple[float, float]:
     """Of 16-bit gradients, before they are clipped and afterwards; the square of the first is no float16."""
     model = wrapper(two_layers(torch.float16), device_id=CPU)

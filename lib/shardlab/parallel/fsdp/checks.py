@@ -140,13 +140,18 @@ def _raise_difference(mine: list[tuple[str, str]], ranks: Ranks) -> None:
 
 
 def _look_at_optimizer(optimizer: torch.optim.Optimizer, args, kwargs) -> None:
-    if _replaced:  # empty, if nobody holds on to an original
-        for p in (p for group in optimizer.param_groups for p in group["params"]):
-            if p in _replaced:
-                raise RuntimeError(
-                    f"rank {dist.get_rank()}: the optimizer holds {_replaced[p].name} as it was before sharding, which "
-                    "the model does not use any more: build the optimizer after fully_shard"
-                )
+    for p in (p for group in optimizer.param_groups for p in group["params"]):
+        if isinstance(slot := getattr(p, "slot", None), Slot):
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: the optimizer holds {slot.name} whole, as the model has it between a forward "
+                "and its backward, and gets no gradient: build the optimizer before, or run that forward under "
+                "torch.no_grad()"
+            )
+        if p in _replaced:
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: the optimizer holds {_replaced[p].name} as it was before sharding, which "
+                "the model does not use any more: build the optimizer after fully_shard"
+            )
 
 
 register_optimizer_step_pre_hook(_look_at_optimizer)

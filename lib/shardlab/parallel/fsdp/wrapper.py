@@ -46,6 +46,8 @@ class FullyShardedDataParallel(nn.Module):
 
     Hybrid strategies take a 2-D `device_mesh` (replicate, shard) or `process_group=(shard group, replicate group)`.
     `state_dict()` holds this rank's flat parameters; `flat_intervals(model)` says what of which parameter they are.
+    Between a forward and its backward `parameters()` are whole ones, torch's the shards: an optimizer that is built
+    there raises RuntimeError in its step.
 
     Sends and keeps: as `fully_shard`; NO_SHARD sends one all_reduce a unit, 2 (N-1)/N of its bytes.
     """
@@ -130,6 +132,15 @@ class FullyShardedDataParallel(nn.Module):
         finally:
             for unit, (sync, reshard) in before.items():
                 unit.requires_gradient_sync, unit.reshard_after_backward = sync, reshard
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Of the shards, also between a forward and its backward, when the modules hold whole parameters."""
+        super().zero_grad(set_to_none)
+        nn.ParameterList(self._sharded_params()).zero_grad(set_to_none)
+
+    def _sharded_params(self) -> list[nn.Parameter]:
+        units = {m._unit: None for m in self.module.modules() if hasattr(m, "_unit")}
+        return [p for unit in units for layout in unit.layouts for p in layout.sharded_params]
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
