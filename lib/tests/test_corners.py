@@ -174,21 +174,48 @@ def test_an_optimizer_that_is_built_after_a_forward_is_refused(use_orig_params):
     assert "torch.no_grad()" in told
 
 
-def norms(wrapper) -> tuple[float, float]:
-    """Of 16-bit gradients, before they are clipped and afterwards; the square of the first is no float16."""
+def norms(wrapper, factor: float) -> tuple[float, float]:
+    """Of 16-bit gradients, before they are clipped and afterwards."""
     model = wrapper(two_layers(torch.float16), device_id=CPU)
-    backward(model, 100.0, torch.float16)
+    backward(model, factor, torch.float16)
     return float(model.clip_grad_norm_(1.0)), float(model.clip_grad_norm_(1e9))
 
 
-def test_a_norm_whose_square_overflows_is_not_infinite():
-    for mine, torchs in zip(
-        launch(norms, 2, ours.FullyShardedDataParallel),
-        launch(norms, 2, theirs.FullyShardedDataParallel),
-        strict=True,
-    ):
-        assert mine == pytest.approx(torchs, rel=2e-3)
-        assert 256 < mine[0] < float("inf")
+@pytest.mark.parametrize("factor", [100.0, 10000.0])
+def test_gradients_are_clipped_by_a_norm_that_is_no_float16(factor):
+    """The first one's square is too large; the second one itself, which is rounded to inf at the very end."""
+    found, torchs = (launch(norms, 2, module.FullyShardedDataParallel, factor) for module in (ours, theirs))
+    for mine, other in zip(found, torchs, strict=True):
+        assert mine == pytest.approx(other, rel=2e-3)
+        assert mine[0] > 256
+        assert mine[1] == pytest.approx(1.0, rel=2e-3)
+
+
+def norm_of_one_element() -> tuple[float, torch.dtype]:
+    """Two ranks share one element: the second has no gradient."""
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    model = ours.FullyShardedDataParallel(model, device_id=CPU, use_orig_params=True)
+    model(torch.full((2, 1), 0.1, dtype=torch.float64)).sum().backward()
+    norm = model.clip_grad_norm_(1.0)
+    return float(norm), norm.dtype
+
+
+def test_a_rank_without_a_gradient_has_the_norm_in_the_others_dtype():
+    assert launch(norm_of_one_element, 2) == [(0.2, torch.float64)] * 2
+
+
+def norm_with_an_inner_replica(wrapper, norm_type) -> float:
+    model = two_layers()
+    model[0] = wrapper(model[0], device_id=CPU, sharding_strategy=theirs.ShardingStrategy.NO_SHARD)
+    model = wrapper(model, device_id=CPU)
+    backward(model)
+    return float(model.clip_grad_norm_(1e9, norm_type))
+
+
+@pytest.mark.parametrize("norm_type", [2.0, "inf"])
+def test_what_every_rank_holds_counts_once_in_the_norm(norm_type):
+    found = launch(norm_with_an_inner_replica, 2, ours.FullyShardedDataParallel, norm_type)
+    assert found == pytest.approx(launch(norm_with_an_inner_replica, 2, theirs.FullyShardedDataParallel, norm_type))
 
 
 def channels_last(wrapper) -> float:
@@ -258,6 +285,19 @@ def test_a_failed_gather_stops_no_other_optimizer():
 
 
 # Offloading
+
+
+def largest_gradient(make) -> float:
+    optimizer = make(model := two_layers())
+    backward(model)
+    return float(optimizer.clip_grad_norm_(1.0, "inf"))
+
+
+def test_the_largest_norm_may_be_asked_for_by_name():
+    model = two_layers()
+    model(torch.ones(2, 4)).sum().backward()
+    expected = float(nn.utils.clip_grad_norm_(model.parameters(), 1.0, "inf"))
+    assert [launch(largest_gradient, 1, make)[0] for make in (offloaded, zero_1)] == [expected] * 2
 
 
 def clipped(layout) -> float:

@@ -389,7 +389,7 @@ def backwards_and_step(stage: int, model, wrapped, optimizer) -> dict[str, tuple
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_traffic_is_the_formulas(world_size):
-    """psi (N-1)/N for gradients, in one reduce_scatter a bucket, psi (N-1)/N for parameters, 8 bytes for clipping."""
+    """psi (N-1)/N for gradients, in one reduce_scatter a bucket, psi (N-1)/N for parameters, a float64 for clipping."""
 
     def measure():
         found = {}

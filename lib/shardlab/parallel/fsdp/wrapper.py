@@ -11,6 +11,7 @@ The same units and the same schedule, with the flat layout. What the strategies 
 Source: Zhao et al. 2023, section 3.2; torch.distributed.fsdp.FullyShardedDataParallel.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -30,7 +31,8 @@ from shardlab.parallel.ddp import broadcast_tensors
 from shardlab.parallel.fsdp.api import make_unit, schedule_of
 from shardlab.parallel.fsdp.flat_parameter import FlatParameter, OrigParams
 from shardlab.parallel.fsdp.ranks import Ranks, current_device, default_device_type, ranks_of
-from shardlab.parallel.norm import norm_over_ranks
+from shardlab.parallel.norm import common_dtype, total_norm
+from shardlab.parallel.params import shard_groups
 from shardlab.parallel.precision import cast_buffers
 
 HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
@@ -143,17 +145,19 @@ class FullyShardedDataParallel(nn.Module):
         return [p for unit in units for layout in unit.layouts for p in layout.sharded_params]
 
     @torch.no_grad()
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+    def clip_grad_norm_(self, max_norm: float, norm_type: float | str = 2.0) -> Tensor:
         """Scale all gradients so that their norm over all ranks is at most `max_norm`; the norm before, on every rank.
 
-        Sends: one all_reduce of one element.
+        It is computed in float32 at least, and rounded to the parameters' dtype at the end.
+        Sends: one all_reduce of one element for each group that parameters are sharded over; NO_SHARD sends none.
         """
-        gradients = [p.grad for p in self.parameters() if p.grad is not None and p.grad.numel()]
-        total = nn.utils.get_total_norm(gradients, norm_type).to(self._ranks.device)
-        if self._ranks.shard_group is not None:
-            total = norm_over_ranks(total, norm_type, self._ranks.shard_group)
-        nn.utils.clip_grads_with_norm_(self.parameters(), max_norm, total)
-        return total
+        params, by_groups = self._sharded_params(), defaultdict(list)
+        for p in params:
+            by_groups[shard_groups(p)] += [] if p.grad is None else [p.grad]
+        dtype = common_dtype(params)
+        total = total_norm(by_groups, norm_type, dtype, self._ranks.device)
+        nn.utils.clip_grads_with_norm_(params, max_norm, total)
+        return total.to(dtype)
 
 
 def chosen_units(root: nn.Module, policy: Callable | None) -> list[nn.Module]:

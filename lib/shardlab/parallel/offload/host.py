@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from shardlab.parallel.norm import norm_over_ranks
+from shardlab.parallel.norm import common_dtype, total_norm
 from shardlab.parallel.params import hyperparameters, local, shard_groups
 
 
@@ -158,27 +158,21 @@ class CPUOffloadOptimizer(Optimizer):
         self._arrivals.clear()
 
     @torch.no_grad()
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+    def clip_grad_norm_(self, max_norm: float, norm_type: float | str = 2.0) -> Tensor:
         """Scale all gradients so that their norm over parameters and ranks is at most `max_norm`; return the norm.
 
-        Sends: one all_reduce of a number for each mesh that parameters are sharded over.
+        Sends: one all_reduce of a number for each group that parameters are sharded over.
         Source: torch.nn.utils.clip_grad_norm_.
         """
-        by_groups: defaultdict[tuple, list[Tensor]] = defaultdict(list)
-        for p, gradient in self.held_gradients().items():
-            # An empty shard has no largest element, but the dtype that its ranks send.
-            by_groups[shard_groups(p)].append(gradient if gradient.numel() else gradient.new_zeros(1))
-        norms = []
-        for groups, gradients in by_groups.items():
-            norm = nn.utils.get_total_norm(gradients, norm_type)
-            for device, group in groups:  # which may know GPUs only
-                norm = norm_over_ranks(norm.to(device), norm_type, group)
-            norms.append(norm.cpu())
-        total = nn.utils.get_total_norm(norms, norm_type)
+        held, by_groups = self.held_gradients(), defaultdict(list)
+        for p in self._host:
+            by_groups[shard_groups(p)] += [held[p]] if p in held else []
+        dtype = common_dtype(self._host)
+        total = total_norm(by_groups, norm_type, dtype, "cpu")
         scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
-        for p in self._arrivals:
-            self._host[p].grad *= scale
-        return total
+        for gradient in held.values():
+            gradient *= scale
+        return total.to(dtype)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Into host memory, whatever device the states come from."""

@@ -31,7 +31,7 @@ from shardlab.parallel.ddp import (
     broadcast_tensors,
     check_same_on_every_rank,
 )
-from shardlab.parallel.norm import norm_over_ranks
+from shardlab.parallel.norm import common_dtype, total_norm
 from shardlab.parallel.one_tensor import all_gather
 from shardlab.parallel.params import hyperparameters
 from shardlab.parallel.zero.bucket import Bucket, Shard
@@ -183,19 +183,20 @@ class ZeroRedundancyOptimizer(Optimizer):
             bucket.drop_gradients()
 
     @torch.no_grad()
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+    def clip_grad_norm_(self, max_norm: float, norm_type: float | str = 2.0) -> Tensor:
         """Between backward and step: scale gradients so that their norm, over all ranks' shards, is at most max_norm.
 
         Returns the norm before, a scalar. torch.nn.utils.clip_grad_norm_ would see this rank's gradients only.
-        Sends: 8 bytes in one all_reduce, beside the reduce_scatters that `step` then need not send.
+        Sends: one element in one all_reduce, of 4 bytes or of 8 if a parameter is float64, beside the reduce_scatters
+        that `step` then need not send.
         """
         self.reduce_gradients()
         shards = [shard.shard_param for shard in self.shards()]
-        norm = nn.utils.get_total_norm([p.grad for p in shards if p.grad is not None], norm_type)
-        flat = self.buckets[0].flat
-        norm = norm_over_ranks(norm.to(flat.device, torch.float64), norm_type, self.process_group).to(flat.dtype)
+        flat, dtype = self.buckets[0].flat, common_dtype(self.names)
+        groups = ((flat.device, self.process_group),)
+        norm = total_norm({groups: [p.grad for p in shards if p.grad is not None]}, norm_type, dtype, flat.device)
         nn.utils.clip_grads_with_norm_(shards, max_norm, norm)
-        return norm
+        return norm.to(dtype)
 
     # What this rank owns
 
