@@ -21,7 +21,7 @@ from shardlab.parallel.ddp import DDP
 from shardlab.parallel.offload import CPUOffloadOptimizer, FileOffloadOptimizer
 from shardlab.parallel.precision import GradScaler, MasterWeights
 from shardlab.parallel.recompute import checkpoint
-from shardlab.parallel.zero import ZeroRedundancyOptimizer
+from shardlab.parallel.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 CPU = torch.device("cpu")
@@ -63,6 +63,40 @@ def test_rank_0s_values_arrive_whatever_their_strides():
     assert torchs[0] == torchs[1]
     assert launch(first_outputs, 2, DDP) == torchs
     assert launch(synced, 2) == torchs
+
+
+def forwards_that_send(wrapper) -> tuple[list[bool], list]:
+    """Which of some forwards send, and the buffers after all; the second rank evaluates more batches than the first."""
+    torch.manual_seed(0)
+    model, sent = wrapper(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))), []
+
+    def forward(train: bool) -> None:
+        x = torch.randn(3, 4) * (dist.get_rank() + 1)
+        with record_traffic() as traffic, torch.set_grad_enabled(train):
+            output = model.train(train)(x)
+        sent.append(traffic.count() > 0)
+        if train:
+            output.sum().backward()
+
+    forward(train=True)
+    with model.no_sync():
+        for _ in range(2):
+            forward(train=True)
+    for _ in range(2):
+        forward(train=True)
+    for _ in range(2):
+        forward(train=False)
+    forward(train=True)
+    for _ in range(1 + dist.get_rank()):
+        forward(train=False)
+    dist.barrier()
+    return sent[:9], [b.tolist() for b in model.module.buffers()]
+
+
+@pytest.mark.parametrize("wrapper", [DDP, lambda model: ShardedDataParallel(model, zero_1(model))])
+def test_buffers_are_sent_after_forwards_that_send_gradients(wrapper):
+    found = launch(forwards_that_send, 2, wrapper, timeout_s=100)
+    assert found == launch(forwards_that_send, 2, DistributedDataParallel)
 
 
 def expanded() -> str:

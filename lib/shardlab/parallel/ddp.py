@@ -49,10 +49,11 @@ class DDP(nn.Module):
     """Average gradients in buckets while backward computes; afterwards every `p.grad` is the mean over ranks.
 
     Takes what torch's DistributedDataParallel takes, for the part it covers: `device_ids`, only as the name of the one
-    device that the module is on, inputs must be there already; `broadcast_buffers` sends rank 0's buffers before every
-    forward outside `no_sync`. Buckets close at `bucket_cap_mb` MiB (default: 25, the first one 1).
+    device that the module is on, inputs must be there already; `broadcast_buffers` sends rank 0's buffers before the
+    first forward, and before each that follows a forward with gradients outside `no_sync`: so in evaluation before the
+    first batch alone. Buckets close at `bucket_cap_mb` MiB (default: 25, the first one 1).
 
-    Sends: 2 (N-1)/N times the gradients' bytes a rank and step, in one all_reduce a bucket; nothing under `no_sync`.
+    Sends: 2 (N-1)/N times the gradients' bytes a rank and step, in one all_reduce a bucket; none under `no_sync`.
     Keeps: with `gradient_as_bucket_view`, gradients are the buckets' views and cost nothing more; without, one more
     copy of all gradients lives for the length of the training.
 
@@ -89,15 +90,18 @@ class DDP(nn.Module):
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
         self._sync = True  # whether the next forward asks its backward to communicate
         self._armed = False  # whether the next backward communicates: torch decides in forward, and so do we
+        self._after_training = True  # whether the last forward asked for that; torch's require_forward_param_sync
         for p in self.names:
             p.register_post_accumulate_grad_hook(self._gradient_ready)
 
     def forward(self, *args, **kwargs):
-        if self._sync and torch.is_grad_enabled():
+        trains = self._sync and torch.is_grad_enabled()
+        if trains:
             self._prepare_backward()
-        if self.broadcast_buffers and self._sync:
+        if self.broadcast_buffers and self._after_training:
             broadcast_tensors(self.module.buffers(), self.group)
         output = self.module(*args, **kwargs)
+        self._after_training = trains
         for t in with_gradient(output) if self._armed else []:
             before_backward(t, self._backward_begins)
         return output

@@ -24,8 +24,9 @@ class ShardedDataParallel(nn.Module):
     Then `p.grad` is None, and the optimizer's shards hold the mean, until `optimizer.step()` uses it up. Another
     backward before that adds to it. Clip by `optimizer.clip_grad_norm_`.
 
-    Sends: with psi the optimizer's `padded_bytes`, psi (N-1)/N a backward, in one reduce_scatter a bucket; nothing
-    under `no_sync`. `optimizer.step` then only gathers: psi (N-1)/N.
+    Sends: with psi the optimizer's `padded_bytes`, psi (N-1)/N a backward, in one reduce_scatter a bucket; none
+    under `no_sync`. `optimizer.step` then only gathers: psi (N-1)/N. Rank 0's buffers, with `broadcast_buffers`, before
+    the forwards before which DDP sends them.
     Keeps: psi/N of gradients; during backward, two buckets more, or one and those that other groups and dtypes have
     begun to fill; under `no_sync`, whole gradients, psi, until a backward outside has sent them.
 
@@ -43,16 +44,19 @@ class ShardedDataParallel(nn.Module):
         self._hooked: set[nn.Parameter] = set()
         self._sync = True  # whether the next forward asks its backward to communicate
         self._armed = False  # whether the next backward communicates
+        self._after_training = True  # whether the last forward asked for that: see `ddp`
         frozen = [p for p in module.parameters() if not p.requires_grad]  # the others got rank 0's in the optimizer
         broadcast_tensors([*frozen, *module.buffers()], self.group)
         self._adopt_buckets()
 
     def forward(self, *args, **kwargs):
-        if self._sync and torch.is_grad_enabled():
+        trains = self._sync and torch.is_grad_enabled()
+        if trains:
             self._prepare_backward()
-        if self._sync and self.broadcast_buffers:
+        if self.broadcast_buffers and self._after_training:
             broadcast_tensors(self.module.buffers(), self.group)
         output = self.module(*args, **kwargs)
+        self._after_training = trains
         for t in with_gradient(output) if self._armed else []:
             before_backward(t, self._backward_begins)
         return output
