@@ -412,6 +412,15 @@ def test_an_overflow_is_over_when_the_model_drops_its_gradients(make):
     assert launch(scales, 2, make)[0] == [2.0**15] * 3
 
 
+def test_a_scaled_step_takes_no_closure():
+    model = two_layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for scaler in (GradScaler("cpu"), torch.amp.GradScaler("cpu")):
+        scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+        with pytest.raises(RuntimeError, match="Closure use is not"):
+            scaler.step(optimizer, closure=lambda: None)
+
+
 # By the changed import
 
 

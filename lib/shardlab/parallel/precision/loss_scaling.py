@@ -37,8 +37,9 @@ class GradScaler:
 
     Sends: an all_reduce of 4 bytes a step; after an overflow, the names too.
 
-    Raises FloatingPointError in `update` after an overflow at `min_scale` or below, which no scale can cure; ValueError
-    in `unscale_` if a gradient is itself float16, as torch.amp.GradScaler does.
+    Raises FloatingPointError in `update` after an overflow at `min_scale` or below, which no scale can cure; as
+    torch.amp.GradScaler does, ValueError in `unscale_` if a gradient is itself float16, RuntimeError in `step` for a
+    closure.
     """
 
     def __init__(
@@ -85,6 +86,8 @@ class GradScaler:
         """`optimizer.step()`, unless one of its gradients overflowed on any rank."""
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
+        if "closure" in kwargs:
+            raise RuntimeError("Closure use is not supported: its gradients would come too late to be unscaled")
         if id(optimizer) in self._stepped:
             raise RuntimeError("step() has been called already since the last update()")
         self._stepped.add(id(optimizer))
