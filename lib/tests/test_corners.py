@@ -265,17 +265,25 @@ def test_fsdp1_takes_parameters_in_any_order_of_memory():
     assert found == pytest.approx(launch(channels_last, 2, theirs.FullyShardedDataParallel))
 
 
+def in_16_bits(model, policy, **options) -> nn.Module:
+    mixed = theirs.MixedPrecision(**options)
+    return ours.FullyShardedDataParallel(model, device_id=CPU, auto_wrap_policy=policy, mixed_precision=mixed)
+
+
 def wrongs() -> list[str]:
     """What they are told who shard what can't be."""
     transposed = two_layers()
     transposed[0].weight = nn.Parameter(transposed[0].weight.detach().t())
     normed = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     policy = partial(theirs.wrap.size_based_auto_wrap_policy, min_num_params=1)
-    bf16 = theirs.MixedPrecision(torch.bfloat16)
+    bf16 = torch.bfloat16
     told = []
     for call in (
         lambda: ours.fully_shard(transposed),
-        lambda: ours.FullyShardedDataParallel(normed, auto_wrap_policy=policy, mixed_precision=bf16),
+        lambda: in_16_bits(normed, policy, param_dtype=bf16),
+        lambda: in_16_bits(normed, policy, reduce_dtype=bf16),
+        lambda: in_16_bits(normed, policy, buffer_dtype=bf16),
+        lambda: in_16_bits(two_layers(), None, param_dtype=bf16, keep_low_precision_grads=True),
     ):
         with pytest.raises(ValueError) as error:
             call()
@@ -284,10 +292,11 @@ def wrongs() -> list[str]:
 
 
 def test_what_is_refused_is_named():
-    transposed, normed = launch(wrongs, 2)[0]
+    transposed, *normed, kept = launch(wrongs, 2)[0]
     assert "0.weight" in transposed
     assert "make it contiguous" in transposed
-    assert "1 is a BatchNorm1d" in normed
+    assert all("1 is a BatchNorm1d" in told for told in normed)
+    assert "keep_low_precision_grads" in kept
 
 
 def views_of_one_vector() -> list[bool]:

@@ -82,8 +82,7 @@ class FullyShardedDataParallel(nn.Module):
         if sync_module_states:
             _broadcast(module, self._ranks)
         mixed_precision = mixed_precision or MixedPrecision()
-        if auto_wrap_policy is not None and mixed_precision.param_dtype is not None:
-            _leaves_none_out(module, mixed_precision)
+        _can_be_followed(mixed_precision, module, auto_wrap_policy)
         options = {
             "layout": OrigParams if use_orig_params else FlatParameter,
             "reshard_after_forward": False if self._keeps_whole_parameters else None,
@@ -212,13 +211,21 @@ def _device(module: nn.Module, device_id: int | torch.device | None) -> torch.de
     return current_device(default_device_type()) if device.type == "meta" else device
 
 
-def _leaves_none_out(module: nn.Module, mixed_precision: MixedPrecision) -> None:
+def _can_be_followed(mixed_precision: MixedPrecision, module: nn.Module, policy: Callable | None) -> None:
+    if mixed_precision.keep_low_precision_grads:
+        raise ValueError(
+            f"rank {dist.get_rank()}: keep_low_precision_grads=True is not supported: here gradients have the dtype of "
+            "their parameters"
+        )
+    dtypes = mixed_precision.param_dtype, mixed_precision.reduce_dtype, mixed_precision.buffer_dtype
+    if policy is None or not any(dtypes):
+        return
     for name, m in module.named_modules():
         if isinstance(m, tuple(mixed_precision._module_classes_to_ignore)):
             raise ValueError(
                 f"rank {dist.get_rank()}: {name} is a {type(m).__name__}, which torch leaves out of mixed precision, "
                 "in a unit of its own. Here nothing is left out: pass MixedPrecision(_module_classes_to_ignore=()) if "
-                f"it may compute in {mixed_precision.param_dtype}"
+                "it may be treated as the others are"
             )
 
 
