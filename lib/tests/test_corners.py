@@ -20,7 +20,7 @@ from shardlab.parallel import fsdp as ours
 from shardlab.parallel.ddp import DDP
 from shardlab.parallel.offload import CPUOffloadOptimizer, FileOffloadOptimizer
 from shardlab.parallel.precision import GradScaler, MasterWeights
-from shardlab.parallel.recompute import checkpoint
+from shardlab.parallel.recompute import apply_activation_checkpointing, checkpoint
 from shardlab.parallel.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -452,6 +452,15 @@ def torchs_words() -> list[str]:
 
 def test_options_of_torchs_are_taken_or_refused_by_name():
     assert launch(torchs_words, 1) == [["taken"]]
+
+
+def test_a_module_of_two_parents_is_checkpointed_once():
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(nn.Sequential(shared), nn.Sequential(shared))
+    apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, nn.Linear))
+    model(torch.ones(2, 4)).sum().backward()
+    assert model[0][0] is model[1][0] is shared
+    assert isinstance(shared.forward, partial)
 
 
 @pytest.mark.parametrize("of", [checkpoint, torchs_checkpoint])

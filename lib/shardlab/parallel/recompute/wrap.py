@@ -38,8 +38,14 @@ def apply_activation_checkpointing(
     checkpoint_wrapper_fn: Callable[[nn.Module], nn.Module] = checkpoint_wrapper,
     check_fn: Callable[[nn.Module], bool] = lambda _: True,
 ) -> None:
-    """Put `checkpoint_wrapper_fn(child)` in the place of every submodule of `model` for which `check_fn` is true."""
+    """Put `checkpoint_wrapper_fn(child)` in the place of every submodule of `model` for which `check_fn` is true.
+
+    A child of several parents is wrapped once.
+    """
+    wrapped: dict[nn.Module, nn.Module] = {}
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if check_fn(child):
-                setattr(parent, name, checkpoint_wrapper_fn(child))
+                if child not in wrapped:
+                    wrapped[child] = checkpoint_wrapper_fn(child)
+                setattr(parent, name, wrapped[child])
