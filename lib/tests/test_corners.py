@@ -389,8 +389,13 @@ def test_a_rank_without_rows_sends_the_others_dtype():
 def test_a_file_of_states_takes_no_more_parameters_and_none_that_can_not_be_cut():
     a, b = nn.Parameter(torch.ones(200)), nn.Parameter(torch.ones(200))
     optimizer = FileOffloadOptimizer([a], torch.optim.AdamW, gettempdir())
-    with pytest.raises(RuntimeError, match="build a new optimizer"):
+    with pytest.raises(RuntimeError, match="give all parameters at once"):
         optimizer.add_param_group({"params": [b]})
+    optimizer = FileOffloadOptimizer([a, b.requires_grad_(False)], torch.optim.AdamW, gettempdir())
+    for p in (a, b.requires_grad_(True)):
+        p.grad = torch.ones(200)
+        optimizer.step()
+        assert (p != 1).all()
     with pytest.raises(ValueError, match=r"\[3, 2\] is not contiguous"):
         FileOffloadOptimizer([nn.Parameter(torch.ones(2, 3).t())], torch.optim.AdamW, gettempdir())
 

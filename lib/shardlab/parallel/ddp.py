@@ -54,12 +54,14 @@ class DDP(nn.Module):
     first batch alone. Buckets close at `bucket_cap_mb` MiB (default: 25, the first one 1).
 
     Sends: 2 (N-1)/N times the gradients' bytes a rank and step, in one all_reduce a bucket; none under `no_sync`.
+    With `find_unused_parameters` one more all_reduce, of 4 bytes a parameter; with `broadcast_buffers`, the buffers.
     Keeps: with `gradient_as_bucket_view`, gradients are the buckets' views and cost nothing more; without, one more
     copy of all gradients lives for the length of the training.
 
-    Raises RuntimeError in backward if a parameter got no gradient and `find_unused_parameters` is False: the ranks
-    that did use it would wait for this one. With True, such a parameter counts as zero, and keeps `grad=None` where no
-    rank used it.
+    Raises ValueError if `device_ids` or `output_device` names a device that the module is not on; RuntimeError if the
+    module differs between ranks or trains nothing, and in backward if a parameter got no gradient and
+    `find_unused_parameters` is False: the ranks that did use it would wait for this one. With True, such a parameter
+    counts as zero, and keeps `grad=None` where no rank used it.
     """
 
     def __init__(

@@ -39,7 +39,8 @@ def fully_shard(
     Keeps: 1/N of parameters and gradients between steps.
 
     Raises ValueError for a module that was sharded already, on its own or with a module around it; one without forward;
-    a parameter tied to another unit's; a parameter that is not the same on all ranks.
+    a parameter tied to another unit's, or cut up by another scheme, or a scalar, or not contiguous (FlatParameter takes
+    that), or not the same on all ranks; trained parameters of two dtypes.
     """
     if not isinstance(reshard_after_forward, bool | None):
         raise ValueError(f"rank {dist.get_rank()}: reshard_after_forward is True, False or None here, not a number")

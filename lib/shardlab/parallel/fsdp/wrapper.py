@@ -52,6 +52,9 @@ class FullyShardedDataParallel(nn.Module):
     there raises RuntimeError in its step.
 
     Sends and keeps: as `fully_shard`; NO_SHARD sends one all_reduce a unit, 2 (N-1)/N of its bytes.
+
+    Raises ValueError as `fully_shard` does; for a hybrid strategy without its two groups; if a policy has options for a
+    unit; for what mixed precision leaves out in torch, as BatchNorm, and for `keep_low_precision_grads`.
     """
 
     def __init__(

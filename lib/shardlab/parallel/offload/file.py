@@ -85,7 +85,7 @@ class FileOffloadOptimizer(Optimizer):
     def add_param_group(self, param_group: dict) -> None:
         """At construction only, since the file is laid out once."""
         if hasattr(self, "_chunks"):
-            raise RuntimeError("the file of states is laid out: build a new optimizer and load this one's state_dict")
+            raise RuntimeError("the file of states is laid out: give all parameters at once, also those trained later")
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
             if not local(p).is_contiguous():

@@ -55,8 +55,9 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     Sends, with psi the `padded_bytes`: psi (N-1)/N in reduce_scatters and psi (N-1)/N in all_gathers, a rank and step.
     With `gradients_averaged` only the latter: 3 psi (N-1)/N with DDP's all_reduces.
-    Keeps: parameters, psi; states, 1/N of them; gradients, psi. `step` moves those out bucket by bucket, which takes
-    two buckets more, and leaves nothing: `p.grad` is None afterwards (with `gradients_averaged` it stays).
+    Keeps: parameters, psi; states, 1/N of them; gradients, psi. `step`, or `clip_grad_norm_` or a GradScaler before it,
+    moves those out bucket by bucket, which takes two buckets more: the `p.grad` of what is trained is None afterwards
+    (with `gradients_averaged` it stays).
 
     torch's class of this name averages nothing, and trains wrongly without DDP around the model; its `state_dict` wants
     a `consolidate_state_dict` before. Mixed precision with float16 goes with `parallel.precision.GradScaler` only:
