@@ -5,9 +5,10 @@ from math import inf, isnan
 
 
 def size(error: float) -> float:
-    """Itself, and of what is no number: infinity. Python's `max` passes over a nan, wherever it is not the first."""
+    """How far it is from none; infinity if it is no number. Python's `max` passes over a nan that is not first."""
     return inf if isnan(error) else abs(error)
 
 
 def largest(errors: Iterable[float]) -> float:
+    """By `size`."""
     return max(map(size, errors))

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
-from grading.sandbox.family import family
+from grading.sandbox.family import family, first_inside
 from grading.sandbox.limits import Limits
 
 _GRADING = Path(__file__).resolve().parents[1]
@@ -59,7 +59,7 @@ class Bubblewrap:
         TimeoutExpired: who is in there may stop the program that would stop them.
         """
         with suppress(IndexError, OSError), ExitStack() as stack:  # no box yet, or no more
-            processes = os.open(f"/proc/{family(pid)[1].pid}/ns/pid", os.O_RDONLY)
+            processes = os.open(f"/proc/{first_inside(family(pid)).pid}/ns/pid", os.O_RDONLY)
             stack.callback(os.close, processes)
             users = fcntl.ioctl(processes, _NS_GET_USERNS)
             stack.callback(os.close, users)

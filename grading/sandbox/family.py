@@ -27,6 +27,11 @@ def family(pid: int) -> list[psutil.Process]:
     return found
 
 
+def first_inside(processes: list[psutil.Process]) -> psutil.Process:
+    """Of the family of a bubblewrap: it lives as long as the box does. Raises IndexError before there is one."""
+    return processes[1]
+
+
 def _children(pid: int) -> list[int]:
     """Of all threads, since each has its own."""
     children = []

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from grading.sandbox.family import family, held_bytes, nameless_bytes
+from grading.sandbox.family import family, first_inside, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.01
 LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # among the last ones, those that found the same are of a box at rest
@@ -98,21 +98,16 @@ def _written_bytes(processes: list[psutil.Process], size_bytes: int | None) -> i
     written = 0
     for folder in ("tmp", "dev/shm") if size_bytes else ():
         with suppress(OSError, IndexError):
-            about = os.statvfs(Path("/proc", str(_first_inside(processes).pid), "root", folder))
+            about = os.statvfs(Path("/proc", str(first_inside(processes).pid), "root", folder))
             if about.f_blocks * about.f_frsize == size_bytes:  # and not ours, while the box is being made
                 written += (about.f_blocks - about.f_bfree) * about.f_frsize
     return written
 
 
-def _first_inside(processes: list[psutil.Process]) -> psutil.Process:
-    """Of a box: it lives as long as the box does. Raises IndexError before there is one."""
-    return processes[1]
-
-
 def _sent_bytes(processes: list[psutil.Process]) -> int:
     """Over the loopback of a box, since it was made; 0 while it still has our network."""
     with suppress(OSError, IndexError):
-        about = Path("/proc", str(_first_inside(processes).pid))
+        about = Path("/proc", str(first_inside(processes).pid))
         if os.stat(about / "ns" / "net").st_ino == os.stat("/proc/self/ns/net").st_ino:
             return 0
         for line in (about / "net" / "dev").read_text(errors="replace").splitlines():
