@@ -12,12 +12,9 @@ import multiprocessing
 import os
 import shutil
 import stat
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-
-sys.modules["rfc3987_syntax"] = None  # a grammar of addresses that nbformat's jsonschema would build: most of the start
 
 import nbformat
 import papermill
