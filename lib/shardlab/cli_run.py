@@ -37,13 +37,20 @@ def run_command(
         Path | None, typer.Option("--json", help="outcomes; build/run/course.json if left out")
     ] = None,
     junit: Annotated[Path | None, typer.Option(help="outcomes as a JUnit file, one test a notebook")] = None,
+    since: Annotated[
+        Path | None, typer.Option(help="leave out what ran as it is now, by this file of outcomes, but for a quarter")
+    ] = None,
+    turn: Annotated[int, typer.Option(help="which quarter that is: 0 to 3, or any number, such as a commit's")] = 0,
 ) -> None:
     """Execute notebooks with papermill; what ran is kept in build/run."""
+    from shardlab.lessons.changed import chosen as chosen_since
     from shardlab.lessons.parameters import parse, unknown
     from shardlab.lessons.run import course_notebooks, run_notebooks
     from shardlab.tier import detect
 
     chosen = notebooks or course_notebooks()
+    if since:
+        chosen = chosen_since(chosen, since, turn)
     try:
         detect(tier)
         parameters = parse(parameter or [])

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardlab.bench import environment
+from shardlab.lessons.changed import digest
 from shardlab.lessons.junit import write_junit
 from shardlab.lessons.place import ROOT, build, shown
 from shardlab.lessons.results import output_problems, unbacked_numbers
@@ -32,6 +33,7 @@ class Outcome:
     cells: int  # that were executed
     slowest_cell_s: float
     problems: list[str]
+    digest: str = ""  # of what decides how it runs: lessons.changed
 
 
 def course_notebooks() -> list[Path]:
@@ -95,7 +97,9 @@ def run_notebook(notebook: Path, target: Path, parameters: dict) -> Outcome:
         problems += [f"the prose says what no cell does: {words}" for words in unbacked_numbers(executed)]
     durations = [cell.metadata.get("papermill", {}).get("duration") or 0.0 for cell in executed.cells]
     n_run = sum(bool(cell.get("execution_count")) for cell in executed.cells)
-    return Outcome(notebook.stem, round(seconds, 1), n_run, round(max(durations, default=0.0), 1), problems)
+    return Outcome(
+        notebook.stem, round(seconds, 1), n_run, round(max(durations, default=0.0), 1), problems, digest(notebook)
+    )
 
 
 def _execute(notebook: Path, target: Path, parameters: dict) -> str:
