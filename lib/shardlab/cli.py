@@ -178,9 +178,13 @@ def bench_labs(json_file: JsonFile = None) -> None:
 
 
 @bench.command("first")
-def bench_first(json_file: JsonFile = None) -> None:
+def bench_first(
+    json_file: JsonFile = None,
+    tests: Annotated[int, typer.Option(help="how many times make test runs; its median counts")] = 3,
+    busy_tests: Annotated[int, typer.Option(help="and how many times beside four processes that compute")] = 0,
+) -> None:
     """From a fresh clone to the first executed cell, to the demo's table, through the tests. (Half an hour.)"""
-    _write(_measure("first"), json_file)
+    _write(_measure("first", tests=tests, busy_tests=busy_tests), json_file)
 
 
 @bench.command("grader")
@@ -208,10 +212,10 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _measure(name: str) -> dict:
+def _measure(name: str, **options) -> dict:
     module = import_module(f"grading.bench.{name}" if name == "labs" else f"shardlab.bench.{name}")
     with console.status(f"measuring: {name}"):
-        result = module.run()
+        result = module.run(**options)
     module.show(result)
     return result
 
