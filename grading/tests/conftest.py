@@ -1,8 +1,12 @@
 """What the grader's tests share: referees, and a sample's answers."""
 
-import pytest
-from submissions import LAB
+from types import SimpleNamespace
 
+import pytest
+from deadlines import deadline_s
+from submissions import LAB, Unboxed, crew_or_no_reference
+
+from grading.checks import lab_module
 from grading.referee import Referee
 from grading.samples.trial import handed_in
 
@@ -22,9 +26,41 @@ def referees():
         referee.close()
 
 
+@pytest.fixture(scope="session")
+def without_reference():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grading.referee.Crew", crew_or_no_reference)
+        referee = Referee(LAB, tier="cpu", same_player=True)
+    yield referee
+    referee.close()
+
+
 @pytest.fixture
-def referee(referees):
-    return referees(LAB)
+def at_once(monkeypatch):
+    """Nothing is compared with the reference of lab 2, and no deadline follows its pace."""
+    monkeypatch.setattr("grading.referee.Crew", crew_or_no_reference)
+    monkeypatch.setattr(lab_module(LAB), "pace", lambda session: None)
+    monkeypatch.setattr("grading.session.SHORTEST_DEADLINE_S", deadline_s(15))
+
+
+@pytest.fixture
+def referee(without_reference, at_once):
+    return without_reference
+
+
+@pytest.fixture
+def unboxed(monkeypatch):
+    """unboxed(lab, **replies): a referee whose ranks are this process; the reference's replies by drill, if not run."""
+
+    def referee_of(lab: str, **replies) -> Referee:
+        monkeypatch.setattr(lab_module(lab), "pace", lambda session: None)
+        monkeypatch.setattr("grading.referee.Crew", Unboxed)
+        monkeypatch.setattr("grading.session.secrets", SimpleNamespace(randbelow=lambda n: 1))  # all have one truth
+        referee = Referee(lab, tier="cpu", same_player=True)
+        referee._reference.replies = replies
+        return referee
+
+    return referee_of
 
 
 @pytest.fixture

@@ -1,15 +1,27 @@
 """What the grader's tests hand in: a lab's samples, and answers made as a notebook would make them."""
 
+import base64
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import cloudpickle
 import psutil
 import pytest
+from deadlines import deadline_s
 
 from grading.checks import lab_module
+from grading.crew import Crew, CrewError, ReferenceCrewError, Watched
+from grading.crew_host import _drill
 from grading.referee import Referee
 from grading.samples import Sample, samples
 from grading.samples.trial import judge, surprises
+from grading.sandbox.witness import Seen
+from grading.session import Session
+from grading.verdict import Verdict
+from shardlab import launch
+from shardlab.tier import TIERS
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = "lab2_ddp"  # of the tests that need any lab
@@ -24,18 +36,87 @@ def pickled(source: str, name: str) -> bytes:
     return cloudpickle.dumps(names[name])
 
 
-def class_of(lab: str, quick: tuple[str, ...]) -> list:
-    """The lab's samples as pytest parameters: `quick` ones for `make test`, all of them for `make samples`.
+def class_of(lab: str) -> list:
+    """The lab's samples as pytest parameters, for `make samples`.
 
     One that hangs is run twice, to a deadline that grows with how busy the machine is.
     """
-    later, patient = pytest.mark.samples, pytest.mark.timeout(LONGEST_SAMPLE_S)
-    return [pytest.param(s, id=s.name, marks=[patient] if s.name in quick else [patient, later]) for s in samples(lab)]
+    marks = [pytest.mark.timeout(LONGEST_SAMPLE_S), pytest.mark.night]
+    return [pytest.param(s, id=s.name, marks=marks) for s in samples(lab)]
+
+
+def concerned(lab: str, checks: tuple[str, ...]) -> list:
+    """As parameters for `make test`: those that lose points by one of these checks, and right ones."""
+    return [pytest.param(s, id=s.name) for s in samples(lab) if not s.points or set(checks) & set(s.points)]
 
 
 def try_sample(sample: Sample, answers: dict[str, bytes], referee: Referee) -> None:
     """The referee gives the points that are due, and the check that finds the mistake names it."""
     assert surprises(sample, judge(sample, answers, referee)) == []
+
+
+NOBODY_SEES = Seen()
+
+
+class Unboxed:
+    """In a crew's place, without host and box: a drill's one rank is this process, more are launched from it.
+
+    `replies` by drill stand for what ranks reply: a list with one entry a rank, or a function of the drill's arguments.
+    """
+
+    _of_reference: ClassVar[dict[str, str]] = {}  # what one rank of it has replied, as JSON
+
+    def __init__(
+        self, drills: str, box=None, error: type[CrewError] = CrewError, seen: Seen = NOBODY_SEES, **replies
+    ) -> None:
+        self.drills, self.error, self.replies, self.seen = drills, error, replies, seen
+
+    def order(self, drill, answer, *, world_size, timeout_s, device="cpu", network=None, **arguments) -> list:
+        arguments = json.loads(json.dumps(arguments))
+        if drill in self.replies:
+            replies = self.replies[drill]
+            return json.loads(json.dumps(replies(**arguments) if callable(replies) else replies))
+        encoded = None if answer is None else base64.b64encode(answer).decode()
+        call = (self.drills, drill, encoded, arguments, False)
+        if world_size > 1:
+            return launch(_drill, world_size, *call, timeout_s=deadline_s(60), device=device, network=network)
+        try:
+            if answer is not None:
+                return json.loads(json.dumps([_drill(*call)]))
+            if (key := json.dumps(call)) not in self._of_reference:
+                self._of_reference[key] = json.dumps([_drill(*call)])
+            return json.loads(self._of_reference[key])
+        except Exception as error:
+            raise self.error(f"{type(error).__name__}: {error}") from error
+
+    def watch(self, drill, answer, **setting) -> Watched:
+        return Watched(self.order(drill, answer, **setting), self.seen)
+
+    def close(self) -> None:
+        pass
+
+
+def crew_or_no_reference(drills: str, box, error: type[CrewError] = CrewError) -> Crew | Unboxed:
+    """In the place of `Crew` in a referee: where nothing is compared with the reference, its processes don't start."""
+    return Unboxed(drills, box, error) if error is ReferenceCrewError else Crew(drills, box, error)
+
+
+def judge_replies(check: str, mine: dict, reference: dict | None = None, seed: int = 1) -> Verdict:
+    """The check's judge alone, on what the submission's ranks reply and the reference's, by drill."""
+    lab = lab_module(check)
+    crews = Unboxed(lab.DRILLS, **mine), Unboxed(lab.DRILLS, **(reference or {}))
+    session = Session({check: b""}, *crews, TIERS["cpu"], lambda session: None, 1e-3, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grading.pictures._picture", lambda draw: "")  # test_pictures draws them
+        return lab.CHECKS[check].judge(session, check, lab.CHECKS[check].points)
+
+
+def surprises_of(sample: Sample, answers: dict[str, bytes], referee: Referee, checks: tuple[str, ...]) -> list[str]:
+    """`surprises`, of some of the lab's checks: the cause is held against theirs if one of them gives it."""
+    first = next((name for name in referee.checks if name in sample.points), None)
+    verdicts = [referee.judge(answers, only=name)[0] for name in checks]
+    own = sample if first in checks else replace(sample, cause="")
+    return surprises(own, verdicts)
 
 
 def checks_that_nothing_needs(lab: str) -> set[str]:

@@ -90,17 +90,20 @@ def test_a_file_beside_the_notebook_counts_and_is_there(classroom, judge):
     assert grade(classroom)["ada"][0] == ""
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [({"false_fail": 0.01}, "the lab changed"), ({"again": True}, "that was asked for"), ({"retries": 5}, "")],
-)
-def test_other_settings_of_the_judging_are_a_reason_others_are_none(classroom, judge, settings, why):
+def test_some_settings_of_the_judging_and_another_grader_are_reasons_other_settings_are_none(
+    classroom, judge, monkeypatch
+):
+    shutil.rmtree(classroom.submitted(LAB, "bob").parent)
     grade(classroom)
-    assert grade(classroom, settings)["ada"][0] == why
-    assert len(judge.seen) == (4 if why else 2)
-
-
-def test_another_grader_is_a_reason(classroom, judge, monkeypatch):
+    n_judged = 1
+    for settings, why in (
+        ({"retries": 5}, ""),
+        ({"again": True}, "that was asked for"),
+        ({"false_fail": 0.01}, "the lab changed"),
+    ):
+        n_judged += bool(why)
+        assert grade(classroom, settings)["ada"][0] == why
+        assert len(judge.seen) == n_judged
     grade(classroom)
     monkeypatch.setattr("grading.judged._grader", lambda: "another")
     assert grade(classroom)["ada"] == ("the grader changed", 6, "")
@@ -258,13 +261,15 @@ def test_a_notebook_cut_short_by_a_kill_stops_nobody_and_is_written_anew(classro
     assert classroom.is_graded(LAB, "ada")
 
 
-@pytest.mark.parametrize("settings", [{"again": True}, {"seed": 7}], ids=["asked for", "of other settings"])
-def test_noise_takes_away_no_verdict_that_was_clear(settings, classroom, judge):
+def test_noise_takes_away_no_verdict_that_was_clear(classroom, judge):
+    shutil.rmtree(classroom.submitted(LAB, "bob").parent)
     grade(classroom)
     judge.noisy = True
-    grade(classroom, settings)
-    assert classroom.is_graded(LAB, "ada")
-    assert all(v.points == 1.0 for v in classroom.grade(LAB, "ada").verdicts)
+    for n_judged, settings in ((2, {"again": True}), (3, {"seed": 7})):
+        grade(classroom, settings)
+        assert len(judge.seen) == n_judged
+        assert classroom.is_graded(LAB, "ada")
+        assert all(v.points == 1.0 for v in classroom.grade(LAB, "ada").verdicts)
 
 
 def test_nobody_judges_what_another_does(tmp_path):

@@ -46,7 +46,7 @@ def test_while_grading_an_answer_is_only_written_down(tmp_path, monkeypatch, cap
     assert "handed in" in capsys.readouterr().out
 
 
-def test_a_student_is_told_the_verdict_and_a_wrong_answer_raises(monkeypatch, capsys, tmp_path):
+def test_a_student_is_told_the_verdict_and_a_wrong_answer_raises(at_once, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv(ANSWERS, str(tmp_path))
     solution = run_cells(samples("lab2_ddp")[0].notebook())
     monkeypatch.delenv(ANSWERS)

@@ -1,6 +1,8 @@
 """The instructor's cycle through nbgrader, papermill and the referee, in a course directory of its own."""
 
+import os
 import shutil
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -9,6 +11,7 @@ from submissions import LAB, ROOT
 from grading.classroom import Classroom
 from grading.notebook import NotebookRun
 from grading.samples import samples
+from grading.submitted import SubmissionError, inspect
 from grading.verdict import Verdict
 
 
@@ -26,24 +29,41 @@ def sample(name: str) -> nbformat.NotebookNode:
     return next(s for s in samples(LAB) if s.name == name).notebook()
 
 
-def test_a_blank_submission_gets_nothing_and_is_told_so(classroom):
-    classroom.hand_in(LAB, "blank", nbformat.read(classroom.root / "labs" / LAB / f"{LAB}.ipynb", as_version=4))
+def only_plan(classroom, plan: str) -> nbformat.NotebookNode:
+    """The lab as it was released, whose first part defines nothing that could be handed in; and this for the second."""
+    nb = nbformat.read(classroom.root / "labs" / LAB / f"{LAB}.ipynb", as_version=4)
+    for cell in nb.cells:
+        if cell.metadata.nbgrader.grade_id == "token_ddp":
+            cell.source = "launch = lambda *_, **__: None"
+        if cell.metadata.nbgrader.grade_id == "plan_buckets":
+            cell.source = plan or cell.source
+    return nb
+
+
+@pytest.mark.night
+def test_a_blank_submission_gets_nothing_and_is_told_so(classroom, at_once):
+    """As a whole, with its first part: test_solutions."""
+    classroom.hand_in(LAB, "blank", only_plan(classroom, ""))
     grade = classroom.autograde(LAB, "blank")
     assert grade.total == 0
     assert sum(grade.max_points.values()) == 15
     assert {v.check for v in grade.verdicts} == {name.replace("-", ".", 1) for name in grade.points}
-    assert all("NotImplementedError" in v.cause for v in grade.verdicts), [v.text() for v in grade.verdicts]
+    *others, plan = grade.verdicts
+    assert "NotImplementedError" in plan.cause, plan.text()
+    assert all("NameError: name 'TokenDDP'" in v.cause for v in others), [v.text() for v in others]
 
 
-def test_points_reach_the_gradebook_to_the_half_whatever_the_notebook_claims(classroom):
-    nb = sample("best_cap")
+def test_points_reach_the_gradebook_to_the_half_whatever_the_notebook_claims(classroom, at_once):
+    best_cap = next(c for c in sample("best_cap").cells if c.metadata.nbgrader.grade_id == "plan_buckets").source
+    nb = only_plan(classroom, best_cap + "\n\n\ndef check(*a, honest=check):\n    honest(*a)\n    return 1000\n")
     for cell in nb.cells:
-        if cell.metadata.get("nbgrader", {}).get("grade_id") == "plan_buckets":
-            cell.source += "\n\n\ndef check(*answer, honest=check):\n    honest(*answer)\n    return 1000\n"
+        if cell.metadata.nbgrader.grade:
+            cell.metadata.nbgrader.points = 1000
     classroom.hand_in(LAB, "ada", nb)
     grade = classroom.autograde(LAB, "ada")
     assert grade.points["lab2-plan"] == 1.5
-    assert grade.total == 13.5
+    assert grade.total == 1.5
+    assert sum(grade.max_points.values()) == 15
     classroom.feedback(LAB)
     page = classroom.root / "grading" / "feedback" / "ada" / LAB / f"{LAB}.html"
     assert "times as late as need be" in page.read_text(encoding="utf-8")
@@ -104,6 +124,33 @@ def test_a_link_in_a_submission_is_not_followed(classroom):
     (classroom.submitted(LAB, "emil") / "data.db").symlink_to("../../../gradebook.db")
     with pytest.raises(RuntimeError, match="'data.db' is a link: ask for the file itself"):
         classroom.autograde(LAB, "emil")
+
+
+def large_files(folder) -> None:
+    for i in range(3):
+        with (folder / str(i)).open("wb") as file:
+            file.truncate(80 << 20)
+
+
+SPOILS = {
+    "a link to a folder": (lambda f: (f / "more").symlink_to("../../../../solutions"), "'more' is a link: ask for"),
+    "a link in a folder": (lambda f: (f / "in" / "x").symlink_to("/etc/hostname"), "'in/x' is a link: ask for"),
+    "a folder of two lines": (lambda f: (f / "a\nb").mkdir(), "name that cannot be shown"),
+    "a file of no letters": (lambda f: Path(os.fsdecode(bytes(f / "in") + b"/\xff\xfe")).touch(), "cannot be shown"),
+    "a pipe": (lambda f: os.mkfifo(f / "in" / "data.txt"), "'in/data.txt' is no plain file"),
+    "many files": (lambda f: [(f / "in" / str(i)).touch() for i in range(1000)], "there are 1001 files"),
+    "large files": (large_files, "its files have 240 MiB, and may have 200 MiB"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILS.values(), ids=SPOILS)
+def test_what_is_no_plain_file_of_a_plain_name_is_not_opened(spoil, words, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / f"{LAB}.ipynb").write_text("{}")
+    inspect(tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(SubmissionError, match=words):
+        inspect(tmp_path)
 
 
 def test_a_folder_that_is_a_link_is_not_followed(classroom):

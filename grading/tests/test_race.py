@@ -14,7 +14,7 @@ from grading.sandbox import Bubblewrap
 from shardlab.environ import environ
 
 CHECK = "lab2.throughput"
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 BURNS = """if True:
     import mmap, os, struct, time

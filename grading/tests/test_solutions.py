@@ -31,7 +31,7 @@ def classroom(tmp_path_factory):
         yield classroom
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("lab", LABS)
 def test_what_students_are_given_gets_nothing_and_says_so(lab, classroom):
     classroom.release(lab)

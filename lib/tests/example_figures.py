@@ -57,6 +57,16 @@ NAMES = (
     "predicted_beside_published",
     "predicted_beside_measured",
 )
+ON_A_NETWORK = {
+    "timelines_of_ranks",
+    "timelines_of_schedules",
+    "overlap_roofline",
+    "laps_in_turn",
+    "bucket_curve",
+    "curves_beside_points",
+    "scaling_efficiency",
+    "predicted_beside_measured",
+}
 CAPS_MB = (0.02, 0.1, 0.25, 0.5, 2)
 
 
@@ -166,22 +176,21 @@ def predicted_step_s(cap_mb: float, n: int = N) -> float:
 
 
 @cache
-def figures() -> dict[str, LessonFigure]:
-    """By name. Takes about 15 seconds, once."""
-    memory = launch(memories, N, device="cpu")
-    ranks = launch(steps, N, network=LINK)
-    times = launch(step_times, N, network=LINK)[0]
-    weak = scaling(make_step, 1, seq_len=8, network=LINK, rounds=3, steps=3)
-    others = {"laps_in_turn": laps_picture(times)}
-    others |= {
-        "bucket_curve": bucket_picture(times),
-        "chunks_over_hops": chunks_picture(),
-        "curves_beside_points": curves_picture(times),
-        "scaling_efficiency": scaling_picture(weak),
-    }
-    others |= {"pipeline_schedules": pipeline_picture()}
-    last = {"predicted_beside_measured": beside_picture(times)}
-    return memory_figures(memory) | timeline_figures(ranks) | others | planned_figures() | last
+def figures(quick: bool = False) -> dict[str, LessonFigure]:
+    """By name, in the order of NAMES. `quick`: without those of a simulated network, which take ten seconds."""
+    found = memory_figures(launch(memories, N, device="cpu")) | planned_figures()
+    found |= {"chunks_over_hops": chunks_picture(), "pipeline_schedules": pipeline_picture()}
+    if not quick:
+        times = launch(step_times, N, network=LINK)[0]
+        weak = scaling(make_step, 1, seq_len=8, network=LINK, rounds=3, steps=3)
+        found |= timeline_figures(launch(steps, N, network=LINK)) | {
+            "laps_in_turn": laps_picture(times),
+            "bucket_curve": bucket_picture(times),
+            "curves_beside_points": curves_picture(times),
+            "scaling_efficiency": scaling_picture(weak),
+            "predicted_beside_measured": beside_picture(times),
+        }
+    return {name: found[name] for name in NAMES if name in found}
 
 
 def memory_figures(ranks: list[dict]) -> dict[str, LessonFigure]:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from shardlab import doctor
 from shardlab.cli import app
-from shardlab.lessons import place
+from shardlab.lessons import changed, place
 
 shell = CliRunner()
 
@@ -50,6 +50,23 @@ def test_doctor_tells_what_is_broken_from_what_only_some_need(monkeypatch):
     assert broken["found"] == "rank 2 of 4 could not connect" and "ConnectionRefusedError" in broken["remedy"]
 
 
+@pytest.mark.parametrize(
+    ("tier", "why"), [("gpu8", "needs a GPU"), ("huge", "no tier 'huge'"), ("error", "the driver is too old")]
+)
+def test_doctor_goes_on_where_a_tier_can_not_be_had(tier, why, monkeypatch):
+    """Asked for without what it needs, unknown, or because torch can't ask the driver."""
+
+    def too_old():
+        raise RuntimeError("the driver is too old")
+
+    monkeypatch.setenv("SHARDLAB_TIER", tier)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    if tier == "error":
+        monkeypatch.setattr(doctor, "detect", too_old)
+    finding = doctor._tier()
+    assert not finding.ok and "SHARDLAB_TIER" in finding.remedy and why in finding.found
+
+
 def test_an_unknown_lab_is_told_those_there_are():
     result = shell.invoke(app, ["grade", "lab99"])
     assert result.exit_code != 0
@@ -58,6 +75,7 @@ def test_an_unknown_lab_is_told_those_there_are():
 
 def test_one_bad_notebook_does_not_keep_the_others_from_running(tmp_path, monkeypatch):
     monkeypatch.setattr(place, "ROOT", tmp_path)
+    monkeypatch.setattr(changed, "DATA", [])
     (tmp_path / "bad.ipynb").write_text("not a notebook")
     nbformat.write(new_notebook(cells=[new_code_cell("1")]), tmp_path / "good.ipynb")
     names = [str(tmp_path / f"{name}.ipynb") for name in ("bad", "missing", "good")]
@@ -67,6 +85,7 @@ def test_one_bad_notebook_does_not_keep_the_others_from_running(tmp_path, monkey
 @pytest.mark.parametrize("source, outcome", [("print(tier)", "1 passed, 0 failed"), ("1 / 0", "ZeroDivisionError")])
 def test_run_executes_a_notebook_and_names_the_error(source, outcome, tmp_path, monkeypatch):
     monkeypatch.setattr(place, "ROOT", tmp_path)
+    monkeypatch.setattr(changed, "DATA", [])
     parameters = new_code_cell("tier = None", metadata={"tags": ["parameters"]})
     nbformat.write(new_notebook(cells=[parameters, new_code_cell(source)]), tmp_path / "lesson.ipynb")
     result = shell.invoke(app, ["run", str(tmp_path / "lesson.ipynb"), "--tier", "cpu"])

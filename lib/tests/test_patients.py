@@ -1,9 +1,7 @@
 """Each of the clinic's patients holds too much of one thing, and its cure takes that away without touching the loss."""
 
 import gc
-import sys
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,8 +12,6 @@ from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import preset
 from shardlab.patients import PATIENTS, healthy
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # ranks need not import pytest
 
 PSI, SHARE = 4 * preset("1M").n_params, preset("1M").n_params  # of 4 ranks
 
@@ -53,14 +49,17 @@ def all_accounts() -> dict:
     return found | {("healthy", False): account(healthy, False)}
 
 
-@pytest.fixture(scope="module")
-def accounts() -> dict:
-    return launch(all_accounts, 4, device="cpu", stream=False)[0]
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.night)], ids="{} ranks".format)
+def accounts(request) -> dict:
+    found = launch(all_accounts, request.param, device="cpu", stream=False)[0]
+    return found | {"ranks": request.param}
 
 
 @pytest.mark.parametrize("name", PATIENTS)
 def test_the_cure_takes_a_tenth_of_the_peak_at_least(accounts, name):
-    assert accounts[name, True]["peak"] < 0.9 * accounts[name, False]["peak"]
+    """Of 4 ranks, as in the lesson. Of 2, D's cure takes less: it shards gradients."""
+    least = 0.07 if name == "D" and accounts["ranks"] == 2 else 0.1
+    assert accounts[name, True]["peak"] < (1 - least) * accounts[name, False]["peak"]
 
 
 @pytest.mark.parametrize("name", PATIENTS)

@@ -5,11 +5,13 @@ import urllib.error
 import urllib.request
 from contextlib import suppress
 
+from deadlines import deadline_s
+
 
 def page(address: str) -> str:
     """A server tells its address a moment before it answers."""
-    for _ in range(100):
+    for _ in range(int(deadline_s(100))):
         with suppress(urllib.error.URLError):
-            return urllib.request.urlopen(address, timeout=30).read().decode()
+            return urllib.request.urlopen(address, timeout=deadline_s(30)).read().decode()
         time.sleep(0.3)
     raise TimeoutError(address)

@@ -1,0 +1,98 @@
+"""Submissions that want points, or harm: none gains one, sees or changes what is not its own, or holds others up."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import pytest
+from deadlines import deadline_s
+
+from grading.attacks import escapes, floods, lies, notebooks, reads
+from grading.attacks.attack import CHECK, LAB, WRAPPER, Attack
+from grading.attacks.submit import ATTACKS, LONGEST_S, course, submit
+from grading.checks import lab_module
+from grading.sandbox import Bubblewrap
+
+pytestmark = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
+QUICK = {  # one for each of the modules; what the system's account sees through, test_witness tries by day
+    "asks_for_the_solution_on_the_rank",
+    "replies_in_the_hosts_place",
+    "eats_memory",
+    "writes_where_it_does_not_belong",
+    "doubles_the_checks",
+}
+
+
+@dataclass(frozen=True)
+class Alone:
+    """An attack whose notebook hands in one answer, that which it is after: the lab's other checks take no time."""
+
+    attack: Attack
+
+    def __getattr__(self, name):
+        return getattr(self.attack, name)
+
+    def notebook(self) -> nbformat.NotebookNode:
+        nb = self.attack.notebook()
+        (wanted,) = self.wants or (CHECK,)
+        cell = next(cell for cell in nb.cells if cell.metadata.nbgrader.grade_id == WRAPPER)
+        cell.source += "\n\ndef launch(*_, **__): return []\n\ndef check(name, *answer, hand_in=check):\n"
+        cell.source += f"    return hand_in(name, *answer) if name == {wanted!r} else None\n"
+        return nb
+
+    def hand_in(self, folder: Path) -> None:
+        nbformat.write(self.notebook(), folder / f"{LAB}.ipynb")
+        self.spoil(folder)
+
+
+@pytest.fixture(scope="module")
+def classroom():
+    with course() as classroom:
+        yield classroom
+
+
+@pytest.fixture(scope="module")
+def short_course():
+    """Nobody's first submission is one of these, too, and what is judged is not timed beside the reference."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grading.attacks.submit.Attack", lambda name: Alone(Attack(name)))
+        patch.setattr(lab_module(LAB), "pace", lambda session: None)
+        patch.setattr("grading.session.SHORTEST_DEADLINE_S", deadline_s(20))
+        patch.setattr("grading.audit.LOOKS", 1)  # what more of them are good for: test_witness
+        with course() as classroom:
+            yield classroom
+
+
+def named(attacks) -> list:
+    return [pytest.param(a, id=a.name) for a in attacks]
+
+
+def test_there_is_a_quick_one_of_every_module():
+    of_module = [{a.name for a in module.ATTACKS} for module in (reads, lies, floods, escapes, notebooks)]
+    assert [len(QUICK & names) for names in of_module] == [1, 2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("attack", named(a for a in ATTACKS if a.name in QUICK))
+def test_it_gains_nothing_by_the_check_that_it_is_after(attack, short_course):
+    gains_nothing(Alone(attack), short_course)
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("attack", named(ATTACKS))
+def test_it_gains_nothing(attack, classroom):
+    gains_nothing(attack, classroom)
+
+
+def gains_nothing(attack, classroom):
+    outcome = submit(attack, classroom)
+    assert outcome.failed, outcome
+    assert outcome.seconds < LONGEST_S
+    assert outcome.words, "nobody is told why"
+    if attack.name.startswith(("forges_the_account", "keeps_a_copy")):  # and did not fail by itself
+        assert "the system" in outcome.words
+    print(outcome)
+
+
+@pytest.mark.night
+def test_honest_work_is_graded_after_all_that(classroom):
+    assert classroom.autograde(LAB, "victim").points["lab2-plan"] == 3

@@ -1,0 +1,162 @@
+"""Lab 8's class before the referee, and what the judges rest on: a choice that follows from the drawn facts."""
+
+import json
+from dataclasses import fields
+from functools import partial
+
+import pytest
+from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
+
+from grading.checks.lab8_capstone import account, drills, job, planner, tokens
+from grading.race import Lap
+from grading.samples import read_lab
+from grading.samples.trial import run_cells
+from shardlab import launch
+from shardlab.simulate.computation import Computation
+
+LAB = "lab8_capstone"
+WINNERS = {"2x4": [(4, 0)], "4x2": [(8, 1)], "8x1": [(1, 0), (8, 0)]}  # ranks that share a copy, blocks recomputed
+
+
+@pytest.mark.parametrize("sample", class_of(LAB))
+def test_sample_gets_its_points_and_its_cause(sample, answers, referees):
+    try_sample(sample, answers(sample), referees(LAB))
+
+
+def test_every_check_stops_a_sample_that_no_other_check_stops():
+    assert checks_that_nothing_needs(LAB) == set()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_cluster_has_another_winner_whatever_is_drawn(seed):
+    for cluster, facts in job.draw(seed).items():
+        best = planner.best(job.job_of(facts))
+        assert (best.shards, best.recompute_every) in WINNERS[cluster]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_strategy_for_all_does_not_get_full_points(seed):
+    jobs = [job.job_of(facts) for facts in job.draw(seed).values()]
+    good = []  # of each cluster, what fits and is as fast as full points need
+    for each in jobs:
+        longest_s = planner.step_s(each, planner.best(each)) / tokens.FULL_SHARE
+        fitting = (c for c in planner.choices(each) if planner.fits(each, c))
+        good.append({c for c in fitting if planner.step_s(each, c) <= longest_s})
+    assert all(good)
+    assert not set.intersection(*good)
+
+
+def test_what_a_card_computes_at_the_same_time_counts_once():
+    sleeps = [Computation("", "forward", *when) for when in ((2.0, 2.5), (0.0, 1.0), (0.5, 1.5), (0.75, 1.25))]
+    assert drills.busy_s(sleeps) == 2.0
+
+
+@pytest.mark.night
+@pytest.mark.parametrize(
+    "looked_at", [(1, 7, 8), pytest.param((1, 7, 8, 15, 22, 23), marks=pytest.mark.night)], ids=["anew", "a long race"]
+)
+def test_proofs_hold_in_every_lap_of_a_race(looked_at):
+    """Trained on without end, rounding alone would be as far off after some twenty laps as work that was left out."""
+    n_laps = max(looked_at) + 1
+    facts = job.draw(0)["8x1"] | drills.NO_TIME
+    choice = planner.best(job.job_of(job.draw(0)["8x1"])).as_json()
+
+    def ranks():
+        found = []
+        drills.serve_laps = lambda _, lap: found.extend(json.dumps(lap({"seed": 7 * i})) for i in range(n_laps))
+        drills.laps(drills.follow, facts, choice, "")
+        return [json.loads(reply) for reply in found]
+
+    by_rank = launch(ranks, job.RANKS, device="cpu", network=facts["network"])
+    for i in looked_at:
+        replies = [of_rank[i] for of_rank in by_rank]
+        assert tokens._trained_on(Lap(7 * i, replies, 0.0))
+        replies[3] |= {"proof": by_rank[3][i - 1]["proof"]}
+        assert not tokens._trained_on(Lap(7 * i, replies, 0.0))
+
+
+def test_what_is_shown_is_what_is_run():
+    notebook = read_lab("labs", LAB)
+    given = ("parameters", "imports", "budgets", "job", "model")
+    notebook.cells = [cell for cell in notebook.cells if cell.metadata.nbgrader.grade_id in given]
+    shown = run_cells(notebook)
+    assert [f.name for f in fields(shown["Job"])] == [f.name for f in fields(job.Job)]
+    assert shown["CONFIG"] == job.MODEL
+    facts = job.draw(0)["4x2"]
+    assert shown["middle"]("4x2").network.between.latency_s == job.job_of(facts).network.between.latency_s
+    models = shown["build_model"](job.job_of(facts), 1), drills.build_model(job.job_of(facts), 1)
+    for a, b in zip(*(m.parameters() for m in models), strict=True):
+        assert a.equal(b)
+
+
+def test_facts_stay_within_what_is_published():
+    for seed in range(20):
+        for cluster, facts in job.draw(seed).items():
+            low, high = job.BUDGETS[cluster]["memory_MB"]
+            assert low <= facts["memory_bytes"] / 1e6 <= high
+            low, high = job.BUDGETS[cluster]["between_MB_per_s"]
+            between = job.job_of(facts).network.between
+            assert low - 0.01 <= between.bandwidth_bytes_per_s / 1e6 <= high + 0.01
+
+
+def test_no_strategy_takes_less_time_than_the_least():
+    """By arithmetic: where the least is the network's, the fastest comes within some percent of it."""
+    for name, facts in job.draw(seed=5).items():
+        where = job.job_of(facts)
+        fastest_s = min(planner.step_s(where, c) for c in planner.choices(where))
+        assert fastest_s >= max(tokens._least_s(where)), name
+    assert fastest_s < 1.1 * max(tokens._least_s(where)), "one card a node: all that it sends leaves the node"
+
+
+# The judges alone, on what ranks might reply
+
+CLUSTERS = tuple(job.BUDGETS)
+
+
+@pytest.fixture(scope="module")
+def weights():
+    """The start, and the right ones after the judge's steps."""
+    return tuple(account._trained(1, *account._ONE_PROCESS[name]) for name in ("nothing", "right"))
+
+
+def judged_account(check: str, weights, cluster="4x2", rank=5, moved=1.0, peak=0, sent=1.0):
+    """On one cluster one rank's weights move so many times as far, it holds so many bytes more than its card has, and
+    all ranks put so many times the line's bytes on their cards."""
+    start, right = weights
+    by_network = {facts["network"]: (name, facts) for name, facts in job.draw(1).items()}
+
+    def replies(facts, **_):
+        name, facts = by_network[facts["network"]]
+        spoilt = name == cluster
+
+        def reply(r):
+            mine = start + (moved if spoilt and r == rank else 1.0) * (right - start)
+            return {
+                "weights": {"all": mine.tolist()},
+                "peak_bytes": facts["memory_bytes"] + (peak if spoilt and r == rank else -1),
+                "peak": {"parameters": 10**6},
+                "where": "backward",
+                "link_bytes": 1000.0 * (sent if spoilt else 1.0),
+                "collectives": {"all_gather": 3},
+            }
+
+        return [reply(r) for r in range(job.RANKS)]
+
+    line = [{"link_bytes": 1000.0}] * job.RANKS
+    return judge_replies(check, {"account": replies}, {"line": line})
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_each_cluster_is_a_third_of_the_points_and_one_rank_is_enough_to_lose_it(cluster, weights):
+    ask = {name: partial(judged_account, f"lab8.{name}", weights, cluster) for name in ("same", "cap", "links")}
+    assert ask["same"](moved=1.00019).points == ask["cap"](peak=0).points == 3
+    assert ask["links"](sent=1.149).points == ask["links"](sent=0.5).points == 3
+    said = {
+        f"on {cluster} the weights are nearly right": ask["same"](moved=1.00021),
+        f"on {cluster} the ranks end with different weights": ask["same"](rank=0, moved=0.5),
+        f"on {cluster} a card is out of memory in backward": ask["cap"](peak=1),
+        f"on {cluster} 1.16 times the reference line's bytes": ask["links"](sent=1.16),
+        f"on {cluster} less is sent than a step needs, and the weights": ask["links"](sent=0.89, moved=1.1),
+    }
+    assert {words: v.text() for words, v in said.items() if v.points != 2 or words not in v.cause} == {}
+    assert ask["links"](sent=0.91, moved=1.1).points == 3, "wrong weights are lab8.same's"
