@@ -2,10 +2,11 @@
 
 PYTHON ?= python3
 TORCH ?= 2.11.0
+TURN = $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD))
 BIN := .venv/bin
-QUICK := not slow and not long and not samples and not alone and not browser
+QUICK := not night and not alone and not browser
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test slow alone long samples attacks night look hour compat lab course book tidy bench lint release grade feedback clean
+.PHONY: help setup demo test mutants alone samples attacks night slice look hour compat lab course lessons book tidy bench lint release grade feedback clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -15,26 +16,26 @@ setup: .venv/.installed ## create .venv and install everything into it
 demo: setup ## run one lab on 4 CPU ranks, grade a small class, print the grade table
 	$(BIN)/shardlab demo
 
-test: setup ## run the tests, but for those that take minutes
+test: setup ## run the quick tests (15 minutes; the aim is eight)
 	$(BIN)/python -m pytest -m '$(QUICK)' -n 2 --dist loadfile
 
-slow: setup ## run the tests that take minutes
-	$(BIN)/python -m pytest -m 'slow and not alone' -n 2 --dist loadfile
+mutants: setup ## plant each mistake of lib/tests/mutants.toml, and see which quick test catches it
+	$(BIN)/python lib/tests/mutants.py
 
 alone: setup ## run the tests of claims about time, one by one: nothing else should run meanwhile
-	$(BIN)/python -m pytest -m 'alone and not long'
+	$(BIN)/python -m pytest -m 'alone and not browser'
 
 samples: setup ## put every submission that a lab's judges were made for before them (some two hours)
-	$(BIN)/python -m pytest -n 2 --dist loadfile grading/tests/test_lab*_samples.py
-
-long: setup ## run the tests that take hundreds of repetitions (half an hour; every attack on the grader is in `attacks`)
-	$(BIN)/python -m pytest -m 'long and not attacks and not alone' -n 2 --dist loadfile
-	$(BIN)/python -m pytest -m 'long and alone'
+	$(BIN)/python -m pytest -n 2 --dist loadfile grading/tests/checks
 
 attacks: setup ## hand in submissions that want points or harm (some twenty minutes; needs bubblewrap)
-	$(BIN)/python -m pytest grading/tests/test_attacks.py
+	$(BIN)/python -m pytest grading/tests/attacks
 
-night: slow alone long attacks samples look hour ## all that `make test` leaves out (some five hours)
+night: setup ## run all that `make test` leaves out, slice by slice (some five hours)
+	$(BIN)/python lib/tests/night.py all
+
+slice: setup ## run one slice of the night, the one whose turn it is by the commit's hash
+	$(BIN)/python lib/tests/night.py turn
 
 look: setup ## open every figure and widget in a real browser; pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser,book]'
@@ -52,6 +53,9 @@ compat: ## run the tests with another PyTorch (TORCH=2.11.0 is the oldest that i
 
 lab: setup ## open JupyterLab on the first lesson
 	$(BIN)/shardlab lab
+
+lessons: setup ## run the lessons that changed since lib/benchmarks/course-cpu-torch2.13.json, and a quarter of the others
+	$(BIN)/shardlab run course/*.ipynb --since lib/benchmarks/course-cpu-torch2.13.json --turn $(TURN)
 
 course: setup ## run every lesson on this machine's tier; figures in build/run/course.json
 	$(BIN)/shardlab run course/*.ipynb
