@@ -1,6 +1,8 @@
 """`check(...)`, as a student calls it and as the grader uses it."""
 
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from submissions import pickled
@@ -8,6 +10,7 @@ from submissions import pickled
 from grading import ANSWERS, check
 from grading.samples import samples
 from grading.samples.trial import run_cells
+from grading.verdict import Verdict
 
 
 def test_an_unknown_check_is_told_those_there_are():
@@ -56,6 +59,16 @@ def test_a_student_is_told_the_verdict_and_a_wrong_answer_raises(at_once, monkey
     exec("def one_each(sizes_bytes, **_): return [1] * len(sizes_bytes)", names)
     with pytest.raises(AssertionError, match=r"lab2\.plan: on a link of"):
         check("lab2.plan", names["one_each"])
+
+
+@pytest.mark.parametrize(
+    ("points", "inconclusive", "raises"), [(3, False, False), (2.5, False, True), (0, False, True), (0, True, False)]
+)
+def test_all_points_and_noise_raise_nothing_a_part_of_the_points_does(points, inconclusive, raises, monkeypatch):
+    verdict = Verdict("lab2.plan", points, 3, "so it is", inconclusive=inconclusive)
+    monkeypatch.setattr("grading.hand_in._referee", lambda *_: SimpleNamespace(judge=lambda *_, **__: [verdict]))
+    with pytest.raises(AssertionError, match="lab2.plan: so it is") if raises else nullcontext():
+        check("lab2.plan", print)
 
 
 def test_pickled_helper_pickles_by_value():

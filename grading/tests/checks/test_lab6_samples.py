@@ -208,7 +208,6 @@ def _same(truth, first, *others, second=None, loss=0.0):
     return judge_replies("lab6.same", {"steps": replies})
 
 
-@pytest.mark.night
 def test_the_program_moves_weights_as_before_and_says_the_mean_loss(moves):
     truth, parts = moves
     right = truth.moved[0]

@@ -150,7 +150,6 @@ def judged_hang(trained, run="batch", error=None, **other):
     return judge_replies("lab7.hang", {"training": training})
 
 
-@pytest.mark.night
 def test_a_run_that_is_no_longer_the_same_training_costs_half(trained):
     assert judged_hang(trained).points == 4
     for run, one in trained.items():

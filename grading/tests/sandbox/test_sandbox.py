@@ -66,6 +66,25 @@ def test_nothing_outside_can_be_written():
 
 
 @bubblewrap
+def test_what_is_shared_with_a_box_can_be_read_and_not_written(tmp_path):
+    (tmp_path / "given").write_text("words")
+    source = """if True:
+        import pathlib, sys
+        folder = pathlib.Path(sys.argv[1])
+        print((folder / "given").read_text())
+        for name in ("given", "mine"):
+            try:
+                (folder / name).write_text("spoilt")
+            except OSError as error:
+                print(error.strerror)
+        """
+    command = Bubblewrap(SMALL).command([sys.executable, "-c", source, str(tmp_path)], readable=(tmp_path,))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=deadline_s(60), check=True)
+    assert done.stdout.splitlines() == ["words", *["Read-only file system"] * 2]
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("given", "words")]
+
+
+@bubblewrap
 def test_other_processes_and_the_network_are_not_there():
     source = """if True:
         import os, socket
@@ -270,6 +289,7 @@ def test_folders_of_who_was_killed_are_cleared_up_and_nobody_elses(tmp_path, mon
 
 def test_the_grader_says_what_box_it_has(monkeypatch):
     assert best_box().name.startswith("plain processes" if Bubblewrap.obstacle() else "bubblewrap")
+    assert best_box().limits == Limits.of_this_machine()
     monkeypatch.setattr(Bubblewrap, "obstacle", lambda: "bubblewrap is not installed")
     words = "plain processes, which can read and write what you can (bubblewrap is not installed)"
     assert best_box().name == words

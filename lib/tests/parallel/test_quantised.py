@@ -74,7 +74,7 @@ def held_bytes(values) -> int:
     return total
 
 
-# One launch a number of ranks serves all tests: torchao takes each rank seconds to import. By day there is one
+# By night. One launch a number of ranks serves all tests: torchao takes each rank seconds to import
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def test_what_add_lora_changes():
 
 
 @pytest.mark.night
-@pytest.mark.parametrize("world_size", [3, pytest.param(2, marks=pytest.mark.night)])
+@pytest.mark.parametrize("world_size", [2, 3])
 def test_qlora_trains_as_in_one_process(world_size, folder):
     """Losses and trained weights; frozen ones keep every bit. What a rank holds, by formula, when it is sharded."""
     expected = one_process()["alone"][world_size]
@@ -235,13 +235,13 @@ def _whole_bytes() -> int:
     return sum(nf4_bytes(w.numel(), scaler_block_size=BLOCKS) for w in in_nf4) + 4 * (others + lora)
 
 
-@pytest.mark.night
 def assert_resumed(resumed: dict, saved: list[float]) -> None:
     assert len(resumed) == 3
     for name, losses in resumed.items():
         torch.testing.assert_close(losses, saved, **CLOSE_32, msg=lambda m, name=name: f"{name}: {m}")
 
 
+@pytest.mark.night
 def test_a_checkpoint_of_qlora_moves_between_strategies(folder):
     """Saved under FSDP2, or ours, and resumed under three strategies, from other weights."""
     found = ranks(3, folder, 3)[0]
@@ -258,7 +258,7 @@ def test_a_checkpoint_of_qlora_moves_between_numbers_of_ranks(folder):
 
 
 @pytest.mark.night
-@pytest.mark.parametrize("world_size", [3, pytest.param(2, marks=pytest.mark.night)])
+@pytest.mark.parametrize("world_size", [2, 3])
 def test_8_bit_states_train_as_32_bit_ones_and_are_a_quarter(world_size, folder):
     """Losses within 1e-3 of AdamW's, also where shards are quantised by themselves; bytes by formula."""
     found = one_process()["8 bits"].copy()

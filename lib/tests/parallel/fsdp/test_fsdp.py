@@ -103,7 +103,7 @@ def test_mixed_precision_equals_torch(world_size, options, pairs):
     """
     policies = [MixedPrecisionPolicy(param_dtype=p, reduce_dtype=r) for p, r in pairs]
     cases = {str(policy): (partial(decoder, n_layers=1), {"mp_policy": policy} | options) for policy in policies}
-    assert launch(differing_from_torch, world_size, cases, steps=1) == [{}] * world_size
+    assert launch(partial(differing_from_torch, cases, steps=1), world_size) == [{}] * world_size
 
 
 # Messages
