@@ -35,7 +35,7 @@ def command(name: str, store: bool = False) -> list[str]:
         return ["make", name]
     kind, group = name.split("-")
     split = ["--splits", str(NUMBER[kind]), "--group", group, "--durations-path", str(DURATIONS)]
-    split += ["--splitting-algorithm", "duration_based_chunks"] + ["--store-durations"] * store
+    split += ["--splitting-algorithm", "least_duration"] + ["--store-durations"] * store
     return [sys.executable, "-m", "pytest", "-m", MARKS[kind], *split, *WORKERS[kind], "-q", "-rs"]
 
 
