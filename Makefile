@@ -70,10 +70,11 @@ tidy: setup ## put lessons into the form in which they are committed
 bench: setup ## measure: ours beside torch's
 	$(BIN)/shardlab bench all
 
-lint: setup ## check style, formatting and types
+lint: setup ## check style, formatting, types, and who imports whom
 	$(BIN)/ruff check --no-cache
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 release: setup ## make the students' notebooks of LAB (LAB=..., or all)
 	$(BIN)/shardlab release $(LAB)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from deadlines import deadline_s, measured_unit_s
 
-import shardlab.lessons  # noqa: F401 before nbformat, which it makes faster to import
+import shardcourse.lessons  # noqa: F401 before nbformat, which it makes faster to import
 from shardlab import launch
 
 TESTS = [Path(__file__).parent / folder / "tests" for folder in ("lib", "grading")]

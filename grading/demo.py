@@ -9,11 +9,11 @@ import time
 
 from rich.console import Console
 
-from grading.checks import cell_name, lab_module
-from grading.classroom import ROOT, Classroom, Grade
+from grading.gradebook.classroom import ROOT, Classroom, Grade
+from grading.judge.labs import cell_name, lab_module
+from grading.reports.grades_table import grade_row, grade_table
 from grading.samples import Sample, samples
-from grading.table import grade_row, grade_table
-from shardlab.lessons.place import build, copy_files, shown
+from shardcourse.lessons.folders import build, copy_files, shown
 
 LAB = "lab2_ddp"
 

@@ -22,7 +22,7 @@ c.CourseDirectory.db_url = f"sqlite:///{course}/grading/gradebook.db"
 c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "*.py"]
 
 c.Autograde.sanitize_preprocessors = [
-    "grading.submitted.PlainFiles",
+    "grading.gradebook.inspect_files.PlainFiles",
     "nbgrader.preprocessors.ClearOutput",
     "nbgrader.preprocessors.DeduplicateIds",
     "nbgrader.preprocessors.OverwriteKernelspec",
@@ -30,7 +30,7 @@ c.Autograde.sanitize_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
-    "grading.executor.RefereeExecutor",  # in the place of nbgrader's Execute
+    "grading.gradebook.nbgrader_executor.RefereeExecutor",  # in the place of nbgrader's Execute
     "nbgrader.preprocessors.IgnorePattern",
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",
@@ -43,4 +43,4 @@ c.Execute.timeout = 600  # of a cell, for Validate in a student's JupyterLab: a 
 c.RefereeExecutor.shelf = str(course / "grading" / "judged")
 
 c.HTMLExporter.sanitize_html = True  # of feedback, and of formgrader's pages
-c.HTMLExporter.filters = {"clean_html": "grading.harmless.clean_html"}
+c.HTMLExporter.filters = {"clean_html": "grading.boxes.sanitise.clean_html"}

@@ -18,12 +18,12 @@ from traitlets.config import Config
 
 from grading.attacks import escapes, floods, lies, notebooks, reads
 from grading.attacks.attack import CHECK, LAB, Attack
-from grading.classroom import ROOT, Classroom
-from grading.referee import HANGS
+from grading.gradebook.classroom import ROOT, Classroom
+from grading.judge.referee import HANGS
+from grading.judge.submission_run import LONGEST_DEADLINE_S
 from grading.samples import read_lab
-from grading.session import LONGEST_DEADLINE_S
-from shardlab.environ import environ
-from shardlab.lessons.place import copy_files
+from shardcourse.lessons.folders import copy_files
+from shardlab.launch.environment import environ
 
 ATTACKS: list[Attack] = [a for group in (reads, lies, floods, escapes, notebooks) for a in group.ATTACKS]
 CELL_S, NOTEBOOK_S = 20, 60

@@ -6,9 +6,9 @@ from contextlib import closing
 from pathlib import Path
 
 from grading.attacks.attack import LAB
-from grading.backlog import grade_all
 from grading.bench.small_class import POINTS, small_class
-from shardlab.bench.slurm_here import obstacle, slurm_here
+from grading.gradebook.grade_class import grade_all
+from shardbench.slurm_here import obstacle, slurm_here
 
 WRONG_EVERY = 3
 

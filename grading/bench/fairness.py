@@ -10,11 +10,11 @@ from statistics import median
 
 import psutil
 
-from grading.race import FALSE_PASS
-from grading.referee import FALSE_FAIL, Referee
+from grading.judge.betting_test import median_bounds
+from grading.judge.referee import FALSE_FAIL, Referee
+from grading.judge.timed_laps import FALSE_PASS
 from grading.samples import samples
 from grading.samples.trial import handed_in, judge, surprises
-from grading.sequential import median_bounds
 
 LAB, CHECK = "lab2_ddp", "lab2.throughput"
 LAPS = 60  # of a simulated race that does not become clear before

@@ -9,10 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from grading.bench import attacks, clusters, fairness, kills, mutants, scale
-from grading.classroom import ROOT
-from grading.judged import write_whole
-from grading.sandbox import best_box
-from shardlab.bench import environment
+from grading.boxes.sandbox import best_box
+from grading.gradebook.classroom import ROOT
+from grading.gradebook.result_cache import write_whole
+from shardbench import environment
 
 
 def _simulated() -> dict:

@@ -16,9 +16,9 @@ from nbgrader.api import Gradebook
 from traitlets.config import Config
 
 from grading.attacks.attack import LAB
-from grading.backlog import grade_all
 from grading.bench.small_class import small_class
-from grading.classroom import Classroom
+from grading.gradebook.classroom import Classroom
+from grading.gradebook.grade_class import grade_all
 
 SETTLE_S = 30.0  # for what a killed grader leaves to notice it: a worker may be importing still
 

@@ -10,11 +10,11 @@ import nbformat
 from rich.console import Console
 from rich.table import Table
 
-from grading.classroom import ROOT, Classroom
+from grading.gradebook.classroom import ROOT, Classroom
 from grading.samples import read_lab
-from shardlab.bench import environment
-from shardlab.lessons.place import copy_files
-from shardlab.lessons.results import output_problems
+from shardbench import environment
+from shardcourse.lessons.executed import output_problems
+from shardcourse.lessons.folders import copy_files
 
 
 def run(labs: Iterable[str] | None = None) -> dict:

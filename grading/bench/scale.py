@@ -12,16 +12,16 @@ import nbformat
 import papermill
 from traitlets.config import Config
 
-from grading import ANSWERS
 from grading.attacks.attack import LAB
-from grading.backlog import grade_all
 from grading.bench.small_class import POINTS, small_class
-from grading.classroom import Classroom
-from grading.executor import close_referees
-from grading.notebook_host import all_cells_run
-from grading.referee import Referee
-from grading.sandbox.family import family, held_bytes
-from shardlab.environ import environ
+from grading.boxes.answers import ANSWERS
+from grading.boxes.notebook_host import all_cells_run
+from grading.boxes.sandbox.process_tree import family, held_bytes
+from grading.gradebook.classroom import Classroom
+from grading.gradebook.grade_class import grade_all
+from grading.gradebook.nbgrader_executor import close_referees
+from grading.judge.referee import Referee
+from shardlab.launch.environment import environ
 
 STOCK = ["Execute", "LimitOutput", "SaveAutoGrades", "AssignLatePenalties", "CheckCellMetadata"]
 INTERVAL_S = 1.0

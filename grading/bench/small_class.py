@@ -7,9 +7,9 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 from grading.attacks.attack import CELL, LAB, worthless
-from grading.classroom import ROOT, Classroom
+from grading.gradebook.classroom import ROOT, Classroom
 from grading.samples import read_lab
-from shardlab.lessons.place import copy_files
+from shardcourse.lessons.folders import copy_files
 
 POINTS = 3  # for that part
 

@@ -7,11 +7,11 @@ from tempfile import TemporaryDirectory
 
 import nbformat
 
-from grading import ANSWERS
-from grading.referee import Referee
+from grading.boxes.answers import ANSWERS
+from grading.judge.referee import Referee
+from grading.judge.verdict import Verdict
 from grading.samples import Sample
-from grading.verdict import Verdict
-from shardlab.environ import environ
+from shardlab.launch.environment import environ
 
 RETRIES = 3  # of a check that noise hid, as the executor does
 

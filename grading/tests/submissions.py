@@ -11,17 +11,18 @@ import psutil
 import pytest
 from deadlines import deadline_s
 
-from grading.checks import lab_module
-from grading.crew import Crew, CrewError, ReferenceCrewError, Watched
-from grading.crew_host import _drill
-from grading.referee import Referee
+from grading.boxes.ranks import Crew, CrewError, ReferenceCrewError, Watched
+from grading.boxes.ranks_host import _drill
+from grading.boxes.sandbox.usage import Seen
+from grading.judge.labs import lab_module
+from grading.judge.referee import Referee
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 from grading.samples import Sample, samples
 from grading.samples.trial import judge, surprises
-from grading.sandbox.witness import Seen
-from grading.session import Session
-from grading.verdict import Verdict
 from shardlab import launch
 from shardlab.tier import TIERS
+from shardsim import simulated
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = "lab2_ddp"  # of the tests that need any lab
@@ -79,7 +80,14 @@ class Unboxed:
         encoded = None if answer is None else base64.b64encode(answer).decode()
         call = (self.drills, drill, encoded, arguments, False)
         if world_size > 1:
-            return launch(_drill, world_size, *call, timeout_s=deadline_s(60), device=device, network=network)
+            return launch(
+                _drill,
+                world_size,
+                *call,
+                timeout_s=deadline_s(60),
+                device=device,
+                network=network and simulated(network),
+            )
         try:
             if answer is not None:
                 return json.loads(json.dumps([_drill(*call)]))
@@ -107,7 +115,7 @@ def judge_replies(check: str, mine: dict, reference: dict | None = None, seed: i
     crews = Unboxed(lab.DRILLS, **mine), Unboxed(lab.DRILLS, **(reference or {}))
     session = Session({check: b""}, *crews, TIERS["cpu"], lambda session: None, 1e-3, seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grading.pictures._picture", lambda draw: "")  # test_pictures draws them
+        patch.setattr("grading.judge.pictures._picture", lambda draw: "")  # test_pictures draws them
         return lab.CHECKS[check].judge(session, check, lab.CHECKS[check].points)
 
 

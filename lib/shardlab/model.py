@@ -1,6 +1,6 @@
 """A Llama-style decoder in one sitting: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-It knows nothing of ranks or devices: every strategy in `shardlab.parallel` is applied to it from outside.
+It knows nothing of ranks or devices: every strategy in `shardlab` is applied to it from outside.
 Modules stand in the order in which forward uses them, so that reversed(parameters) is the order of their gradients.
 
 Shape suffixes: B batch, T positions, D model width, H query heads, K key/value heads, E head width, F hidden width,

@@ -1,4 +1,4 @@
-"""Every figure of `shardlab.show.plots`, drawn from small real runs and real plans: for tests, and to look at."""
+"""Every figure of `shardcourse.figures`, drawn from small real runs and real plans: for tests, and to look at."""
 
 from functools import cache, partial
 
@@ -6,28 +6,28 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from shardlab import launch
-from shardlab.bench import plan_published
+from shardbench import plan_published
+from shardcourse import figures
+from shardcourse.figures.style import LessonFigure
+from shardcourse.scaling import Scaling, scaling
+from shardlab import collectives, launch
 from shardlab.data import batch
+from shardlab.ddp import DDP, assign_buckets
+from shardlab.fsdp import fully_shard as our_fully_shard
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.record import record_timeline
-from shardlab.measure.scaling import Scaling, scaling
-from shardlab.measure.strategies import Expected, units_of
 from shardlab.measure.throughput import time_step
 from shardlab.measure.timeline import Timeline
 from shardlab.model import ModelConfig, Transformer
-from shardlab.parallel import collectives
-from shardlab.parallel.ddp import DDP, assign_buckets
-from shardlab.parallel.fsdp import fully_shard as our_fully_shard
-from shardlab.show import plots
-from shardlab.show.plots.style import LessonFigure
-from shardlab.simulate.computation import sleep_in
-from shardlab.simulate.overlap import finish_time
-from shardlab.simulate.pipeline import gpipe, interleaved, one_f_one_b, pipeline_timelines
-from shardlab.simulate.plan.api import setup_of
-from shardlab.simulate.plan.choose.search import search
-from shardlab.simulate.plan.figures import figures_of
-from shardlab.simulate.plan.strategy import Strategy
+from shardplan.api import setup_of
+from shardplan.figures import figures_of
+from shardplan.formulas import Expected, units_of
+from shardplan.search.strategies import search
+from shardplan.strategy import Strategy
+from shardsim import simulated
+from shardsim.bucket_overlap import finish_time
+from shardsim.pipeline_schedules import gpipe, interleaved, one_f_one_b, pipeline_timelines
+from shardsim.slept_computation import sleep_in
 
 CONFIG = ModelConfig(vocab_size=256, dim=64, n_layers=4, n_heads=4, n_kv_heads=2, hidden_dim=160, max_seq_len=64)
 N = 4
@@ -176,14 +176,14 @@ def predicted_step_s(cap_mb: float, n: int = N) -> float:
 
 
 @cache
-def figures(quick: bool = False) -> dict[str, LessonFigure]:
+def examples(quick: bool = False) -> dict[str, LessonFigure]:
     """By name, in the order of NAMES. `quick`: without those of a simulated network, which take ten seconds."""
     found = memory_figures(launch(memories, N, device="cpu")) | planned_figures()
     found |= {"chunks_over_hops": chunks_picture(), "pipeline_schedules": pipeline_picture()}
     if not quick:
-        times = launch(step_times, N, network=LINK)[0]
-        weak = scaling(make_step, 1, seq_len=8, network=LINK, rounds=3, steps=3)
-        found |= timeline_figures(launch(steps, N, network=LINK)) | {
+        times = launch(step_times, N, network=simulated(LINK))[0]
+        weak = scaling(make_step, 1, seq_len=8, network=simulated(LINK), rounds=3, steps=3)
+        found |= timeline_figures(launch(steps, N, network=simulated(LINK))) | {
             "laps_in_turn": laps_picture(times),
             "bucket_curve": bucket_picture(times),
             "curves_beside_points": curves_picture(times),
@@ -199,11 +199,11 @@ def memory_figures(ranks: list[dict]) -> dict[str, LessonFigure]:
     measured = {strategy: [rank[strategy][0] for rank in ranks] for strategy in ranks[0]}
     budget = "budget: 4 MiB", 4 * 2**20
     return {
-        "memory_stacks": plots.memory_stacks(predicted, measured, title="What each rank holds when it holds most"),
-        "memory_stacks_predicted": plots.memory_stacks(predicted, {}, budget=budget),
-        "memory_over_step": plots.memory_over_step(timeline, phases, title="FULL_SHARD: rank 0 in one step"),
-        "memory_over_step_by_time": plots.memory_over_step(timeline, phases, by_time=True),
-        "memory_beside": plots.memory_beside(
+        "memory_stacks": figures.memory_stacks(predicted, measured, title="What each rank holds when it holds most"),
+        "memory_stacks_predicted": figures.memory_stacks(predicted, {}, budget=budget),
+        "memory_over_step": figures.memory_over_step(timeline, phases, title="FULL_SHARD: rank 0 in one step"),
+        "memory_over_step_by_time": figures.memory_over_step(timeline, phases, by_time=True),
+        "memory_beside": figures.memory_beside(
             {name: [held for _, held in ranks[0][name][1]] for name in ("FULL_SHARD", "DDP")},
             budget=("allowed", budget[1]),
             title="Sharded, and not",
@@ -216,9 +216,9 @@ def timeline_figures(ranks: list[dict[str, Timeline]]) -> dict[str, LessonFigure
     fsdps = {name: step for name, step in ranks[0].items() if name.startswith("FSDP")}
     ratios = {name: (step.communication_s, step.compute_s, step.duration_s) for name, step in ranks[0].items()}
     return {
-        "timelines_of_ranks": plots.timelines(by_rank, title="Rank 2 is slow, and all of them finish late"),
-        "timelines_of_schedules": plots.timelines(fsdps, one_clock=False, title="FSDP, with and without prefetching"),
-        "overlap_roofline": plots.overlap_roofline(ratios, title="What overlap hides"),
+        "timelines_of_ranks": figures.timelines(by_rank, title="Rank 2 is slow, and all of them finish late"),
+        "timelines_of_schedules": figures.timelines(fsdps, one_clock=False, title="FSDP, with and without prefetching"),
+        "overlap_roofline": figures.overlap_roofline(ratios, title="What overlap hides"),
     }
 
 
@@ -235,7 +235,7 @@ def halfway() -> list:
 def chunks_picture() -> LessonFigure:
     before, after = zip(*launch(halfway, N, device="cpu"), strict=True)
     hops = {"before": before, "after a reduce_scatter": after}
-    return plots.chunks_over_hops(hops, title="Whose numbers are in which chunk")
+    return figures.chunks_over_hops(hops, title="Whose numbers are in which chunk")
 
 
 def pipeline_picture() -> LessonFigure:
@@ -247,12 +247,12 @@ def pipeline_picture() -> LessonFigure:
         for name, order in orders.items()
     }
     slower = {"1F1B": pipeline_timelines([one_f_one_b(rank, N, 2 * N) for rank in range(N)], 0.021, 0.043)}
-    return plots.pipeline_schedules(slower, ranks, title="Three schedules of a pipeline")
+    return figures.pipeline_schedules(slower, ranks, title="Three schedules of a pipeline")
 
 
 def bucket_picture(times: dict[float, list[float]]) -> LessonFigure:
     levels = {"computing alone": ALONE_S, "computing, then one message for all": predicted_step_s(1000)}
-    return plots.bucket_curve(
+    return figures.bucket_curve(
         {2 ** (k / 16): predicted_step_s(2 ** (k / 16)) for k in range(-92, 20)},
         {"shardlab DDP": times},
         levels_s=levels,
@@ -264,7 +264,7 @@ def bucket_picture(times: dict[float, list[float]]) -> LessonFigure:
 
 def laps_picture(times: dict[float, list[float]]) -> LessonFigure:
     laps = {f"buckets of {cap} MiB": times[cap] for cap in (0.25, 2)}
-    return plots.laps_in_turn(laps, title="Measured in turn")
+    return figures.laps_in_turn(laps, title="Measured in turn")
 
 
 def curves_picture(times: dict[float, list[float]]) -> LessonFigure:
@@ -273,18 +273,18 @@ def curves_picture(times: dict[float, list[float]]) -> LessonFigure:
         {"measured": {cap: min(of_cap) * 1e3 for cap, of_cap in times.items()}},
     )
     levels = {"computing alone": ALONE_S * 1e3}
-    return plots.curves_beside_points(*curves, "bucket, MiB", "step, ms", levels=levels, log_x=True)
+    return figures.curves_beside_points(*curves, "bucket, MiB", "step, ms", levels=levels, log_x=True)
 
 
 def beside_picture(times: dict[float, list[float]]) -> LessonFigure:
     predicted = {f"{cap} MiB": predicted_step_s(cap) for cap in CAPS_MB}
     measured = {f"{cap} MiB": min(of_cap) for cap, of_cap in times.items()}
-    return plots.predicted_beside_measured(predicted, measured, "step, s", title="Buckets")
+    return figures.predicted_beside_measured(predicted, measured, "step, s", title="Buckets")
 
 
 def scaling_picture(weak: Scaling) -> LessonFigure:
     predicted = {n: ALONE_S / predicted_step_s(0.25, n) for n in (1, 2, 4)}
-    return plots.scaling_efficiency({"weak scaling": weak.rows}, predicted={"weak scaling": predicted})
+    return figures.scaling_efficiency({"weak scaling": weak.rows}, predicted={"weak scaling": predicted})
 
 
 # ---------------------------------------------------------------------------------------------------- what was planned
@@ -297,9 +297,9 @@ def planned_figures() -> dict[str, LessonFigure]:
     capacity = fsdp.setup.machine.gpu.name, fsdp.setup.machine.memory_bytes
     memory = {name: plan.memory for name, plan in plans.items()}
     return {
-        "planned_memory": plots.planned_memory(fsdp.memory, capacity, title="8B on 16 GPUs, FULL_SHARD"),
-        "planned_stacks": plots.planned_stacks(memory, capacity, title="8B on 16 GPUs"),
-        "step_parts": plots.step_parts(
+        "planned_memory": figures.planned_memory(fsdp.memory, capacity, title="8B on 16 GPUs, FULL_SHARD"),
+        "planned_stacks": figures.planned_stacks(memory, capacity, title="8B on 16 GPUs"),
+        "step_parts": figures.step_parts(
             {name: plan.speed.parts_s for name, plan in plans.items()}, title="8B on 16 GPUs"
         ),
         "speed_against_memory": search_picture(),
@@ -310,7 +310,7 @@ def planned_figures() -> dict[str, LessonFigure]:
 def search_picture() -> LessonFigure:
     found = search("8B", "dgx-h100", gpus=16, seq_len=8192, tensor=1, pipeline=1, context=1)
     names = [front_name(plan.setup.strategy) for plan in found.front[:6]]
-    return plots.speed_against_memory(found.fitting, found.front, names, title="8B on 16 GPUs: what fits")
+    return figures.speed_against_memory(found.fitting, found.front, names, title="8B on 16 GPUs: what fits")
 
 
 def front_name(s: Strategy) -> str:
@@ -319,4 +319,4 @@ def front_name(s: Strategy) -> str:
 
 def published_picture() -> LessonFigure:
     rows = [row for row in plan_published.run() if row["figure"] == "tokens_per_s" and not row["outside"]]
-    return plots.predicted_beside_published(rows, "tokens/s of a GPU", title="Published runs, predicted")
+    return figures.predicted_beside_published(rows, "tokens/s of a GPU", title="Published runs, predicted")

@@ -11,9 +11,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from training import CLOSE, samples, train_alone, uneven
 
 from shardlab import launch
+from shardlab.fsdp import fully_shard
 from shardlab.launch import local_device
 from shardlab.measure.memory import MemoryTracker
-from shardlab.parallel.fsdp import fully_shard
 
 FULL_SHARD, SHARD_GRAD_OP = {"reshard_after_forward": True}, {"reshard_after_forward": False}
 HYBRID = {"mesh": (2, 2)}  # replicate, shard

@@ -9,11 +9,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
-from shardlab.parallel.ddp import DDP
-from shardlab.parallel.fsdp import fully_shard as our_fully_shard
-from shardlab.parallel.fsdp.flat_parameter import FlatParameter
-from shardlab.parallel.offload import CPUOffloadOptimizer, FileOffloadOptimizer
-from shardlab.parallel.zero import ZeroRedundancyOptimizer
+from shardlab.ddp import DDP
+from shardlab.fsdp import fully_shard as our_fully_shard
+from shardlab.fsdp.flat_parameter import FlatParameter
+from shardlab.offload import CPUOffloadOptimizer, FileOffloadOptimizer
+from shardlab.zero import ZeroRedundancyOptimizer
 
 LR = 1e-2
 

@@ -4,8 +4,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardlab.parallel.offload import CPUOffloadOptimizer
-from shardlab.parallel.zero import ZeroRedundancyOptimizer
+from shardlab.offload import CPUOffloadOptimizer
+from shardlab.zero import ZeroRedundancyOptimizer
 
 
 def two_layers(dtype=torch.float32, width=4) -> nn.Module:

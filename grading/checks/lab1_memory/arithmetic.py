@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import CodeType, FunctionType, ModuleType
 
-REFUSED = ("torch", "shardlab", "grading", "subprocess")  # the last would have another process ask them
+# The planner and whatever imports it; subprocess, which would have another process ask it.
+REFUSED = ("torch", "shardlab", "shardsim", "shardplan", "shardcourse", "shardbench", "grading", "subprocess")
 
 
 class Refused(ImportError):

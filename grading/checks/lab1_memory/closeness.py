@@ -7,8 +7,8 @@ from grading.checks.errors import size
 from grading.checks.lab1_memory import draw, mistakes
 from grading.checks.lab1_memory.formula import fullest_moment
 from grading.checks.lab1_memory.programs import Setup
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 TOLERANCES = {"resident": (0.01, 0.05), "peak": (0.03, 0.10)}  # for full points, for half
 MIB = 2**20

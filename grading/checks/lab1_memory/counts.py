@@ -5,8 +5,8 @@ import random
 from grading.checks.errors import largest
 from grading.checks.lab1_memory import draw
 from grading.checks.lab1_memory.closeness import unreadable
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 NAMES = ("block_params", "root_params", "kept_bytes")
 NEARLY = 0.05  # relative; half of the points for kept_bytes

@@ -2,7 +2,7 @@
 
 from grading.checks.lab1_memory import counts, drills
 from grading.checks.lab1_memory.closeness import Judge
-from grading.session import Check, Session
+from grading.judge.submission_run import Check, Session
 
 DRILLS = drills.__name__
 HIDDEN = ("9 * s.L + 3", "4 * s.F + s.H + 2", "12 * s.B * s.T * (s.V + s.D)")

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from grading.candid import rest
-from grading.pictures import moments
-from grading.projections import project, project_cheaply
-from grading.race import serve_laps
+from grading.boxes.return_memory import rest
+from grading.judge.fingerprints import project, project_cheaply
+from grading.judge.pictures import moments
+from grading.judge.timed_laps import serve_laps
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from grading.checks.lab2_ddp import drills
-from grading.projections import distance, factor, parallel, project, project_cheaply, vector
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.fingerprints import distance, factor, parallel, project, project_cheaply, vector
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # relative; float32 sums in another order differ by about 1e-6, every mistake by more than 1e-2
 

@@ -2,12 +2,12 @@
 
 from functools import cache
 
-from grading.audit import hidden_bytes, in_words
 from grading.checks.lab2_ddp import drills
-from grading.pictures import of_memory
-from grading.session import Session
-from grading.verdict import Verdict
-from shardlab.measure.promises import mib
+from grading.judge.memory_audit import hidden_bytes, in_words
+from grading.judge.pictures import of_memory
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
+from shardplan.promises import mib
 
 SLACK = 0.4  # of the gradients' bytes, above torch DDP's: a second copy would be 1.0
 HIDDEN = 0.6  # of the same, that the system saw and no account explains

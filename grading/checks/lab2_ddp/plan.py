@@ -3,9 +3,9 @@
 import random
 from itertools import accumulate
 
-from grading.session import Session
-from grading.verdict import Verdict
-from shardlab.simulate.overlap import finish_time, ring_all_reduce_s
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
+from shardsim.bucket_overlap import finish_time, ring_all_reduce_s
 
 FEW, MANY = 12, 300  # parameters; with few, all plans could be tried
 AS_GOOD_AS = 1.02, 1.001  # times the best plan's finish, for full points; the best bucket_cap_mb's, for half

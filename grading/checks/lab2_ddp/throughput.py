@@ -2,11 +2,11 @@
 
 from grading.checks.lab2_ddp import drills
 from grading.checks.lab2_ddp.gradients import truth_of
-from grading.projections import distance, vector
-from grading.race import Lap, race
-from grading.session import Session
-from grading.timing import race_verdict
-from grading.verdict import Verdict
+from grading.judge.fingerprints import distance, vector
+from grading.judge.submission_run import Session
+from grading.judge.timed_laps import Lap, race
+from grading.judge.timing import race_verdict
+from grading.judge.verdict import Verdict
 
 SLOWEST = 1.35  # times torch DDP's step
 PROOF_TOLERANCE = 0.05

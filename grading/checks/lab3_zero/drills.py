@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
-from grading.candid import rest
+from grading.boxes.return_memory import rest
 from grading.checks.lab3_zero.events import watch_waits
-from grading.pictures import moments
-from grading.projections import project
+from grading.judge.fingerprints import project
+from grading.judge.pictures import moments
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker

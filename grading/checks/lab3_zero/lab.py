@@ -1,7 +1,7 @@
 """The checks of lab 3, in the order of the notebook."""
 
-from grading.checks.lab3_zero import account, drills, norm, owners, skip, update
-from grading.session import Check, Session
+from grading.checks.lab3_zero import drills, norm, owners, skip, step_record, update
+from grading.judge.submission_run import Check, Session
 
 DRILLS = drills.__name__
 
@@ -15,7 +15,7 @@ CHECKS = {
     "lab3.update": Check(4, update.judge),
     "lab3.norm": Check(2, norm.judge),
     "lab3.skip": Check(2, skip.judge),
-    "lab3.memory": Check(4, account.judge_memory),
-    "lab3.traffic": Check(2, account.judge_traffic),
-    "lab3.overlap": Check(2, account.judge_overlap),
+    "lab3.memory": Check(4, step_record.judge_memory),
+    "lab3.traffic": Check(2, step_record.judge_traffic),
+    "lab3.overlap": Check(2, step_record.judge_overlap),
 }

@@ -3,8 +3,8 @@
 from grading.checks.errors import largest
 from grading.checks.lab3_zero.truth import simulate
 from grading.checks.lab3_zero.update import ask, setting
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # relative
 PLAN = [(2, 1.0), (1, 4.0), (2, 0.5)]  # micro-batches and the loss's factor

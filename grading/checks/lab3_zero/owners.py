@@ -2,8 +2,8 @@
 
 import random
 
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 N_INSTANCES = 60
 

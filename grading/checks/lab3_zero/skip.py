@@ -9,9 +9,9 @@ import torch
 from grading.checks.lab3_zero import drills
 from grading.checks.lab3_zero.truth import Setting
 from grading.checks.lab3_zero.update import ask, setting
-from grading.projections import distance, vector
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.fingerprints import distance, vector
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 POISONS = (None, "nan", None, "inf", None)  # what the gradient of each step contains
 TOLERANCE = 1e-3  # relative

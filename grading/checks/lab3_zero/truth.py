@@ -12,8 +12,8 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from grading.checks.lab3_zero import drills
 from grading.checks.lab3_zero.owners import owned
-from grading.projections import vector
-from shardlab.parallel.ddp import assign_buckets
+from grading.judge.fingerprints import vector
+from shardlab.ddp import assign_buckets
 
 Gradients = list[list[Tensor]]  # [rank][micro-batch], each of all parameters end to end
 

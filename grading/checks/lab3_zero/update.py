@@ -7,9 +7,9 @@ import torch
 
 from grading.checks.lab3_zero import drills
 from grading.checks.lab3_zero.truth import CLIPPED_WRONGLY, COMBINED_WRONGLY, Setting, Step, simulate
-from grading.projections import distance, vector
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.fingerprints import distance, vector
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # relative, of the change of the weights; rounding makes 1e-6, every mistake more than 1e-2
 SAME = 1e-2  # as a mistake that is tried for a diagnosis

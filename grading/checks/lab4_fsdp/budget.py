@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from grading.audit import hidden_bytes, in_words
 from grading.checks.lab4_fsdp import drills
-from grading.pictures import of_memory
-from grading.session import Session
-from grading.verdict import Verdict
-from shardlab.measure.promises import mib
+from grading.judge.memory_audit import hidden_bytes, in_words
+from grading.judge.pictures import of_memory
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
+from shardplan.promises import mib
 
 MIB = 2**20
 SPARE_MEMORY = 5 * MIB  # a rank: the model is whole until it is sharded; DDP holds more than that beyond the budget

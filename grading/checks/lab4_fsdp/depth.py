@@ -5,8 +5,8 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict
 
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 from shardlab.model import ModelConfig
 
 INSTANCES = 3

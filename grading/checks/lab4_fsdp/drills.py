@@ -13,8 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from grading.checks.lab4_fsdp.crossings import Crossings
-from grading.pictures import moments
-from grading.race import serve_laps
+from grading.judge.pictures import moments
+from grading.judge.timed_laps import serve_laps
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
@@ -22,9 +22,9 @@ from shardlab.measure.probes import probe
 from shardlab.measure.tensors import plain_tensors
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer, preset
-from shardlab.simulate.computation import sleep_in
-from shardlab.simulate.streams import run_ahead
 from shardlab.tier import TIERS, Tier
+from shardsim.cpu_streams import run_ahead
+from shardsim.slept_computation import sleep_in
 
 # MiB a rank: two thirds of what the planner says that DDP takes
 BUDGETS = {"cpu": 12.7, "cpu8": 12.7, "gpu1": 2455, "gpu4": 25_012, "gpu8": 25_012}

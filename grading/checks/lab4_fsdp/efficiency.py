@@ -5,8 +5,8 @@ from collections.abc import Callable
 from math import inf, isfinite
 from statistics import mean, median
 
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 CLOSE = 0.002  # relative
 KINDS = ("weak", "strong")

@@ -1,5 +1,5 @@
 """What a step holds, sends and computes: three judgements of the same account, taken on the ranks. What is due comes
-from the formulas of shardlab.measure.strategies, and the cause of a failure in their words."""
+from the formulas of shardplan.formulas, and the cause of a failure in their words."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -7,13 +7,13 @@ from functools import cache
 import torch
 
 from grading.checks.lab4_fsdp import drills
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 from shardlab.measure.probes import Evidence, Sent
-from shardlab.measure.promises import failures, mib
-from shardlab.measure.strategies import Expected, units_of
 from shardlab.model import Transformer
 from shardlab.tier import TIERS
+from shardplan.formulas import Expected, units_of
+from shardplan.promises import failures, mib
 
 # What is promised, and what it means for the student that it is broken
 STATES = {

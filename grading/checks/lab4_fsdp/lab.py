@@ -1,7 +1,7 @@
 """The checks of lab 4, in the order of the notebook."""
 
 from grading.checks.lab4_fsdp import budget, depth, drills, efficiency, evidence, offload, price, speed
-from grading.session import Check
+from grading.judge.submission_run import Check
 
 DRILLS = drills.__name__
 pace = budget.reference_losses

@@ -3,8 +3,8 @@
 from grading.checks.lab4_fsdp import drills
 from grading.checks.lab4_fsdp.budget import TOLERANCE, loss_error, reference_losses, why_losses_differ
 from grading.checks.lab4_fsdp.price import copied_bytes
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 CLOSE = 0.01  # relative, of bytes
 HALF = 0.5  # of what is due in either direction, for half the points

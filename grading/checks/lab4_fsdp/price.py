@@ -5,8 +5,8 @@ from dataclasses import asdict
 from math import inf, isfinite
 from statistics import mean
 
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 from shardlab.model import ModelConfig
 
 INSTANCES = 6

@@ -6,10 +6,10 @@ from functools import cache
 import torch
 
 from grading.checks.lab4_fsdp import drills
-from grading.race import Lap, race, too_quick
-from grading.session import Session
-from grading.timing import race_verdict
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.timed_laps import Lap, race, too_quick
+from grading.judge.timing import race_verdict
+from grading.judge.verdict import Verdict
 from shardlab.model import Transformer, preset
 
 SLOWEST = 1.2  # times the step of FSDP2 by block

@@ -3,8 +3,8 @@
 from grading.checks.lab5_precision_recompute import drills
 from grading.checks.lab5_precision_recompute.curve import worst_loss
 from grading.checks.lab5_precision_recompute.reference import best_plan, flops_of
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 STEPS = 4
 LOSS_OFF = 0.005  # in so few steps bf16 done right is off by 0.003, other masks by 0.01

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from grading.checks.lab5_precision_recompute import drills
-from grading.projections import distance
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.fingerprints import distance
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 STEPS = 10
 LOGITS_OFF, LOSS_OFF = 0.02, 0.01  # bf16 done right is off by 0.007 and 0.003, every mistake by 0.3 or by 0.015

@@ -4,9 +4,9 @@ import random
 
 from grading.checks.lab5_precision_recompute import drills
 from grading.checks.lab5_precision_recompute.reference import WAYS
-from grading.projections import distance, vector
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.fingerprints import distance, vector
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-4  # relative: the same operations in the same order are equal to the bit on a CPU; another mask is 0.1
 

@@ -1,7 +1,7 @@
 """The checks of lab 5, in the order of the notebook."""
 
 from grading.checks.lab5_precision_recompute import budget, curve, drills, gradients, held, plan, price, wire
-from grading.session import Check
+from grading.judge.submission_run import Check
 
 DRILLS = drills.__name__
 pace = curve.reference_run

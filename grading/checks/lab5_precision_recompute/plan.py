@@ -3,8 +3,8 @@
 import random
 
 from grading.checks.lab5_precision_recompute.reference import WAYS, Blocks, best_plan, flops_of, peak_of
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 N_BLOCKS = (6, 6, 7, 8, 9, 24, 24)
 FEWEST, NEARLY = 1.001, 1.1  # of each case for 3 points, of all together for 2

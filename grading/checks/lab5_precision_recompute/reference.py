@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import CheckpointPolicy
 
-from shardlab.parallel.recompute import checkpoint, create_selective_checkpoint_contexts
+from shardlab.recompute import checkpoint, create_selective_checkpoint_contexts
 
 Blocks = list[dict[str, tuple[int, int]]]  # of each block: way -> (bytes, FLOPs)
 WAYS = ("keep", "selective", "full")

@@ -1,9 +1,9 @@
 """What a step sends: everything but gradients at about half of fp32's bytes, gradients in fp32, once."""
 
 from grading.checks.lab5_precision_recompute.curve import reference_run, run
-from grading.projections import distance, vector
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.fingerprints import distance, vector
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 GATHERED_SHARE = 0.55
 REDUCED_SHARE = 0.98, 1.05  # padding of small parameters differs with the units

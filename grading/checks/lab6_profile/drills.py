@@ -10,13 +10,13 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn.functional import pad
 
-from grading.projections import project
-from grading.race import serve_laps
+from grading.judge.fingerprints import project
+from grading.judge.timed_laps import serve_laps
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.record import record_timeline
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer
-from shardlab.simulate import computation
+from shardsim import slept_computation
 
 WORLD_SIZE = 4
 SLOW_LINK = "5 MB/s, 1 ms"
@@ -31,7 +31,7 @@ def make_model(seed: int, n_layers: int, forward_s: float = 0.0) -> Transformer:
     model = Transformer(ModelConfig(128, 64, n_layers, n_heads=4, n_kv_heads=2, hidden_dim=192, max_seq_len=64))
     if forward_s:
         for i, block in enumerate(model.blocks):
-            computation.sleep_in(block, forward_s, name=f"blocks.{i}")
+            slept_computation.sleep_in(block, forward_s, name=f"blocks.{i}")
     return model
 
 
@@ -110,13 +110,13 @@ def asked(implementation, seed: int) -> dict:
     """Of a second step: when each all_gather was asked for, and when each block computed."""
     model, _, step = prepare(implementation, make_model(seed, N_LAYERS, SLEPT_S))
     step(N_MICRO_BATCHES, seed, 0)
-    computation.clear()
+    slept_computation.clear()
     with record_timeline(model) as recording:
         step(N_MICRO_BATCHES, seed, 1)
     gathers = [s for s in recording.timeline.lane("link") if s.name == "all_gather"]
     return {
         "gathers": [[s.unit, s.issued_s] for s in gathers],
-        "computed": [[c.name, c.kind, c.started_s] for c in computation.computations()],
+        "computed": [[c.name, c.kind, c.started_s] for c in slept_computation.computations()],
     }
 
 
@@ -126,9 +126,9 @@ def laps(implementation, address: str) -> None:
     begin = [p.detach().clone() for p in model.parameters()]
 
     def lap(order: dict) -> dict:
-        computation.clear()
+        slept_computation.clear()
         loss = step(N_MICRO_BATCHES, order["seed"], 0)
-        slept = [c.kind for c in computation.computations() if c.finished_s - c.started_s > SLEPT_S / 2]
+        slept = [c.kind for c in slept_computation.computations() if c.finished_s - c.started_s > SLEPT_S / 2]
         with torch.no_grad():
             moved = {n: p - b for (n, p), b in zip(model.named_parameters(), begin, strict=True)}
             proof = {name: wave_of(t, order["seed"]) for name, t in moved.items()}

@@ -3,8 +3,8 @@
 from collections import Counter
 
 from grading.checks.lab6_profile import drills
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 CANNOT_HIDE = 1  # a micro-batch's first block, in either direction, has no computing before it
 PHASES = ("forward", "backward")

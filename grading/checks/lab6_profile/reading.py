@@ -7,8 +7,8 @@ from grading.checks.errors import largest
 from grading.checks.lab6_profile import mistakes
 from grading.checks.lab6_profile.mistakes import N_PLAIN, TOLERANCE
 from grading.checks.lab6_profile.traces import SHARES, draw_trace, figures_of
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 N_CROWDED = 5
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from grading.checks.lab6_profile import drills
-from grading.projections import distance, factor, parallel, project, vector
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.fingerprints import distance, factor, parallel, project, vector
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3
 

@@ -5,11 +5,11 @@ from functools import cache
 import torch
 
 from grading.checks.lab6_profile import drills
-from grading.projections import distance
-from grading.race import Lap, race, too_quick
-from grading.session import Session
-from grading.timing import Timing, settled, too_noisy
-from grading.verdict import Verdict
+from grading.judge.fingerprints import distance
+from grading.judge.submission_run import Session
+from grading.judge.timed_laps import Lap, race, too_quick
+from grading.judge.timing import Timing, settled, too_noisy
+from grading.judge.verdict import Verdict
 
 SLOWEST, SLOWEST_FOR_HALF = 1.2, 1.5  # times the reference's step
 PROOF_TOLERANCE = 0.02

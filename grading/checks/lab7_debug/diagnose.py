@@ -1,8 +1,8 @@
 """Part 1, the tool: does the submission find the rank at fault in the records of runs that hang?"""
 
-from grading.checks.lab7_debug.hung_runs import KINDS, MESHES, Hang, hang
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.checks.lab7_debug.hang_evidence import KINDS, MESHES, Hang, hang
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 EACH = 4  # runs of each kind and mesh
 

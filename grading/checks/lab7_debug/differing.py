@@ -2,9 +2,9 @@
 
 import random
 
-from grading.checks.lab7_debug.tools_run import SHARDED, WHOLE
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.checks.lab7_debug.tools_on_ranks import SHARDED, WHOLE
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 BYTES_A_TENSOR = 512  # that a rank may put into its collectives
 

@@ -1,10 +1,10 @@
 """Part 2: do the biases follow the load of all ranks, on all ranks alike, at the price of a few numbers?"""
 
 from grading.checks.errors import largest
-from grading.checks.lab7_debug import experts_run as run
-from grading.projections import distance, vector
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.checks.lab7_debug import experts_training as run
+from grading.judge.fingerprints import distance, vector
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # of the weights; a bias is compared to a hundredth of its step
 MESSAGE_BYTES = 4096

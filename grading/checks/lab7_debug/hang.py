@@ -6,12 +6,12 @@ import math
 import torch
 from torch import nn
 
+from grading.boxes.ranks import CrewError, ReferenceCrewError
 from grading.checks.errors import largest
-from grading.checks.lab7_debug import hang_run as run
-from grading.crew import CrewError, ReferenceCrewError
-from grading.projections import distance, project, vector
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.checks.lab7_debug import hang_training as run
+from grading.judge.fingerprints import distance, project, vector
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # relative; sums in another order differ by about 1e-6
 PADDED_STEPS = (1, 3, 4)  # never one that ends with a validation

@@ -1,7 +1,7 @@
 """The lab's checks, in the order of the notebook."""
 
 from grading.checks.lab7_debug import diagnose, differing, drills, experts, hang, memory, resume
-from grading.session import Check
+from grading.judge.submission_run import Check
 
 DRILLS = drills.__name__
 pace = hang.reference_run

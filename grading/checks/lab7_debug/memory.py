@@ -1,12 +1,12 @@
 """Part 3: do the same numbers come out, in bytes that do not grow, under today's budget and under tomorrow's?"""
 
-from grading.audit import hidden_bytes, in_words
 from grading.checks.lab7_debug.budgets import BUDGETS
-from grading.pictures import of_memory
-from grading.projections import distance, vector
-from grading.session import Session
-from grading.verdict import Verdict
-from shardlab.measure.promises import mib
+from grading.judge.fingerprints import distance, vector
+from grading.judge.memory_audit import hidden_bytes, in_words
+from grading.judge.pictures import of_memory
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
+from shardplan.promises import mib
 
 LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-3, 2e-2  # AdamW makes much of a rounding where a gradient is next to nothing
 GROWTH_BYTES = 64 << 10  # over the run

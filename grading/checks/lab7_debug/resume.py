@@ -3,9 +3,9 @@
 import secrets
 
 from grading.checks.errors import largest
-from grading.projections import distance, vector
-from grading.session import Session
-from grading.verdict import Verdict
+from grading.judge.fingerprints import distance, vector
+from grading.judge.submission_run import Session
+from grading.judge.verdict import Verdict
 from shardlab.model import preset
 
 STOPS, MORE_STEPS = (5, 6, 8, 9), 4  # of 7 steps an epoch has

@@ -12,13 +12,13 @@ from torch.distributed.tensor import DTensor
 from grading.checks.lab8_capstone.job import BUDGETS as BUDGETS
 from grading.checks.lab8_capstone.job import RANKS, SEQ_LEN, SEQUENCES, Job, build_model, job_of
 from grading.checks.lab8_capstone.planner import Choice
-from grading.projections import project
-from grading.race import serve_laps
+from grading.judge.fingerprints import project
+from grading.judge.timed_laps import serve_laps
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
-from shardlab.simulate import computation, interconnect
-from shardlab.simulate.streams import run_ahead
+from shardsim import process_group, slept_computation
+from shardsim.cpu_streams import run_ahead
 
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 STEPS, LAPS_OF_A_MODEL = 3, 8
@@ -75,7 +75,7 @@ def account(implementation, seed: int, facts: dict) -> dict:
     *before, last = [sequences(seed, step, rank) for step in range(STEPS)]
     for data in before:
         train_step(*data)
-    computation.clear()
+    slept_computation.clear()
     with MemoryTracker(model) as memory, record_traffic() as traffic:
         train_step(*last)
     return {
@@ -85,7 +85,7 @@ def account(implementation, seed: int, facts: dict) -> dict:
         "where": memory.peak.where,
         "link_bytes": sum(_leaves_the_node(c, job) for c in traffic.collectives),
         "collectives": dict(traffic.kinds()),
-        "computations": len(computation.computations()),
+        "computations": len(slept_computation.computations()),
         "reduced_bytes": sum(max(c.input_bytes, c.output_bytes) for c in traffic.collectives if "reduce" in c.kind),
     }
 
@@ -138,22 +138,22 @@ def laps(implementation, facts: dict, choice: dict, address: str) -> None:
             seeds.clear()
         seeds.append(order["seed"])
         data = sequences(seeds[-1], 0, rank)
-        computation.clear()
-        interconnect.clear()
+        slept_computation.clear()
+        process_group.clear()
         with run_ahead():  # the host queues its work and goes on, as with a GPU
             train_step(*data)
         return {
             "seeds": seeds,
-            "computations": len(computation.computations()),
-            "busy_s": busy_s(computation.computations()),
-            "reduced_bytes": sum(c.bytes for c in interconnect.collectives() if "reduce" in c.kind),
+            "computations": len(slept_computation.computations()),
+            "busy_s": busy_s(slept_computation.computations()),
+            "reduced_bytes": sum(c.bytes for c in process_group.collectives() if "reduce" in c.kind),
             "proof": proof(model, seeds[-1]),
         }
 
     serve_laps(address, lap)
 
 
-def busy_s(computations: list[computation.Computation]) -> float:
+def busy_s(computations: list[slept_computation.Computation]) -> float:
     """A card computes one thing at a time: what is slept on two streams at once counts once."""
     total_s, until_s = 0.0, 0.0
     for c in sorted(computations, key=lambda c: c.started_s):

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from shardlab.model import ModelConfig, Transformer
-from shardlab.simulate.computation import sleep_in
-from shardlab.simulate.network import Network
+from shardsim.network import Network
+from shardsim.slept_computation import sleep_in
 
 RANKS = 8
 MB = 1e6

@@ -1,16 +1,16 @@
 """The checks of lab 8, in the order of the notebook."""
 
-from grading.checks.lab8_capstone import account, drills, tokens
-from grading.session import Check
+from grading.checks.lab8_capstone import drills, step_record, tokens
+from grading.judge.submission_run import Check
 
 DRILLS = drills.__name__
-pace = account.pace
+pace = step_record.pace
 standing = tokens.standing
 HIDDEN = ("recompute_every", "reduce_once", "shards")
 
 CHECKS = {
-    "lab8.same": Check(3, account.judge_same),
-    "lab8.cap": Check(3, account.judge_cap),
-    "lab8.links": Check(3, account.judge_links),
+    "lab8.same": Check(3, step_record.judge_same),
+    "lab8.cap": Check(3, step_record.judge_cap),
+    "lab8.links": Check(3, step_record.judge_links),
     "lab8.tokens": Check(6, tokens.judge, timed=True),
 }

@@ -11,11 +11,11 @@ from itertools import product
 
 from grading.checks.lab8_capstone.job import MODEL, RANKS, Job
 from shardlab.model import ModelConfig, Transformer
-from shardlab.simulate.network import Network
-from shardlab.simulate.plan.api import setup_of
-from shardlab.simulate.plan.memory import memory_plan
-from shardlab.simulate.plan.shape import Shape
-from shardlab.simulate.schedules import Unit, fsdp_step
+from shardplan.api import setup_of
+from shardplan.memory import memory_plan
+from shardplan.shape import Shape
+from shardsim.network import Network
+from shardsim.step_schedules import Unit, fsdp_step
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 # %% one_rank
 from shardlab.model import ModelConfig
-from shardlab.simulate.machines import machine
-from shardlab.simulate.plan.memory import memory_plan
-from shardlab.simulate.plan.setup import Setup as PlanSetup
-from shardlab.simulate.plan.shape import Shape
-from shardlab.simulate.plan.strategy import Strategy
+from shardplan.memory import memory_plan
+from shardplan.setup import Setup as PlanSetup
+from shardplan.shape import Shape
+from shardplan.strategy import Strategy
+from shardsim.machines import machine
 
 
 def planned(s, sharding):

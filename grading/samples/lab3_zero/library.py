@@ -1,5 +1,5 @@
 # %% zero2
-from shardlab.parallel.zero import ShardedDataParallel, ZeroRedundancyOptimizer
+from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 
 class Zero2:

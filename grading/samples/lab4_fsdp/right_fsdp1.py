@@ -1,7 +1,7 @@
 # %% largest_ddp_depth
-from shardlab.simulate.plan.api import setup_of
-from shardlab.simulate.plan.memory import memory_plan
-from shardlab.simulate.plan.shape import Shape
+from shardplan.api import setup_of
+from shardplan.memory import memory_plan
+from shardplan.shape import Shape
 
 
 def largest_ddp_depth(budget_bytes, config, micro_batch, seq_len):

@@ -34,8 +34,8 @@ def choose(blocks, budget_bytes):
 
 
 # %% recompute
-from shardlab.parallel.recompute import checkpoint_wrapper  # noqa: E402
-from shardlab.parallel.recompute import create_selective_checkpoint_contexts as our_contexts  # noqa: E402
+from shardlab.recompute import checkpoint_wrapper  # noqa: E402
+from shardlab.recompute import create_selective_checkpoint_contexts as our_contexts  # noqa: E402
 
 
 def recompute(model, plan):

@@ -11,8 +11,8 @@ from submissions import crew_or_no_reference
 from grading.attacks import escapes, floods, lies, notebooks, reads
 from grading.attacks.attack import CHECK, LAB, WRAPPER, Attack
 from grading.attacks.submit import ATTACKS, LONGEST_S, course, submit
-from grading.checks import lab_module
-from grading.sandbox import Bubblewrap
+from grading.boxes.sandbox import Bubblewrap
+from grading.judge.labs import lab_module
 
 pytestmark = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
 QUICK = {  # one for each of the modules; what the system's account sees through, test_witness tries by day
@@ -57,9 +57,9 @@ def short_course():
     """Nobody's first submission is one of these, too, and what is judged is not timed beside the reference."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grading.attacks.submit.Attack", lambda name: Alone(Attack(name)))
-        patch.setattr("grading.referee.Crew", crew_or_no_reference)
+        patch.setattr("grading.judge.referee.Crew", crew_or_no_reference)
         patch.setattr(lab_module(LAB), "pace", lambda session: None)
-        patch.setattr("grading.session.SHORTEST_DEADLINE_S", deadline_s(20))
+        patch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", deadline_s(20))
         with course() as classroom:
             yield classroom
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from grading.bench import clusters, fairness, grader
-from grading.verdict import Verdict
-from shardlab.bench.slurm_here import obstacle
+from grading.judge.verdict import Verdict
+from shardbench.slurm_here import obstacle
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from itertools import combinations, pairwise
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.checks.lab2_ddp import account, drills, gradients, memory, plan
-from grading.sandbox.witness import Seen
-from shardlab.simulate.overlap import finish_time
+from grading.boxes.sandbox.usage import Seen
+from grading.checks.lab2_ddp import drills, gradients, memory, plan, step_record
+from shardsim.bucket_overlap import finish_time
 
 ONE_RANK = ("lab2.plan",)  # checks whose drills need no other
 LAB = "lab2_ddp"
@@ -15,7 +15,7 @@ LAB = "lab2_ddp"
 
 @pytest.mark.parametrize("sample", class_of(LAB))
 def test_sample_gets_its_points_and_its_cause(sample, answers, referees, monkeypatch):
-    monkeypatch.setattr("grading.session.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
+    monkeypatch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
     try_sample(sample, answers(sample), referees(LAB))
 
 
@@ -107,7 +107,7 @@ def message(n_bytes: int, **other) -> dict:
 
 def messages(count: int, total: int | None = None, **other) -> list[dict]:
     """So many, of so many bytes in all; beside a count of tokens, which is not one of them."""
-    total = total or account._gradient_bytes()
+    total = total or step_record._gradient_bytes()
     sizes = [total // count] * (count - 1)
     return [message(8, dtype="Long", micro_batch=0), *(message(n, **other) for n in (*sizes, total - sum(sizes)))]
 
@@ -121,7 +121,7 @@ def judged_account(check: str, sent: list[dict], wire=(None, None), **more):
 
 
 def test_traffic_is_every_gradient_once_in_so_many_messages():
-    n, total = account._bucket_count(drills.cap_mb(SEED)), account._gradient_bytes()
+    n, total = step_record._bucket_count(drills.cap_mb(SEED)), step_record._gradient_bytes()
     right = {
         "as many as buckets": judged_account("lab2.traffic", messages(n)),
         "the most": judged_account("lab2.traffic", messages(n + 3)),
@@ -145,13 +145,13 @@ def test_traffic_is_every_gradient_once_in_so_many_messages():
 
 def test_overlap_is_half_of_the_bytes_in_time_and_nobody_who_waits_in_backward():
     def judged(early: float, *others_s: float):
-        total = account._gradient_bytes()
+        total = step_record._gradient_bytes()
         n_early = int(early * total)
         sent = [message(n_early), message(total - n_early, before_last_gradient=False)]
         late = [{"woke_s": 10.0, "last_gradient_s": 10.5}, *({"woke_s": 0.0, "last_gradient_s": t} for t in others_s)]
         return judged_account("lab2.overlap", sent, late_rank=late)
 
-    assert account._gradient_bytes() % 2 == 0
+    assert step_record._gradient_bytes() % 2 == 0
     assert judged(0.5, 9.0, 9.0, 9.0).points == 2
     too_late = judged(0.499, 9.0, 9.0, 9.0)
     assert too_late.points == 0 and "after backward is over" in too_late.cause

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.checks.lab3_zero import account, drills, norm, owners, truth, update
+from grading.boxes.sandbox.usage import Seen
+from grading.checks.lab3_zero import drills, norm, owners, step_record, truth, update
 from grading.samples import read_lab, samples
-from grading.sandbox.witness import Seen
 from shardlab.tier import TIERS
 
 ONE_RANK = ("lab3.shards",)  # checks whose drills need no other
@@ -18,7 +18,7 @@ LAB = "lab3_zero"
 
 @pytest.mark.parametrize("sample", class_of(LAB))
 def test_sample_gets_its_points_and_its_cause(sample, answers, referees, monkeypatch):
-    monkeypatch.setattr("grading.session.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
+    monkeypatch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
     try_sample(sample, answers(sample), referees(LAB))
 
 
@@ -49,11 +49,11 @@ def _code(node: ast.ClassDef) -> str:
 @pytest.mark.parametrize("tier", drills.BUDGETS)
 def test_budgets_are_the_states_and_the_same_spare_on_every_tier(tier):
     """Held: weights, 2 of AdamW, 6% to spare. Peak: gradients too, and 55%, of which a bucket takes at most 9%."""
-    psi = account.psi_bytes(tier)
+    psi = step_record.psi_bytes(tier)
     for fraction in (0.1, 0.25):
         assert drills.budget_bytes(tier, "held", fraction) == pytest.approx((1.06 + 2 * fraction) * psi, rel=0.01)
         assert drills.budget_bytes(tier, "peak", fraction) == pytest.approx((1.55 + 3 * fraction) * psi, rel=0.01)
-    assert max(account.bucket_bytes(tier)) < 0.09 * psi
+    assert max(step_record.bucket_bytes(tier)) < 0.09 * psi
 
 
 @pytest.mark.parametrize("n", (1, 2, 4, 8))
@@ -80,11 +80,11 @@ def test_a_collective_counts_as_hidden_only_if_a_gradient_is_made_before_it_is_w
         collectives = [{"kind": "reduce_scatter", "bytes": 1000, "sent": 750, "at": at} for at in (1.0, 3.0)]
         return {"collectives": collectives, "gradients": [0.0, 2.0, 4.0], "waits": waits, "ends": [5.0]}
 
-    assert account.covered(reply([2.5, 4.5])) == 1.0
-    assert account.covered(reply([1.5, 3.5])) == 0.0
-    assert account.covered(reply([1.5, 4.5])) == 0.5
-    assert account.covered(reply([])) == 1.0
-    assert account.issued_early(reply([1.5, 3.5])) == 1.0
+    assert step_record.covered(reply([2.5, 4.5])) == 1.0
+    assert step_record.covered(reply([1.5, 3.5])) == 0.0
+    assert step_record.covered(reply([1.5, 4.5])) == 0.5
+    assert step_record.covered(reply([])) == 1.0
+    assert step_record.issued_early(reply([1.5, 3.5])) == 1.0
 
 
 def test_mistakes_can_be_told_apart():
@@ -264,18 +264,18 @@ def test_what_is_held_and_what_is_needed_at_the_peak_are_worth_half_each():
         assert judged(2, 0, rank).points == judged(0, 2, rank).points == 2
         assert judged(2, 2, rank).points == 0
         assert f"after a step rank {rank} holds" in judged(2, 0, rank).cause
-    assert judged(0, 0, 0, seen=account.SPARE_MEMORY - 10).points == 4
-    hidden = judged(0, 0, 0, seen=account.SPARE_MEMORY + 10)
+    assert judged(0, 0, 0, seen=step_record.SPARE_MEMORY - 10).points == 4
+    hidden = judged(0, 0, 0, seen=step_record.SPARE_MEMORY + 10)
     assert (hidden.points, "the system saw" in hidden.cause) == (0, True)
 
 
 def test_traffic_is_so_many_messages_and_bytes():
     tier, n = "cpu", 4
-    buckets, shares = account.bucket_bytes(tier), drills.shares(1, n)
-    most = account.PASSES * (len(buckets) + account.SPARE_COLLECTIVES)
-    small = account.SMALL_COLLECTIVES + account.PASSES * sum(b <= account.SMALL_BYTES for b in buckets)
-    n_bytes = account.PASSES * (
-        (n - 1) * max(shares) / sum(shares) * account.psi_bytes(tier) + account.SPARE_BYTES * len(buckets)
+    buckets, shares = step_record.bucket_bytes(tier), drills.shares(1, n)
+    most = step_record.PASSES * (len(buckets) + step_record.SPARE_COLLECTIVES)
+    small = step_record.SMALL_COLLECTIVES + step_record.PASSES * sum(b <= step_record.SMALL_BYTES for b in buckets)
+    n_bytes = step_record.PASSES * (
+        (n - 1) * max(shares) / sum(shares) * step_record.psi_bytes(tier) + step_record.SPARE_BYTES * len(buckets)
     )
 
     def judged(count: int, sent: float, n_small: int, kind: str = "reduce_scatter"):

@@ -9,17 +9,17 @@ import pytest
 from deadlines import deadline_s
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
+from grading.boxes.sandbox.usage import Seen
 from grading.checks.lab4_fsdp import budget, depth, drills, efficiency, evidence, price
 from grading.samples import read_lab
-from grading.sandbox.witness import Seen
 from shardlab import launch
-from shardlab.measure.strategies import Expected, units_of
 from shardlab.model import ModelConfig, Transformer, preset
-from shardlab.simulate.plan.api import setup_of
-from shardlab.simulate.plan.memory import memory_plan
-from shardlab.simulate.plan.shape import Shape
-from shardlab.simulate.plan.traffic.host import host_bytes
 from shardlab.tier import TIERS
+from shardplan.api import setup_of
+from shardplan.formulas import Expected, units_of
+from shardplan.memory import memory_plan
+from shardplan.shape import Shape
+from shardplan.traffic.host import host_bytes
 
 ONE_RANK = ("lab4.price", "lab4.efficiency")  # checks whose drills need no other
 LAB = "lab4_fsdp"

@@ -8,9 +8,9 @@ from submissions import checks_that_nothing_needs, class_of, concerned, judge_re
 
 from grading.checks.lab6_profile import drills, mistakes, prefetch, reading, same, throughput
 from grading.checks.lab6_profile.traces import bounds, draw_trace, figures_of, gathers_of_units, moments
-from grading.race import Lap
+from grading.judge.timed_laps import Lap
+from grading.judge.timing import Timing
 from grading.samples import samples
-from grading.timing import Timing
 from shardlab.measure.timeline import Span, Timeline
 
 ONE_RANK = ("lab6.shares", "lab6.hidden")  # checks whose drills need no other
@@ -19,8 +19,8 @@ LAB = "lab6_profile"
 
 @pytest.mark.parametrize("sample", class_of(LAB))
 def test_sample_gets_its_points_and_its_cause(sample, answers, referees, monkeypatch):
-    monkeypatch.setattr("grading.session.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
-    monkeypatch.setattr("grading.session.DEADLINE_RATIO", 8.0)
+    monkeypatch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
+    monkeypatch.setattr("grading.judge.submission_run.DEADLINE_RATIO", 8.0)
     try_sample(sample, answers(sample), referees(LAB))
 
 

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.checks.lab7_debug import experts_run, hang_run, resume
+from grading.boxes.ranks import CrewError
+from grading.boxes.sandbox.usage import Seen
+from grading.checks.lab7_debug import experts_training, hang_training, resume
 from grading.checks.lab7_debug import hang as hang_judge
-from grading.checks.lab7_debug.hung_runs import KINDS, MESHES, hang
-from grading.checks.lab7_debug.tools_run import SHARDED, WHOLE
-from grading.crew import CrewError
+from grading.checks.lab7_debug.hang_evidence import KINDS, MESHES, hang
+from grading.checks.lab7_debug.tools_on_ranks import SHARDED, WHOLE
 from grading.samples import samples
-from grading.sandbox.witness import Seen
 from shardlab.tier import TIERS
 
 MIB = 2**20
@@ -25,7 +25,7 @@ LAB = "lab7_debug"
 
 @pytest.mark.parametrize("sample", class_of(LAB))
 def test_sample_gets_its_points_and_its_cause(sample, answers, referees, monkeypatch):
-    monkeypatch.setattr("grading.session.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
+    monkeypatch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
     try_sample(sample, answers(sample), referees(LAB))
 
 
@@ -115,9 +115,9 @@ def run_of(setting: dict) -> dict:
     """What a rank replies whose training is right and whose part of the validation is as large as the others'."""
     truth = hang_judge.truth_of(setting, 4)
     rounds = len(truth["validation"])
-    passes = rounds * math.ceil(setting["n_documents"] / (4 * hang_run.BATCH_SIZE))
-    rows = hang_run.N_STEPS * hang_run.SAMPLES + math.ceil(rounds * setting["n_documents"] / 4)
-    return {**truth, "forwards": hang_run.N_STEPS + passes, "rows": rows}
+    passes = rounds * math.ceil(setting["n_documents"] / (4 * hang_training.BATCH_SIZE))
+    rows = hang_training.N_STEPS * hang_training.SAMPLES + math.ceil(rounds * setting["n_documents"] / 4)
+    return {**truth, "forwards": hang_training.N_STEPS + passes, "rows": rows}
 
 
 @pytest.fixture
@@ -211,13 +211,13 @@ def test_too_many_and_too_few_differences_are_told(found, words):
 def judged_experts(biases=None, rank=None, weights=1.0, collectives=0, n_bytes=0.0):
     """Of one rank, or of all; collectives and bytes beyond what is allowed."""
     right = [[0.02, -0.01], [0.0, 0.01], [0.03, 0.0]]
-    extra = experts_run.N_LAYERS * experts_run.N_STEPS
+    extra = experts_training.N_LAYERS * experts_training.N_STEPS
 
     def reply(spoilt):
         return {
             "biases": biases if spoilt and biases else right,
             "weights": {"all": [weights if spoilt else 1.0, 2.0]},
-            "collectives": 100 - experts_run.N_STEPS + extra + (collectives if spoilt else 0),
+            "collectives": 100 - experts_training.N_STEPS + extra + (collectives if spoilt else 0),
             "bytes": 1000 + 4096 * extra + (n_bytes if spoilt else 0),
         }
 

@@ -7,12 +7,13 @@ from functools import partial
 import pytest
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
 
-from grading.checks.lab8_capstone import account, drills, job, planner, tokens
-from grading.race import Lap
+from grading.checks.lab8_capstone import drills, job, planner, step_record, tokens
+from grading.judge.timed_laps import Lap
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
 from shardlab import launch
-from shardlab.simulate.computation import Computation
+from shardsim import simulated
+from shardsim.slept_computation import Computation
 
 LAB = "lab8_capstone"
 WINNERS = {"2x4": [(4, 0)], "4x2": [(8, 1)], "8x1": [(1, 0), (8, 0)]}  # ranks that share a copy, blocks recomputed
@@ -67,7 +68,7 @@ def test_proofs_hold_in_every_lap_of_a_race(looked_at):
         drills.laps(drills.follow, facts, choice, "")
         return [json.loads(reply) for reply in found]
 
-    by_rank = launch(ranks, job.RANKS, device="cpu", network=facts["network"])
+    by_rank = launch(ranks, job.RANKS, device="cpu", network=simulated(facts["network"]))
     for i in looked_at:
         replies = [of_rank[i] for of_rank in by_rank]
         assert tokens._trained_on(Lap(7 * i, replies, 0.0))
@@ -116,7 +117,7 @@ CLUSTERS = tuple(job.BUDGETS)
 @pytest.fixture(scope="module")
 def weights():
     """The start, and the right ones after the judge's steps."""
-    return tuple(account._trained(1, *account._ONE_PROCESS[name]) for name in ("nothing", "right"))
+    return tuple(step_record._trained(1, *step_record._ONE_PROCESS[name]) for name in ("nothing", "right"))
 
 
 def judged_account(check: str, weights, cluster="4x2", rank=5, moved=1.0, peak=0, sent=1.0):
@@ -148,8 +149,8 @@ def judged_account(check: str, weights, cluster="4x2", rank=5, moved=1.0, peak=0
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_each_cluster_is_a_third_of_the_points_and_one_rank_is_enough_to_lose_it(cluster, weights, monkeypatch):
-    known = {name: account._ONE_PROCESS[name] for name in ("nothing", "right")}
-    monkeypatch.setattr(account, "_ONE_PROCESS", known)  # each of them is trained; mistakes have samples
+    known = {name: step_record._ONE_PROCESS[name] for name in ("nothing", "right")}
+    monkeypatch.setattr(step_record, "_ONE_PROCESS", known)  # each of them is trained; mistakes have samples
     ask = {name: partial(judged_account, f"lab8.{name}", weights, cluster) for name in ("same", "cap", "links")}
     assert ask["same"](moved=1.00019).points == ask["cap"](peak=0).points == 3
     assert ask["links"](sent=1.149).points == ask["links"](sent=0.5).points == 3

@@ -5,8 +5,16 @@
        │  <── output  ──   every printed line, shown as "[rank 2] ..."
        └─ a temporary file: where the ranks meet
 
-Read `api` (the call), `travel` (how a function gets there), `rank` (what runs in each process), `rank_process` (the
-launcher's end of it), `job` (the launcher watches pipes, processes and the clock), `blame` (who is at fault, in words).
+Read in this order:
+
+    api                 the call
+    pickling            how a function travels to the ranks
+    rank_main           what runs in each rank's process
+    rank_process, job   the launcher's side: it watches pipes, processes and the clock
+    flight_recorder     which collectives a rank has called
+    hang_report, blame  who is at fault, in words
+    environment, progress_line      variables for new processes; the line under a cell that waits
+
 Whatever goes wrong, no process is left behind.
 """
 

@@ -13,12 +13,11 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from shardlab.environ import environ
+from shardlab.launch.environment import environ
 from shardlab.launch.job import Job
-from shardlab.launch.rank import Settings, process_group
-from shardlab.launch.travel import dumps
-from shardlab.simulate.network import Network
-from shardlab.waiting import waiting
+from shardlab.launch.pickling import dumps
+from shardlab.launch.progress_line import waiting
+from shardlab.launch.rank_main import RankNetwork, Settings, process_group
 
 _made_with: dict[str, Any] = {}  # settings of the process group that a launch made on the ranks of torchrun
 
@@ -30,7 +29,7 @@ def launch(
     timeout_s: float = 300.0,
     device: str | None = None,
     backend: str | None = None,
-    network: Network | str | None = None,
+    network: RankNetwork | None = None,
     threads_per_rank: int = 1,
     stream: bool = True,
 ) -> list[Any]:
@@ -38,8 +37,8 @@ def launch(
 
     `fn` may be defined in a notebook cell (it travels by cloudpickle, by value). Results travel back the same way: keep
     them small and on the CPU. Printed lines appear as they come, marked with their rank, unless `stream=False`.
-    `device` is "cuda" where there is a GPU, else "cpu"; `backend` follows from it; `network`, in words
-    or as a Network, replaces the real one by a simulated one, e.g. "2x2 nodes, 1 GB/s inside, 100 MB/s between".
+    `device` is "cuda" where there is a GPU, else "cpu"; `backend` follows from it; `network`
+    takes the real one's place: `shardsim.simulated("2x2 nodes, 1 GB/s inside, 100 MB/s between")`.
 
     Raises LaunchError, naming the rank, when a rank raises, exits or is killed, and, with every rank's stack and last
     collective, when `timeout_s` passes. In every case, Ctrl-C included, all ranks are gone when it returns.
@@ -91,10 +90,10 @@ def _settings(world_size, device, backend, network, threads, timeout_s) -> Setti
     if network is not None:
         if device == "cuda":
             raise ValueError('a simulated network carries CPU tensors only: add device="cpu"')
-        network = Network.parse(network, world_size) if isinstance(network, str) else network
-        if network.world_size != world_size:
-            raise ValueError(f"the network has {network.world_size} ranks, and the job has {world_size}")
-        backend = backend or "simulated"
+        if not hasattr(network, "install"):
+            raise TypeError(f"network={network!r}: pass an object, shardsim.simulated({network!r})")
+        network = network.for_ranks(world_size)
+        backend = backend or network.backend
     if backend is None:  # NCCL wants a GPU for each rank; ranks that share one talk over gloo
         own_gpu = device == "cuda" and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
         backend = "cpu:gloo,cuda:nccl" if own_gpu else "gloo"

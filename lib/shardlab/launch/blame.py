@@ -4,8 +4,8 @@ import re
 import signal
 from typing import TYPE_CHECKING
 
-from shardlab import flight
-from shardlab.account import account
+from shardlab.launch import flight_recorder
+from shardlab.launch.hang_report import account
 
 if TYPE_CHECKING:
     from shardlab.launch.rank_process import RankProcess
@@ -66,7 +66,7 @@ def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
     if culprit is not None:
         head += f": rank {culprit} called another collective than the others"
     elif len(waiting) > 1:
-        culprit = flight.laggard({r.number: _log(r) for r in waiting})
+        culprit = flight_recorder.laggard({r.number: _log(r) for r in waiting})
         head += f": the others wait for rank {culprit}, which issued fewer collectives" if culprit is not None else ""
     else:
         culprit = waiting[0].number
@@ -80,7 +80,7 @@ def _culprit(ranks: list["RankProcess"]) -> "RankProcess":
     raised = sorted((r for r in ranks if r.failure), key=lambda r: r.failure.at_s)
     own = [r for r in raised if not _PEER_GONE.search(r.failure.error)]
     left = [r for r in ranks if r.result is not None]
-    behind = flight.laggard({r.number: _log(r) for r in ranks})
+    behind = flight_recorder.laggard({r.number: _log(r) for r in ranks})
     left.sort(key=lambda r: r.number != behind)
     return (vanished or own or left or raised)[0]
 
@@ -114,12 +114,12 @@ def _stack(r: "RankProcess") -> str:
     return "".join(f'  File "{f}' for f in frames if not _MACHINERY.search(f.split('"')[0])).rstrip()
 
 
-def _log(r: "RankProcess") -> list[flight.Collective]:
+def _log(r: "RankProcess") -> list[flight_recorder.Collective]:
     return r.failure.log if r.failure else r.whereabouts.log if r.whereabouts else []
 
 
 def _disagreement(ranks: list["RankProcess"]) -> tuple[str | None, int | None]:
-    return flight.first_disagreement({r.number: _log(r) for r in ranks}) or (None, None)
+    return flight_recorder.first_disagreement({r.number: _log(r) for r in ranks}) or (None, None)
 
 
 def _names(ranks: list["RankProcess"]) -> str:

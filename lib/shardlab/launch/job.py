@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, SignalException, start_processes
 
-from shardlab.launch import blame, rank
+from shardlab.launch import blame, rank_main
 from shardlab.launch.rank_process import RankProcess
 
 logging.getLogger(PContext.__module__).setLevel(logging.ERROR)  # on a thread it warns that it takes no signal handlers
@@ -30,7 +30,7 @@ _GRACE_S = 1.0  # how long ranks get to say where they are, once something went 
 class Job:
     """One launch: N ranks, the files they need, and the loop that watches them."""
 
-    def __init__(self, payload: bytes, world_size: int, settings: rank.Settings, stream: bool) -> None:
+    def __init__(self, payload: bytes, world_size: int, settings: rank_main.Settings, stream: bool) -> None:
         self.payload, self.settings = payload, settings
         self.ranks = [RankProcess(r, show=stream) for r in range(world_size)]
         self.context: PContext | None = None
@@ -45,7 +45,7 @@ class Job:
             with _signal_handlers_kept():
                 self.context = start_processes(
                     name="rank",
-                    entrypoint=rank.main,
+                    entrypoint=rank_main.main,
                     args={r.number: args for r in self.ranks},
                     envs={r.number: self._environment(r.number) for r in self.ranks},
                     logs_specs=DefaultLogsSpecs(log_dir=self.files.name),
@@ -64,7 +64,7 @@ class Job:
             "LOCAL_WORLD_SIZE": world_size,
             "MASTER_ADDR": "127.0.0.1",  # some libraries ask for it; the ranks meet in a file
             "MASTER_PORT": str(self.port),
-            rank.MEETING_PLACE: f"file://{self.files.name}/store",
+            rank_main.MEETING_PLACE: f"file://{self.files.name}/store",
             "TORCHELASTIC_RUN_ID": "shardlab",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",

@@ -8,4 +8,4 @@ import torch.distributed.fsdp  # noqa: F401
 import torch.distributed.optim  # noqa: F401
 import torch.nn.parallel  # noqa: F401
 
-import shardlab.launch.rank  # noqa: F401
+import shardlab.launch.rank_main  # noqa: F401

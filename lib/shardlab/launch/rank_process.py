@@ -6,7 +6,7 @@ import signal
 from collections import deque
 from contextlib import suppress
 
-from shardlab.launch import rank
+from shardlab.launch import rank_main
 
 _PIPE_BYTES = 1 << 16  # as much as a pipe holds; a longer line is shown in pieces
 
@@ -19,8 +19,8 @@ class RankProcess:
         self.process: multiprocessing.process.BaseProcess | None = None
         self.exit_code: int | None = None
         self.result: bytes | None = None
-        self.failure: rank.Failure | None = None
-        self.whereabouts: rank.Whereabouts | None = None
+        self.failure: rank_main.Failure | None = None
+        self.whereabouts: rank_main.Whereabouts | None = None
         self.tail: deque[str] = deque(maxlen=60)  # its last lines, for the error message
         self._partial = b""
 

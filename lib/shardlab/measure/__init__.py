@@ -1,6 +1,9 @@
 """What a step costs.
 
-Bytes held: read `tensors`, `ledger`, `watch`, `memory`, then `budget`. Bytes sent: `traffic`. Seconds: `throughput`,
-`scaling`. Who did what when: `timeline`, `labels`, `spans`, `record`, then `profile`, `trace_file` and `shares`. Proof
-that a program shards: `strategies`, `probes`, `promises`.
+tensors, ledger, watch, memory, budget      bytes held; `gloo_threads`: when to look
+traffic                                     bytes sent
+throughput                                  seconds
+timeline, labels, spans, record             who did what when; a simulated network plugs in by `event_source`
+profile, profile_labels, trace_file         the same from torch.profiler, and for a trace viewer
+probes                                      proof that a program shards
 """

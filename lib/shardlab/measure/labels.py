@@ -22,8 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 from torch.utils._pytree import tree_leaves
 
-from shardlab.simulate.streams import current_stream
-
 ROOT = "root"
 _NAME = re.compile(r"(?P<what>[^ (]+)(?: \((?P<unit>.*)\)|_prefetch for (?P<target>.*))?")
 _WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")  # their one child's name
@@ -41,7 +39,7 @@ def meaning(label: str) -> tuple[str, str] | None:
         return "forward", ROOT
     match = _NAME.fullmatch(label)
     what = match["what"] if match else ""
-    if label == "recompute":  # `parallel.recompute` does not know for which unit
+    if label == "recompute":  # `shardlab.recompute` does not know for which unit
         return "recompute", ""
     if what in ("forward", "backward", "recompute"):
         return what, match["unit"] or ROOT
@@ -72,8 +70,8 @@ def label_units(module: nn.Module) -> Iterator[None]:
 
 
 def _wait(work: dist.Work, *_) -> str:
-    """In a side stream of a simulated network Work.wait lets the host go on."""
-    return "wait" if current_stream().blocks else "ordered"
+    """Work of a simulated network names it itself: in a side stream `wait` lets the host go on."""
+    return getattr(work, "wait_label", "wait")
 
 
 def _units(module: nn.Module) -> dict[nn.Module, str]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.optim import Optimizer
 
-from shardlab.flight import Collective
+from shardlab.launch.flight_recorder import Collective
 from shardlab.measure.ledger import CATEGORIES
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import Traffic, record_traffic, wire_bytes

@@ -17,7 +17,7 @@ all ranks have, but its links carry another one. From its start on the name is t
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -25,12 +25,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
+from shardlab.measure.event_source import event_source
 from shardlab.measure.labels import label_units
 from shardlab.measure.profile import read_profile
-from shardlab.measure.spans import Label, Queued, Sent, timeline
+from shardlab.measure.spans import Label, timeline
 from shardlab.measure.timeline import Timeline
-from shardlab.simulate import computation, wire
-from shardlab.simulate.streams import current_stream, reached_s
 
 
 @dataclass
@@ -47,24 +46,24 @@ def record_timeline(module: nn.Module) -> Iterator[Recording]:
     Of collectives, those that are through when the block ends.
     """
     recording = Recording()
-    if dist.is_initialized() and dist.get_backend() != "simulated":
+    source = event_source()
+    if dist.is_initialized() and not source:
         with label_units(module), torch.profiler.profile(record_shapes=True) as profiler:
             yield recording
         recording.timeline = read_profile(profiler)
         return
     start_s = time.monotonic()
-    with label_units(module), _labels_written_down() as labels, _queue_watched() as queued:
+    with (
+        label_units(module),
+        _labels_written_down() as labels,
+        source.queued() if source else nullcontext([]) as queued,
+    ):
         yield recording
-    recording.timeline = timeline(_rank(), labels, _sent_since(start_s), queued)
+    recording.timeline = timeline(_rank(), labels, source.sent_since(start_s) if source else [], queued)
 
 
 def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
-
-
-def _sent_since(start_s: float) -> list[Sent]:
-    since = (c for c in wire.collectives() if c.issued_s >= start_s)
-    return [Sent(c.kind, c.bytes, c.issued_s, c.ready_s, c.started_s, c.finished_s) for c in since]
 
 
 @contextmanager
@@ -93,21 +92,3 @@ def _labels_written_down() -> Iterator[list[Label]]:
         yield found
     finally:
         record_function.__enter__, record_function.__exit__ = original_enter, original_exit
-
-
-@contextmanager
-def _queue_watched() -> Iterator[list[Queued]]:
-    """Under `streams.run_ahead` slept computation is queued, and a label says only when the host asked for it."""
-    found, original = [], computation.compute
-
-    def compute(seconds: float, *args) -> None:
-        asked_s, started_s = time.monotonic(), reached_s()
-        original(seconds, *args)
-        if not current_stream().blocks:
-            found.append(Queued(asked_s, started_s, current_stream().moment.clock_s))
-
-    computation.compute = compute
-    try:
-        yield found
-    finally:
-        computation.compute = original

@@ -92,6 +92,6 @@ def _synchronize() -> None:
 
 
 def _synchronize_device() -> None:
-    torch.cpu.synchronize()  # does something where `simulate.streams` lets the host run ahead
+    torch.cpu.synchronize()  # does something where `shardsim.cpu_streams` lets the host run ahead
     if torch.cuda.is_available():
         torch.cuda.synchronize()

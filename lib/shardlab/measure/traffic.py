@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
-from shardlab import flight
+from shardlab.launch import flight_recorder
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Traffic:
     """The collectives, sends and recvs that this rank issued inside a `record_traffic` block, in order."""
 
     started_s: float  # seconds since the epoch, as the collectives' issue times
-    collectives: list[flight.Collective] = field(default_factory=list)
+    collectives: list[flight_recorder.Collective] = field(default_factory=list)
 
     def count(self, kind: str | None = None) -> int:
         return sum(kind in (None, c.kind) for c in self.collectives)
@@ -36,7 +36,7 @@ class Traffic:
         return sum(wire_bytes(c, _resolve_process_group(c.group).size()) for c in of_kind)
 
 
-def wire_bytes(c: flight.Collective, world_size: int) -> float:
+def wire_bytes(c: flight_recorder.Collective, world_size: int) -> float:
     """Bytes a rank sends for one collective as a ring of N: the textbook's bandwidth-optimal algorithms.
 
     all_reduce 2 (N-1)/N of the tensor; all_gather, reduce_scatter and all_to_all (N-1)/N of the whole (unsharded)
@@ -61,26 +61,26 @@ def record_traffic():
     traffic = Traffic(started_s=time.time())
     with _messages() as messages:
         yield traffic
-    issued = [c for c in flight.collectives() if c.issued_s >= traffic.started_s]
-    if sum(map(_entries, issued)) >= (kept := flight.kept_entries()):
+    issued = [c for c in flight_recorder.collectives() if c.issued_s >= traffic.started_s]
+    if sum(map(_entries, issued)) >= (kept := flight_recorder.kept_entries()):
         raise RuntimeError(f"the flight recorder keeps {kept} collectives: record fewer steps at once")
-    issued = [c for c in issued if c.kind not in flight.POINT_TO_POINT]  # NCCL's, which `messages` has too
+    issued = [c for c in issued if c.kind not in flight_recorder.POINT_TO_POINT]  # NCCL's, which `messages` has too
     traffic.collectives += sorted(issued + messages, key=lambda c: c.issued_s)
 
 
-def _entries(c: flight.Collective) -> int:
+def _entries(c: flight_recorder.Collective) -> int:
     """Of the recorder's: gloo's reduce_scatter of a list takes one for each share."""
     return len(c.shape) if c.kind == "reduce_scatter" else 1
 
 
 @contextmanager
-def _messages() -> Iterator[list[flight.Collective]]:
+def _messages() -> Iterator[list[flight_recorder.Collective]]:
     """Sends and recvs issued inside the block. The flight recorder knows NCCL's, but none of gloo's.
 
     All of torch's calls, batch_isend_irecv's too, come down to these three methods of the process group. Their
     stand-ins must bear the same names: by the name pybind tells an override that calls up from one to be called.
     """
-    found: list[flight.Collective] = []
+    found: list[flight_recorder.Collective] = []
     group_class, originals = dist.ProcessGroup, {}
 
     def send(group, tensors, *args, **options):
@@ -105,9 +105,9 @@ def _messages() -> Iterator[list[flight.Collective]]:
             setattr(group_class, name, original)
 
 
-def _message(group: dist.ProcessGroup, kind: str, tensor) -> flight.Collective:
+def _message(group: dist.ProcessGroup, kind: str, tensor) -> flight_recorder.Collective:
     sent = kind == "send"
-    return flight.Collective(
+    return flight_recorder.Collective(
         seq=0,  # messages have no order that ranks share
         group=group.group_name,
         kind=kind,
@@ -116,7 +116,7 @@ def _message(group: dist.ProcessGroup, kind: str, tensor) -> flight.Collective:
         dtype=tensor.type().split(".")[-1].removesuffix("Tensor"),
         shape=(tuple(tensor.shape),),
         issued_s=time.time(),
-        where=flight.where(_stack()),
+        where=flight_recorder.where(_stack()),
     )
 
 

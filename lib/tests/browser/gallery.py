@@ -9,7 +9,7 @@ FIGURES = """
 import cloudpickle, example_figures
 from IPython.display import Markdown, display
 cloudpickle.register_pickle_by_value(example_figures)
-for name, figure in example_figures.figures().items():
+for name, figure in example_figures.examples().items():
     display(Markdown(f"### {name}"), figure)
 """
 
@@ -18,9 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 import torch
 from example_figures import CONFIG, FORWARD_S, LINK, predicted_step_s
 from shardlab.model import Transformer
-from shardlab.show.widgets import BucketSlider
-from shardlab.show.widgets.bucket_slider import on_ranks
-from shardlab.simulate.computation import sleep_in
+from shardcourse.widgets import BucketSlider
+from shardcourse.widgets.bucket_slider import on_ranks
+from shardsim.slept_computation import sleep_in
+from shardsim import simulated
 
 def make_step(cap_mb):
     model = Transformer(CONFIG)
@@ -32,12 +33,12 @@ def make_step(cap_mb):
 
 predicted_s = {cap: predicted_step_s(cap) for cap in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)}
 levels_s = {"computation alone": 3 * FORWARD_S * CONFIG.n_layers}
-buckets = BucketSlider(on_ranks(make_step, 4, network=LINK), predicted_s, first_mb=2, levels_s=levels_s)
+buckets = BucketSlider(on_ranks(make_step, 4, network=simulated(LINK)), predicted_s, first_mb=2, levels_s=levels_s)
 buckets
 """
 
-PLANNER = "from shardlab.show.widgets import Planner\nplanner = Planner()\nplanner"
-SHARDING = "from shardlab.show.widgets import ShardingExplorer\nshards = ShardingExplorer()\nshards"
+PLANNER = "from shardcourse.widgets import Planner\nplanner = Planner()\nplanner"
+SHARDING = "from shardcourse.widgets import ShardingExplorer\nshards = ShardingExplorer()\nshards"
 WIDGETS = {"planner": PLANNER, "bucket slider": BUCKET_SLIDER, "sharding explorer": SHARDING}
 
 

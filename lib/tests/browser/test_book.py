@@ -9,8 +9,8 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from shardlab.lessons.book import SITE, questions, typeset
-from shardlab.lessons.tidy import KERNEL
+from shardcourse.lessons.book import SITE, questions, typeset
+from shardcourse.lessons.tidy import KERNEL
 
 pytestmark = [
     pytest.mark.browser,

@@ -8,7 +8,7 @@ import pytest
 from lab import jupyterlab
 from notebook_page import NotebookPage
 
-from grading.sandbox import Bubblewrap
+from grading.boxes.sandbox import Bubblewrap
 
 pytestmark = [
     pytest.mark.browser,

@@ -13,7 +13,7 @@ from course_copy import ROOT
 from deadlines import deadline_s
 from web import page
 
-from shardlab.bench.slurm_here import obstacle, slurm_here
+from shardbench.slurm_here import obstacle, slurm_here
 
 CLUSTER = ROOT / "lib" / "cluster"
 JOB = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "node-[1-2]"}

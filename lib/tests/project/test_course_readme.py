@@ -5,9 +5,9 @@ import re
 import nbformat
 import pytest
 
-from shardlab.claims import claims
-from shardlab.lessons.place import ROOT
-from shardlab.lessons.rules import markdown
+from shardcourse.claims import claims
+from shardcourse.lessons.folders import ROOT
+from shardcourse.lessons.lint import markdown
 
 COURSE = ROOT / "course"
 TEXT = (COURSE / "README.md").read_text()

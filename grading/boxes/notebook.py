@@ -1,0 +1,100 @@
+"""The referee's side of a notebook's run: it goes into a box, and outputs and pickled answers come out."""
+
+import base64
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import nbformat
+from nbformat import NotebookNode, ValidationError
+
+from grading.boxes.answers import MOST_OUTPUTS
+from grading.boxes.sandbox import Box
+from grading.boxes.sandbox.wall import BoxedProgram, WallError
+from grading.boxes.sanitise import without_programs
+
+_START_S = 120.0  # a box; on a busy machine
+_ENDINGS = 4  # outputs that the host may add to a cell's
+_MARGIN_S = 30.0  # for reading what is left when time is up
+
+
+@dataclass
+class NotebookRun:
+    """`cells`: for each cell its outputs and execution_count. `problem`: why there are none, in words.
+
+    `killed`: processes of it ended, by its own doing or because the system was short of memory.
+    """
+
+    cells: list[dict] = field(default_factory=list)
+    answers: dict[str, bytes] = field(default_factory=dict)
+    problem: str = ""
+    killed: bool = False
+
+
+class NotebookRunner:
+    """Runs one notebook after the other, each in a new box; the next box starts while the last one is in use."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        self._spare = self._start()
+
+    def _start(self) -> BoxedProgram:
+        return BoxedProgram("grading.boxes.notebook_host", box=self.box)
+
+    def run(self, nb: NotebookNode, folder: str | None, **order) -> NotebookRun:
+        """`folder`: files to find beside the notebook. `order`: parameters, cell_timeout_s and timeout_s.
+
+        One that was killed is run once more: what the system did, it hardly does twice. Raises RuntimeError if there is
+        no box to run it in, which is no fault of the notebook.
+        """
+        ran = self._run_once(nb, folder, order)
+        return self._run_once(nb, folder, order) if ran.killed else ran
+
+    def _run_once(self, nb: NotebookNode, folder: str | None, order: dict) -> NotebookRun:
+        program, self._spare = self._spare, self._start()
+        try:
+            _wait_until_ready(program)
+            files = None if folder is None else str(shutil.copytree(folder, program.shared / "files", symlinks=True))
+            program.send({"notebook": nb, "files": files, **order}, order["timeout_s"] + _MARGIN_S)
+            return _read(program.receive(), len(nb.cells))
+        except WallError as error:
+            return NotebookRun(problem=f"the notebook could not be run to its end: {error}", killed=error.killed)
+        finally:
+            program.close()
+
+    def close(self) -> None:
+        self._spare.close()
+
+
+def _wait_until_ready(program: BoxedProgram) -> None:
+    try:
+        program.wait_until_ready(_START_S)
+    except WallError as error:
+        raise RuntimeError(f"a box did not start, and nothing of the notebook was run: {error}") from None
+
+
+def _read(reply: dict, n_cells: int) -> NotebookRun:
+    """Whoever wrote the reply may have been the submission: only what has the right form is taken."""
+    run = NotebookRun(problem=str(reply.get("problem", ""))[:500])
+    with suppress(AttributeError, TypeError, ValueError):
+        run.answers = {str(name): base64.b64decode(text) for name, text in reply.get("answers").items()}
+    try:
+        cells = [_outputs(cell) for cell in reply["cells"]]
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError, ValidationError):
+        cells = []
+    if len(cells) == n_cells:
+        run.cells = cells
+        run.killed = any(o.get("ename") == "DeadKernelError" for cell in cells for o in cell["outputs"])
+    else:
+        run.problem = run.problem or "the notebook's outputs are not readable"
+    return run
+
+
+def _outputs(cell: dict) -> dict:
+    """Raises ValidationError or what else goes wrong with something that is no cell's outputs."""
+    if len(cell["outputs"]) > MOST_OUTPUTS + _ENDINGS:
+        raise ValueError("so many would take hours to check, and the host keeps no more")
+    made = nbformat.v4.new_code_cell(outputs=cell["outputs"], execution_count=cell["execution_count"])
+    nbformat.validate(nbformat.v4.new_notebook(cells=[nbformat.from_dict(made)]), relax_add_props=False)
+    made.outputs = [without_programs(nbformat.from_dict(output)) for output in made.outputs]
+    return made

@@ -1,0 +1,154 @@
+"""The process that runs a submission's notebook, in a box with papermill and the kernel: hostile as the ranks are.
+
+Each message is a line of JSON. It writes {"ready": true} as soon as it stands ready, and reads one order: {"notebook":
+{...}, "parameters": {...}, "files": a folder or null, "cell_timeout_s": T, "timeout_s": T}. It writes one more, of what
+there is when time is up: {"answers": {check name: base64}, "cells": [{"outputs": [...], "execution_count": n}],
+"problem": why there are none}. It opens no answer and decides nothing.
+"""
+
+import base64
+import json
+import multiprocessing
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import nbformat
+import papermill
+from nbformat.v4 import new_output
+from papermill.exceptions import PapermillExecutionError
+from traitlets.config import Config
+
+from grading.boxes.answers import ANSWERS, MOST_OUTPUTS
+from grading.boxes.host_pipes import private_pipes
+from grading.boxes.parent_death import adopt_orphans
+
+LARGEST_ANSWER_BYTES = 32 << 20  # all of them together are to fit into the reply
+LONGEST_OUTPUT = 1 << 20  # characters of one text
+MOST_OUTPUT = 24 << 20  # characters of a notebook's outputs, figures too
+_PRIVATE_SOCKETS = Config({"KernelManager": {"transport": "ipc"}})  # files in the box, not TCP ports
+_QUIET_KERNEL = ["--log-level=CRITICAL"]  # the kernel's own log, not what the notebook prints
+_ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
+
+
+def main() -> None:
+    adopt_orphans()
+    orders, replies = private_pipes()
+    print(json.dumps({"ready": True}), file=replies, flush=True)
+    reply = _run(json.loads(orders.readline()))
+    print(json.dumps(reply), file=replies, flush=True)
+
+
+def _run(order: dict) -> dict:
+    home = Path(tempfile.gettempdir())
+    work, answers, source, target = (home / name for name in ("work", "answers", "in.ipynb", "out.ipynb"))
+    answers.mkdir()
+    if order["files"]:
+        shutil.copytree(order["files"], work, symlinks=True)
+    work.mkdir(exist_ok=True)
+    nbformat.write(all_cells_run(order["notebook"]), source)
+    os.environ[ANSWERS] = str(answers)
+    run = multiprocessing.get_context("fork").Process(target=_execute, args=(source, target, work, order))
+    run.start()
+    run.join(order["timeout_s"])
+    end = _end(run.exitcode, order["timeout_s"])
+    run.kill()
+    try:
+        cells, problem = _cells(target, order["cell_timeout_s"], end), ""
+    except (AttributeError, LookupError, OSError, TypeError, ValueError):
+        cells, problem = [], "papermill left no notebook that can be read"
+    return {"answers": _answers(answers), "cells": cells, "problem": problem}
+
+
+def all_cells_run(notebook: dict) -> nbformat.NotebookNode:
+    """No cell's error keeps the next from running."""
+    nb = nbformat.from_dict(notebook)
+    for cell in nb.cells:
+        cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
+    return nb
+
+
+def _execute(source: Path, target: Path, work: Path, order: dict) -> None:
+    """To the end, whatever cells raise: the notebook after each cell is in `target`."""
+    with suppress(PapermillExecutionError):  # the cell's own output says it
+        papermill.execute_notebook(
+            source,
+            target,
+            parameters=order["parameters"],
+            kernel_name="python3",
+            language="python",
+            cwd=work,
+            progress_bar=False,
+            execution_timeout=order["cell_timeout_s"],
+            interrupt_on_timeout=True,
+            error_on_timeout=_too_long(order["cell_timeout_s"]),
+            config=_PRIVATE_SOCKETS,
+            extra_arguments=_QUIET_KERNEL,
+        )
+
+
+def _too_long(timeout_s: int, what: str = "this cell") -> dict:
+    return _error("CellTimeoutError", f"{what} ran longer than {timeout_s} s and was interrupted")
+
+
+def _end(exit_code: int | None, timeout_s: int) -> dict | None:
+    """Of a notebook that did not come to its own: what the cell says that was the last to run."""
+    if exit_code is None:
+        return _too_long(timeout_s, "the notebook")
+    return _error("DeadKernelError", "the kernel died in this cell") if exit_code else None
+
+
+def _error(name: str, words: str) -> dict:
+    return {"ename": name, "evalue": words, "traceback": [words]}
+
+
+def _cells(target: Path, cell_timeout_s: int, end: dict | None) -> list[dict]:
+    """The outputs of each cell that was handed in; what papermill added for itself stays behind."""
+    nb = nbformat.read(target, as_version=4)
+    own = [cell for cell in nb.cells if not _ADDED_BY_PAPERMILL & set(cell.metadata.get("tags", []))]
+    last = max((i for i, cell in enumerate(own) if cell.metadata.get("papermill", {}).get("start_time")), default=0)
+    left, cells = MOST_OUTPUT, []
+    for i, cell in enumerate(own):
+        outputs = [_shortened(output) for output in _first(cell.get("outputs", []))]
+        left -= len(json.dumps(outputs))
+        if left < 0:
+            outputs = [new_output("stream", text="(not kept: there was too much output above)\n")]
+        if (cell.metadata.get("papermill", {}).get("duration") or 0) > cell_timeout_s:
+            outputs = [o for o in outputs if o.output_type != "error"]  # a KeyboardInterrupt, which says nothing
+            outputs.append(new_output("error", **_too_long(cell_timeout_s)))
+        if end and i == last:
+            outputs.append(new_output("error", **end))
+        cells.append({"outputs": outputs, "execution_count": cell.get("execution_count")})
+    return cells
+
+
+def _first(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Of many, and the error that ended them."""
+    rest = outputs[MOST_OUTPUTS:]
+    error = [o for o in rest if o.output_type == "error"][-1:]
+    left_out = [new_output("stream", text=f"({len(rest) - len(error)} more outputs)\n")] if rest else []
+    return [*outputs[:MOST_OUTPUTS], *left_out, *error]
+
+
+def _shortened(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    if output.output_type == "stream" and len(output.text) > LONGEST_OUTPUT:
+        output.text = output.text[:LONGEST_OUTPUT] + "\n(shortened)\n"
+    return output
+
+
+def _answers(folder: Path) -> dict[str, str]:
+    """Plain files only: a link would be followed, and a pipe waited for."""
+    answers, left = {}, LARGEST_ANSWER_BYTES
+    for entry in os.scandir(folder):
+        about = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(about.st_mode) and about.st_size <= left:
+            answers[entry.name] = base64.b64encode(Path(entry.path).read_bytes()).decode()
+            left -= about.st_size
+    return answers
+
+
+if __name__ == "__main__":
+    main()

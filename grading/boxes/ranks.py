@@ -1,0 +1,80 @@
+"""A host and the ranks that it starts, in a box: orders there, with a deadline, and what each rank replied back."""
+
+import base64
+from dataclasses import dataclass
+
+from grading.boxes.sandbox import Box
+from grading.boxes.sandbox.usage import Seen
+from grading.boxes.sandbox.wall import BoxedProgram, WallError
+
+_MARGIN_S = 15.0  # a host that has not answered this long after its own deadline is ended from outside
+
+
+class CrewError(WallError):
+    """The submission's ranks failed; `str` is the launcher's report. `timed_out`: they hung, and would do so again."""
+
+
+class ReferenceCrewError(CrewError):
+    """The reference's ranks failed, which says nothing of the submission."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    replies: list  # of each rank
+    seen: Seen
+
+
+class Crew(BoxedProgram):
+    """One order at a time; a host that still owes a reply when the next order comes is replaced."""
+
+    most_values = 1 << 17  # our own solutions' have up to 18,000; some judges compare all with all
+
+    def __init__(self, drills_module: str, box: Box, error: type[CrewError] = CrewError) -> None:
+        super().__init__("grading.boxes.ranks_host", drills_module, box=box, error=error)
+
+    def order(self, drill: str, answer: bytes | None, **setting) -> list:
+        """Run a drill on fresh ranks, with a pickled answer or the reference; one JSON value a rank.
+
+        `setting` is what `begin` takes: world_size, timeout_s, device, network, and the drill's own arguments.
+        """
+        self.begin(drill, answer, **setting)
+        return self.finish()
+
+    def watch(self, drill: str, answer: bytes | None, **setting) -> Watched:
+        """`order`, and what the system sees of all ranks together meanwhile. It sees nothing of a GPU."""
+        self.begin(drill, answer, watched=True, **setting)
+        with self.witness() as witness:
+            replies = self.finish()
+        return Watched(replies, witness.seen if setting.get("device", "cpu") == "cpu" else Seen())
+
+    def begin(
+        self,
+        drill: str,
+        answer: bytes | None,
+        *,
+        world_size: int,
+        timeout_s: float,
+        device: str = "cpu",
+        network: str | None = None,
+        watched: bool = False,
+        **arguments,
+    ) -> None:
+        order = {
+            "drill": drill,
+            "answer": None if answer is None else base64.b64encode(answer).decode(),
+            "world_size": world_size,
+            "device": device,
+            "network": network,
+            "timeout_s": timeout_s,
+            "watched": watched,
+            "arguments": arguments,
+        }
+        self.send(order, timeout_s + _MARGIN_S)
+
+    def finish(self) -> list:
+        reply = self.receive()
+        if "error" in reply:
+            raise self.error(str(reply["error"]), bool(reply.get("timed_out")), bool(reply.get("killed")))
+        if not isinstance(reply.get("results"), list):
+            self.fail("the reply is not readable")
+        return reply["results"]

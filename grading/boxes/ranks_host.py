@@ -1,0 +1,65 @@
+"""The process that starts ranks for a submission: everything on this side of the wall may be hostile.
+
+Reads orders, one JSON object a line, on standard input; writes one JSON line an order: {"results": [...]}, one entry a
+rank, or {"error": ..., "timed_out": ..., "killed": ...}. It holds no secret, opens no answer and decides nothing. Start
+it with `python -m grading.boxes.ranks_host DRILLS_MODULE`.
+
+An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,
+"timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "watched": does the system look on?,
+"arguments": {...}}.
+"""
+
+import base64
+import importlib
+import json
+import sys
+
+import cloudpickle
+
+from grading.boxes.host_pipes import private_pipes
+from grading.boxes.parent_death import adopt_orphans
+from grading.boxes.return_memory import give_back_at_once
+from shardlab.launch import LaunchError, launch, warm_up
+from shardsim import simulated
+
+
+def main(drills_module: str) -> None:
+    adopt_orphans()
+    warm_up()
+    orders, replies = private_pipes()
+    for line in orders:
+        replies.write(json.dumps(_obey(json.loads(line), drills_module)) + "\n")
+        replies.flush()
+
+
+def _obey(order: dict, drills_module: str) -> dict:
+    try:
+        results = launch(
+            _drill,
+            order["world_size"],
+            drills_module,
+            order["drill"],
+            order["answer"],
+            order["arguments"],
+            order["watched"],
+            timeout_s=order["timeout_s"],
+            device=order["device"],
+            network=simulated(order["network"]) if order["network"] else None,
+            stream=False,
+        )
+        return {"results": results}
+    except LaunchError as error:
+        return {"error": str(error), "timed_out": error.timed_out, "killed": error.killed}
+
+
+def _drill(drills_module: str, drill: str, answer: str | None, arguments: dict, watched: bool):
+    """On each rank: the drill with the submission's answer, or with the reference where there is none."""
+    if watched:
+        give_back_at_once()
+    drills = importlib.import_module(drills_module)
+    implementation = cloudpickle.loads(base64.b64decode(answer)) if answer is not None else drills.REFERENCE[drill]
+    return getattr(drills, drill)(implementation, **arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,104 @@
+"""The real box, by bubblewrap: its own processes, its own loopback and no other network, hardly a file.
+
+What is in it, all of it read-only: the system's programs and libraries, this Python and its packages, `shardlab`,
+and of `grading` what a notebook and the ranks import, which a student has at home too. What is not: other people's
+submissions, solutions, samples, the gradebook, the grader's own files, its environment and its processes. /tmp and
+/dev/shm are empty memory of a limited size, gone with the box.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from functools import cache
+from pathlib import Path
+
+from grading.boxes.sandbox.limits import Limits
+from grading.boxes.sandbox.process_tree import family, first_inside
+
+_GRADING = Path(__file__).resolve().parents[2]
+_ROOT = _GRADING.parent
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_SETTINGS = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "nsswitch.conf", "fonts")
+_KERNEL = ("sys", "sysrq-trigger", "fs", "irq", "bus", "acpi", "scsi")  # of /proc: root's even without capabilities
+_HOME = "/tmp"
+_NS_GET_USERNS = 0xB701  # ioctl_ns(2): whose namespace this is
+
+
+class Bubblewrap:
+    name = "bubblewrap"
+    ends_with_us = True  # however we end: so that it may be held still meanwhile
+    own_world = True  # a network and temporary files that nobody else uses
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+
+    def command(self, program: list[str], readable: tuple[Path, ...] = ()) -> list[str]:
+        """`program` in a box, which may read the `readable` folders besides."""
+        size = str(self.limits.scratch_bytes)
+        box = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
+        box += ["--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
+        box += ["--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", _HOME]
+        for path in _readable():
+            box += _shown(path)
+        for path in (*(Path("/proc", name) for name in _KERNEL if Path("/proc", name).exists()), *readable):
+            box += ["--ro-bind", str(path), str(path)]
+        box += [*_gpus(), "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _HOME]
+        return self.limits.command([*box, "--", *program])
+
+    def home(self, folder: str) -> str:
+        return _HOME
+
+    @staticmethod
+    def stop_all(pid: int, timeout_s: float) -> None:
+        """SIGSTOP to all that runs in the box which `pid` made, at once: kill(-1), from inside of it.
+
+        The kernel lets a fork come before such a signal or after it; in between, nobody gets away. Raises
+        TimeoutExpired: who is in there may stop the program that would stop them.
+        """
+        with suppress(IndexError, OSError), ExitStack() as stack:  # no box yet, or no more
+            processes = os.open(f"/proc/{first_inside(family(pid)).pid}/ns/pid", os.O_RDONLY)
+            stack.callback(os.close, processes)
+            users = fcntl.ioctl(processes, _NS_GET_USERNS)
+            stack.callback(os.close, users)
+            enter = ["nsenter", f"--user=/proc/self/fd/{users}", f"--pid=/proc/self/fd/{processes}"]
+            command = [*enter, "--preserve-credentials", "--", "kill", "-STOP", "--", "-1"]
+            nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            subprocess.run(command, pass_fds=(users, processes), timeout=timeout_s, check=False, **nowhere)
+
+    @staticmethod
+    @cache
+    def obstacle() -> str:
+        """Why there can be no such box on this machine; empty if there can."""
+        if shutil.which("bwrap") is None:
+            return "bubblewrap is not installed"
+        if shutil.which("nsenter") is None:
+            return "nsenter, of util-linux, is not installed: what is in a box could not be held still at once"
+        command = Bubblewrap(Limits(memory_bytes=0)).command(["true"])
+        trial = subprocess.run(command, capture_output=True, text=True, check=False)
+        return f"bubblewrap does not work here: {trial.stderr.strip()[-200:]}" if trial.returncode else ""
+
+
+@cache
+def _readable() -> list[Path]:
+    python = [Path(p) for p in (sys.base_prefix, sys.prefix) if not p.startswith("/usr")]
+    lib = [_ROOT / "lib" / name for name in ("shardlab", "shardsim", "shardplan", "shardcourse", "benchmarks")]
+    rooms = [_GRADING / name for name in ("__init__.py", "__pycache__", "student", "judge", "boxes", "checks")]
+    places = [*map(Path, _SYSTEM), *(Path("/etc", name) for name in _SETTINGS), *python, *lib, *rooms]
+    return [place for place in places if place.exists()]
+
+
+def _shown(path: Path) -> list[str]:
+    if path.is_symlink() and not path.readlink().is_absolute():  # /lib -> usr/lib
+        return ["--symlink", str(path.readlink()), str(path)]
+    return ["--ro-bind", str(path), str(path)]
+
+
+def _gpus() -> list[str]:
+    """NVIDIA's devices, and where NCCL reads how they are wired. Not run on a machine that has them."""
+    devices = sorted(Path("/dev").glob("nvidia*"))
+    shown = [argument for device in devices for argument in ("--dev-bind", str(device), str(device))]
+    wiring = [Path("/sys", name) for name in ("bus/pci", "devices", "class/pci_bus", "module/nvidia")]
+    return [*shown, *(a for p in wiring if shown and p.exists() for a in ("--ro-bind", str(p), str(p)))]

@@ -1,0 +1,73 @@
+"""Watch what a process and all that descends from it use, and end them when it is more than they may."""
+
+import threading
+import time
+from contextlib import suppress
+
+import psutil
+
+from grading.boxes.sandbox.limits import Limits
+from grading.boxes.sandbox.process_tree import family, held_bytes, nameless_bytes
+
+INTERVAL_S = 0.25
+MOST_DEAD = 10  # times as many may have ended, and nobody asked how
+
+
+class Guard(threading.Thread):
+    """`exceeded` says in words what was too much, once it was."""
+
+    def __init__(self, pid: int, limits: Limits) -> None:
+        super().__init__(daemon=True)
+        self._pid, self._limits = pid, limits
+        self._stopped = threading.Event()
+        self.exceeded = ""
+
+    def run(self) -> None:
+        """Whoever can't be watched is ended too, or breaking the guard would pay."""
+        while not self._stopped.wait(INTERVAL_S):
+            processes = []
+            try:
+                processes = family(self._pid)
+                self.exceeded = self.exceeded or self._judge(processes)
+            except Exception as error:
+                self.exceeded = f"what it used could not be seen ({type(error).__name__}: {error})"
+            if self.exceeded:
+                end_all(processes)
+
+    def _judge(self, processes: list[psutil.Process]) -> str:
+        most = self._limits.processes
+        if len(processes) > most and (running := sum(map(_alive, processes))) > most:
+            return f"it ran {running} processes at a time, and may run {most}"
+        if len(processes) > MOST_DEAD * most:
+            return f"it left {len(processes)} processes, and may run {most}"
+        used, most = sum(map(held_bytes, processes)) + nameless_bytes(processes), self._limits.memory_bytes
+        return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+
+
+def end_all(processes: list[psutil.Process]) -> None:
+    """Parents first, so that none of them starts another child in time."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def wait_until_dead(processes: list[psutil.Process], timeout_s: float = 5.0) -> None:
+    """They are not our children: whoever adopted them may let them lie as zombies for seconds, which is dead enough."""
+    deadline = time.monotonic() + timeout_s
+    while any(map(_alive, processes)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _gib(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 30):.3g} GiB"
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

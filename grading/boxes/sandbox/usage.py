@@ -1,0 +1,117 @@
+"""What the system saw of a box: the memory of all that is in it, and what went over its network.
+
+Ranks say themselves what they hold and send, and a submission, which shares a process with whoever says so, can make
+them say anything. These are the kernel's own counts, read from outside.
+"""
+
+import os
+import threading
+from collections import Counter, deque
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import psutil
+
+from grading.boxes.sandbox.process_tree import family, first_inside, held_bytes, nameless_bytes
+
+INTERVAL_S = 0.01
+LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # among the last ones, those that found the same are of a box at rest
+NAMELESS_EVERY = 10  # looks, until there is some: files that stand in no folder take long to find
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Bytes of all processes together: at most, and at rest in the end, when all were still there; and those that went
+    over the loopback, the only network of a box. None: nobody could see that."""
+
+    peak_bytes: int | None = None
+    held_bytes: int | None = None
+    wire_bytes: int | None = None
+
+
+class Witness(threading.Thread):
+    """Looks at a process and all that descends from it, again and again, while its `with` block runs."""
+
+    def __init__(self, pid: int, scratch_bytes: int | None = None) -> None:
+        """`scratch_bytes`: the size of either of the box's temporary folders, if it is a world of its own."""
+        super().__init__(daemon=True)
+        self._pid, self._scratch_bytes = pid, scratch_bytes
+        self._stopped = threading.Event()
+        self._error: Exception | None = None
+        self._peak_bytes, self._most = 0, 0
+        self._last: deque[int] = deque(maxlen=LAST_LOOKS)
+        self._wire_bytes = self._sent()
+
+    def run(self) -> None:
+        try:
+            self._look()
+        except Exception as error:  # `with` raises it: who saw nothing must not say that nothing was there
+            self._error = error
+
+    def _look(self) -> None:
+        nameless = 0
+        for look in count():
+            if self._stopped.wait(INTERVAL_S):
+                return
+            processes = family(self._pid)
+            if nameless or look % NAMELESS_EVERY == 0:
+                nameless = nameless_bytes(processes)
+            held = sum(map(held_bytes, processes)) + _written_bytes(processes, self._scratch_bytes) + nameless
+            self._peak_bytes = max(self._peak_bytes, held)
+            if len(processes) > self._most:
+                self._most = len(processes)
+                self._last.clear()
+            if len(processes) == self._most:
+                self._last.append(held)
+
+    def _sent(self) -> int | None:
+        return None if self._scratch_bytes is None else _sent_bytes(family(self._pid))
+
+    @property
+    def seen(self) -> Seen:
+        """After the block. Without Linux's /proc there is nothing to see."""
+        return Seen(self._peak_bytes or None, self._at_rest(), self._wire_bytes)
+
+    def _at_rest(self) -> int | None:
+        alike = Counter(round(n / ALIKE_BYTES) for n in self._last)
+        return alike.most_common(1)[0][0] * ALIKE_BYTES if alike else None
+
+    def __enter__(self) -> "Witness":
+        self.start()
+        return self
+
+    def __exit__(self, raised: type[BaseException] | None, *_) -> None:
+        self._stopped.set()
+        self.join()
+        if raised:
+            return  # and says more
+        if self._error:
+            raise ValueError(f"the witness saw nothing more: {self._error!r}") from self._error
+        if self._wire_bytes is not None:
+            self._wire_bytes = self._sent() - self._wire_bytes
+
+
+def _written_bytes(processes: list[psutil.Process], size_bytes: int | None) -> int:
+    """In the temporary folders of a box, which lie in memory that is no process's; they have this size."""
+    written = 0
+    for folder in ("tmp", "dev/shm") if size_bytes else ():
+        with suppress(OSError, IndexError):
+            about = os.statvfs(Path("/proc", str(first_inside(processes).pid), "root", folder))
+            if about.f_blocks * about.f_frsize == size_bytes:  # and not ours, while the box is being made
+                written += (about.f_blocks - about.f_bfree) * about.f_frsize
+    return written
+
+
+def _sent_bytes(processes: list[psutil.Process]) -> int:
+    """Over the loopback of a box, since it was made; 0 while it still has our network."""
+    with suppress(OSError, IndexError):
+        about = Path("/proc", str(first_inside(processes).pid))
+        if os.stat(about / "ns" / "net").st_ino == os.stat("/proc/self/ns/net").st_ino:
+            return 0
+        for line in (about / "net" / "dev").read_text(errors="replace").splitlines():
+            name, _, counters = line.partition(":")
+            if name.strip() == "lo":
+                return int(counters.split()[8])
+    return 0

@@ -1,0 +1,184 @@
+"""A program in a box, and the wall between it and the referee: a line of JSON there, a line of JSON back.
+
+Nothing that comes back is unpickled, and no line is longer than its bound, or waited for without a deadline.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+import shardlab
+from grading.boxes.sandbox import Box
+from grading.boxes.sandbox.guard import Guard, end_all, wait_until_dead
+from grading.boxes.sandbox.lines import MOST_VALUES, Lines
+from grading.boxes.sandbox.process_tree import family, is_still
+from grading.boxes.sandbox.scratch import Scratch
+from grading.boxes.sandbox.usage import Witness
+
+_PATIENCE_S = 5.0
+_BETWEEN_LOOKS_S = 0.001  # at who still moves
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
+
+
+class WallError(RuntimeError):
+    """No reply came, or none that can be read. `timed_out`: nothing came at all, and would not another time.
+
+    `killed`: processes ended, and nobody knows why. A system short of memory does that too, and then it would come.
+    """
+
+    def __init__(self, message: str, timed_out: bool = False, killed: bool = False) -> None:
+        super().__init__(message)
+        self.timed_out = timed_out
+        self.killed = killed
+
+
+class BoxedProgram:
+    """`python -m module arguments` in a box, an order at a time. It runs until `close`.
+
+    `shared` is a folder that it can read, and that sockets may lie in. `error` is what is raised when it fails.
+    """
+
+    most_values = MOST_VALUES  # of a reply
+
+    def __init__(self, module: str, *arguments: str, box: Box, error: type[WallError] = WallError) -> None:
+        self.box, self.error = box, error
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._start()
+
+    def _start(self) -> None:
+        self._scratch = Scratch()
+        home, self.shared = (self._scratch.folder(name) for name in ("home", "shared"))
+        self._process = subprocess.Popen(
+            self.box.command(self._command, readable=(self.shared,)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=home,
+            env=_clean_environment(self.box.home(str(home))),
+            start_new_session=True,
+        )
+        os.set_blocking(self._process.stdin.fileno(), False)  # who does not read must not keep us
+        self._guard = Guard(self._process.pid, self.box.limits) if self.box.limits else None
+        if self._guard:
+            self._guard.start()
+        self.replies = Lines(self._process.stdout.fileno(), self.most_values)
+        self._owes_reply, self._deadline = False, 0.0
+
+    def wait_until_ready(self, timeout_s: float) -> None:
+        """For a program that says so, with a line of its own, before it reads its first order."""
+        self._deadline = time.monotonic() + timeout_s
+        self.receive()
+
+    def send(self, order: dict, timeout_s: float) -> None:
+        """A program that still owes the last reply is replaced."""
+        if self._owes_reply:
+            self.close()
+            self._start()
+        self._owes_reply, self._deadline = True, time.monotonic() + timeout_s
+        line, pipe = memoryview(json.dumps(order).encode() + b"\n"), self._process.stdin.fileno()
+        with suppress(BrokenPipeError):  # a dead program is noticed when its reply is read
+            while line:
+                if not select.select([], [pipe], [], max(0.0, self._deadline - time.monotonic()))[1]:
+                    self.fail("the processes took no order in time and were ended", timed_out=True)
+                line = line[os.write(pipe, line) :]
+
+    def receive(self) -> dict:
+        reply = None
+        while reply is None:
+            if not select.select([self.replies], [], [], max(0.0, self._deadline - time.monotonic()))[0]:
+                self.fail("the processes did not answer in time and were ended", timed_out=True)
+            try:
+                reply = self.replies.poll()
+            except EOFError as error:
+                self.fail(str(error), killed=True)
+            except ValueError as error:
+                self.fail(str(error))
+        self._owes_reply = False
+        return reply
+
+    def fail(self, words: str, timed_out: bool = False, killed: bool = False) -> NoReturn:
+        """Raise `error`; if the guard had a reason to end the box, that reason."""
+        if exceeded := self._guard.exceeded if self._guard else "":
+            raise self.error(f"{exceeded}: its processes were ended", timed_out) from None
+        raise self.error(words, timed_out, killed) from None
+
+    def witness(self) -> Witness:
+        """Of all that is in the box, for a `with` block around the wait for a reply."""
+        return Witness(self._process.pid, self.box.limits.scratch_bytes if self.box.own_world else None)
+
+    def settle(self) -> None:
+        """Give a program that was told to finish a moment to do so, whatever it replies."""
+        if self._owes_reply:
+            self.hurry(_PATIENCE_S)
+            with suppress(self.error):
+                self.receive()
+
+    def hurry(self, timeout_s: float) -> None:
+        """It has no longer than this for its reply."""
+        self._deadline = min(self._deadline, time.monotonic() + timeout_s)
+
+    def freeze(self) -> None:
+        """Hold everything in the box still, until `thaw`; what is started meanwhile too.
+
+        One by one first, which is quick; then all at once, or somebody could start another and go. And only when all
+        have stopped, nobody computes any more.
+        """
+        if not self.box.ends_with_us:
+            return
+        deadline = time.monotonic() + _PATIENCE_S
+        for process in family(self._process.pid):
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        try:
+            self.box.stop_all(self._process.pid, _PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.fail("its processes did not stop when told to")
+        stopped: set[psutil.Process] = set()
+        while moving := [p for p in family(self._process.pid) if p not in stopped or not is_still(p)]:
+            if time.monotonic() > deadline:
+                self.fail("its processes did not stop when told to")
+            for process in moving:
+                with suppress(psutil.NoSuchProcess):
+                    process.suspend()
+            stopped.update(moving)
+            time.sleep(_BETWEEN_LOOKS_S)
+
+    def thaw(self) -> None:
+        for process in family(self._process.pid):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+    def close(self) -> None:
+        """End the program and everything that descends from it."""
+        if self._guard:
+            self._guard.stop()
+        descendants = family(self._process.pid)[1:]
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        end_all(descendants)
+        self._process.wait()
+        wait_until_dead(descendants)
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.stdout.close()
+        self._scratch.close()
+
+
+def _clean_environment(home: str) -> dict[str, str]:
+    """What a student's process needs and nothing that the grader's environment may hold.
+
+    It imports our packages from where we did: another copy may be installed, which the box does not show.
+    """
+    kept = {k: os.environ[k] for k in _KEPT_VARIABLES if k in os.environ}
+    ours = os.pathsep.join([str(Path(shardlab.__file__).parents[1]), str(Path(__file__).parents[3])])
+    python = {"PYTHONPATH": ours, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
+    return kept | python | {"HOME": home, "TMPDIR": home}

@@ -1,0 +1,117 @@
+"""Part 4 on the ranks: a run with everything that real ones have, saved by the submission and resumed by it."""
+
+import os
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from grading.checks.lab7_debug.hang_training import build, sharded
+from grading.judge.fingerprints import project
+from shardlab import local_device
+from shardlab.data import batch
+
+N_SAMPLES, GLOBAL_BATCH, SEQ_LEN, DECAY = 84, 12, 24, 0.8
+
+
+class Samples:
+    """A data set of `n` samples, each epoch in another order. `epoch` and `taken` (of this epoch) say where it is."""
+
+    def __init__(self, seed: int, n: int) -> None:
+        self.seed, self.n, self.epoch, self.taken = seed, n, 0, 0
+
+    def next(self, count: int) -> list[int]:
+        """The numbers of the next `count` samples, for all ranks together."""
+        if self.taken + count > self.n:
+            self.epoch, self.taken = self.epoch + 1, 0
+        order = torch.randperm(self.n, generator=torch.Generator().manual_seed(self.seed * 1_000 + self.epoch))
+        self.taken += count
+        return order[self.taken - count : self.taken].tolist()
+
+
+class Run:
+    """All that a step reads and changes: model, optimizer, scheduler, average, samples, and torch's random numbers."""
+
+    def __init__(self, seed: int, weights_seed: int, dropout: float, n_steps: int) -> None:
+        rank, device = dist.get_rank(), local_device()
+        self.model = sharded(build(weights_seed).to(device))
+        self.model.embedding.register_forward_hook(lambda m, args, out: F.dropout(out, dropout, dropout > 0))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=2e-3)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: min(1, (step + 1) / 4) * (1 - step / (2 * n_steps))
+        )
+        self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}  # of the weights
+        self.samples, self.text_seed = Samples(seed, N_SAMPLES), seed
+        torch.manual_seed(1_000 * weights_seed + rank)
+
+    def step(self) -> float:
+        """The mean loss over all ranks."""
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        numbers = self.samples.next(GLOBAL_BATCH)[rank::world_size]
+        tokens, targets = (torch.cat(parts) for parts in zip(*map(self._sample, numbers), strict=True))
+        loss = self.model(tokens, targets)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.scheduler.step()
+        with torch.no_grad():
+            for name, p in self.model.named_parameters():
+                self.average[name].lerp_(p, 1 - DECAY)
+        dist.all_reduce(mean := loss.detach() / world_size)
+        return mean.item()
+
+    def _sample(self, number: int) -> tuple[Tensor, Tensor]:
+        return batch(self.text_seed, number, 0, 1, global_batch=1, seq_len=SEQ_LEN, device=local_device())
+
+
+def interrupted(implementation, name: str, seed: int, dropout: float, stop: int, last: int) -> dict:
+    """Saves after `stop` steps and goes on to `last`: what a resumed run has to reach."""
+    folder = _folder(name)
+    run = Run(seed, weights_seed=seed, dropout=dropout, n_steps=last)
+    before = [run.step() for _ in range(stop)]
+    implementation(folder).save(run)
+    return {"before": before} | _go_on(run, seed, last - stop) | {"written": _written(folder)}
+
+
+class Unsaved:
+    """In a submission's place: the run that nobody saves."""
+
+    def __init__(self, folder: str) -> None: ...
+
+    def save(self, run: Run) -> None: ...
+
+
+def resumed(implementation, name: str, seed: int, dropout: float, stop: int, last: int) -> dict:
+    """Another process, with other weights and random numbers, until it has loaded."""
+    run = Run(seed, weights_seed=seed + 1, dropout=dropout, n_steps=last)
+    implementation(_folder(name)).load(run)
+    return _go_on(run, seed, last - stop)
+
+
+def _go_on(run: Run, seed: int, count: int) -> dict:
+    rates, losses = [], []
+    for _ in range(count):
+        rates.append(run.optimizer.param_groups[0]["lr"])
+        losses.append(run.step())
+    return {
+        "rates": rates,
+        "losses": losses,
+        "weights": project(run.model.named_parameters(), seed),
+        "average": project(run.average.items(), seed),
+        "samples": [run.samples.epoch, run.samples.taken],
+    }
+
+
+def _folder(name: str) -> str:
+    """Among this crew's own temporary files, which outlast its ranks."""
+    folder = os.path.join(tempfile.gettempdir(), name)
+    os.makedirs(folder, exist_ok=True)
+    return folder
+
+
+def _written(folder: str) -> int:
+    """Bytes in the largest file."""
+    dist.barrier()
+    return max((os.path.getsize(os.path.join(at, f)) for at, _, files in os.walk(folder) for f in files), default=0)

@@ -1,0 +1,124 @@
+"""The instructor's commands for all labs or one: release, grade, feedback. A bad submission stops no other."""
+
+from contextlib import closing
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from traitlets.config import Config
+
+from grading.boxes.sandbox import best_box
+from grading.gradebook.classroom import ROOT, Classroom
+from grading.gradebook.grade_class import grade_all
+from grading.judge.labs import cell_name
+from grading.reports.class_page import show, write_page
+from grading.reports.class_report import class_report
+from grading.reports.csv_export import export
+from grading.reports.grades_table import grade_row, grade_table
+from grading.reports.leaderboard import write_leaderboard
+
+
+def release_labs(lab: str | None, console: Console) -> None:
+    with closing(Classroom()) as classroom:
+        for name in _labs(classroom, lab):
+            classroom.release(name)
+            console.print(f"labs/{name}/{name}.ipynb is made from solutions/{name}")
+
+
+def grade_labs(lab: str | None, students: list[str], console: Console, again: bool = False, **how) -> bool:
+    """True if every submission now has a grade, however low. `how`: at_a_time, cluster and options of `grade_all`."""
+    console.print(f"submissions run in {best_box().name}", highlight=False)
+    settings = Config({"RefereeExecutor": {"again": again}})
+    with closing(Classroom(settings=settings)) as classroom:
+        return all([_grade_lab(classroom, name, students, console, how) for name in _labs(classroom, lab)])
+
+
+def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Console, how: dict) -> bool:
+    handed_in = classroom.students(lab)
+    if missing := set(students) - set(handed_in):
+        console.print(
+            f"[red]no submission of {lab} from {', '.join(sorted(missing))}[/]: nothing under grading/submitted"
+        )
+    chosen = [s for s in handed_in if s in students or not students]
+    rows, problems, unchanged = {}, [], 0
+    with _progress(console) as progress:
+        task = progress.add_task(lab, total=len(chosen), last="")
+        for graded in grade_all(classroom, lab, chosen, **how):
+            progress.update(task, advance=1, last=graded.student)
+            unchanged += not graded.why
+            if graded.grade:
+                rows[graded.student] = grade_row(graded.grade, lab)
+            else:
+                problems.append(f"[red]{graded.student} has no new grade[/]: {escape(graded.problem)}")
+    table = grade_table(f"{lab}: {len(chosen)} submissions, {unchanged} of them unchanged since they were graded", lab)
+    for student in sorted(rows):
+        table.add_row(*rows[student])
+    console.print(table)
+    try:
+        for file in write_leaderboard(classroom, lab):
+            console.print(f"leaderboard: {file}")
+    except OSError as error:
+        problems.append(f"[red]no leaderboard[/]: {escape(str(error))}")
+    for problem in problems:
+        console.print(problem)
+    return not problems and not missing
+
+
+def _progress(console: Console) -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, TextColumn("{task.fields[last]}"), console=console, transient=True)
+
+
+def explain(lab: str | None, student: str, console: Console, root: Path = ROOT) -> None:
+    """Why the gradebook holds these points: each check's verdict, as it was when it was graded."""
+    if lab is None:
+        raise SystemExit("say which lab, for example: shardlab grade lab2_ddp --explain ada")
+    with closing(Classroom(root)) as classroom:
+        try:
+            (lab,) = _labs(classroom, lab)
+            grade = classroom.grade(lab, student)
+        except LookupError as error:
+            raise SystemExit(str(error.args[0])) from None
+    verdicts = {cell_name(v.check): v for v in grade.verdicts}
+    for cell, points in grade.points.items():
+        verdict = verdicts.get(cell)
+        if verdict is None or verdict.points != points:
+            by_hand = f"{cell}: {points:g} of {grade.max_points[cell]:g} points in the gradebook, entered by hand"
+            console.print(by_hand, highlight=False, markup=False)
+        if verdict is not None:
+            console.print(verdict.text(), highlight=False, markup=False, soft_wrap=True)
+    total = f"{grade.total:g} of {sum(grade.max_points.values()):g} points"
+    console.print(f"{student} has {total} for {lab}", highlight=False)
+
+
+def report_labs(lab: str | None, console: Console) -> None:
+    with closing(Classroom()) as classroom:
+        for name in _labs(classroom, lab):
+            report = class_report(classroom, name)
+            show(report, console)
+            file = classroom.root / "grading" / "report" / f"{name}.html"
+            write_page(report, file)
+            console.print(f"as a page: {file.relative_to(classroom.root)}", highlight=False)
+
+
+def export_grades(form: str) -> str:
+    with closing(Classroom()) as classroom:
+        return export(classroom, form)
+
+
+def write_feedback(lab: str | None, console: Console) -> bool:
+    with closing(Classroom()) as classroom:
+        for name in _labs(classroom, lab):
+            classroom.feedback(name)
+            console.print(f"feedback pages: grading/feedback/<student>/{name}/{name}.html")
+    return True
+
+
+def _labs(classroom: Classroom, lab: str | None) -> list[str]:
+    there = classroom.labs()
+    if lab is None:
+        return there
+    if lab not in there:
+        raise SystemExit(f"there is no lab {lab!r}; there are {', '.join(there)}")
+    return [lab]

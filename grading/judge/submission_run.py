@@ -1,0 +1,74 @@
+"""One submission before the referee: its answers, the crew that runs them, and the seed of everything drawn for it."""
+
+import json
+import math
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from grading.boxes.ranks import Crew, Watched
+from grading.judge.verdict import Verdict
+from shardlab.tier import Tier
+
+SHORTEST_DEADLINE_S, LONGEST_DEADLINE_S = 15.0, 90.0
+DEADLINE_RATIO = 20.0  # over what the reference takes for a drill of usual length
+REFERENCE_TIMEOUT_S = 120.0
+
+
+@dataclass
+class Session:
+    answers: dict[str, bytes]  # check name -> pickled answer
+    crew: Crew  # runs the answers of this submission and no other's
+    reference: Crew  # runs the reference, for every submission
+    tier: Tier
+    pace: Callable[["Session"], None]  # the lab's: has the reference run a drill of usual length
+    false_fail: float  # the chance that its races call a fast enough step too slow
+    seed: int = field(default_factory=lambda: secrets.randbelow(10_000))
+    _replies: dict[tuple, Any] = field(default_factory=dict)
+
+    def order(self, check: str, drill: str, **arguments) -> list:
+        """What each rank of the submission replies to a drill; checks that ask the same of one answer share it."""
+        return self._ask(self.crew.order, self.answers[check], drill, self.deadline_s, arguments)
+
+    def order_reference(self, drill: str, **arguments) -> list:
+        return self._ask(self.reference.order, None, drill, REFERENCE_TIMEOUT_S, arguments)
+
+    def watch(self, check: str, drill: str, look: int = 0, **arguments) -> Watched:
+        """`order`, and what the system saw meanwhile; another look is another run of the same."""
+        return self._ask(self.crew.watch, self.answers[check], drill, self.deadline_s, arguments, look)
+
+    def watch_reference(self, drill: str, look: int = 0, **arguments) -> Watched:
+        return self._ask(self.reference.watch, None, drill, REFERENCE_TIMEOUT_S, arguments, look)
+
+    @property
+    def setting(self) -> dict:
+        """Of every drill that asks for no other: as many ranks as the tier has, on its device, on the real network."""
+        return {"world_size": self.tier.world_size, "device": self.tier.device}
+
+    @cached_property
+    def deadline_s(self) -> float:
+        """For one drill. Longer on a busy machine, which is nobody's fault: the reference has just shown how busy."""
+        start = time.monotonic()
+        self.pace(self)
+        due_s = math.ceil(DEADLINE_RATIO * (time.monotonic() - start))
+        return min(LONGEST_DEADLINE_S, max(SHORTEST_DEADLINE_S, due_s))
+
+    def _ask(
+        self, how: Callable, answer: bytes | None, drill: str, timeout_s: float, arguments: dict, look: int = 0
+    ) -> Any:
+        key = (how.__name__, answer, drill, json.dumps(arguments), look)
+        if key not in self._replies:
+            self._replies[key] = how(drill, answer, timeout_s=timeout_s, **self.setting | arguments)
+        return self._replies[key]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a check is worth, and who decides it."""
+
+    points: float
+    judge: Callable[[Session, str, float], Verdict]
+    timed: bool = False  # it reads a clock, and so wants a quiet machine

@@ -1,0 +1,57 @@
+"""What a race found out, and the verdict on it: within a bar, above it, or not clear."""
+
+from dataclasses import dataclass
+from math import inf
+
+from grading.judge.pictures import of_laps
+from grading.judge.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Time of the submission over time of the reference: the median of pairs, and bounds (`betting_test`)."""
+
+    ratio: float
+    low: float
+    high: float
+    mine_s: float  # median of a lap
+    reference_s: float
+    pairs: int
+    laps_s: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # of the submission, of the reference
+
+    def within(self, bar: float) -> bool | None:
+        """None: the machine is too noisy to tell."""
+        return True if self.high <= bar else False if self.low > bar else None
+
+    def __str__(self) -> str:
+        bounds = [f"at least {self.low:.2f}"] * (self.low > 0) + [f"at most {self.high:.2f}"] * (self.high < inf)
+        return f"{self.ratio:.2f} ({', '.join([*bounds, f'{self.pairs} pairs'])})"
+
+
+def settled(timing: Timing | None, bars: tuple[float, ...]) -> bool:
+    """Is it clear which is the first of the bars, the strictest first, that it is within?"""
+    answers = [timing.within(bar) if timing else None for bar in bars]
+    return None not in answers[: answers.index(True)] if True in answers else None not in answers
+
+
+def race_verdict(
+    check: str, points: float, timing: Timing | None, bar: float, *, beside: str, fast: str, slow: str, idle: str
+) -> Verdict:
+    """Full points below `bar`, none above, and no decision where it is not clear.
+
+    `beside` names the reference ("torch DDP's"), `fast`, `slow` and `idle` are the causes for a pass, for too slow a
+    step, and for timed steps that did not do the work. `{ratio:.1f}` may stand in `slow`.
+    """
+    if timing is None:
+        return Verdict(check, 0, points, idle)
+    figures = {f"step time over {beside}": (str(timing), f"{bar:g}")}
+    within = timing.within(bar)
+    if within is None:
+        return too_noisy(check, points, figures)
+    cause = fast if within else slow.format(ratio=timing.ratio)
+    picture = of_laps(dict(zip(("yours", beside), timing.laps_s, strict=True)))
+    return Verdict(check, points if within else 0, points, cause, "", figures, picture=picture)
+
+
+def too_noisy(check: str, points: float, figures: dict) -> Verdict:
+    return Verdict(check, 0, points, "the machine was too noisy to tell; ask again.", "", figures, inconclusive=True)

@@ -1,0 +1,155 @@
+"""A lab's class in figures: who has how many points, which checks were missed and why, what took long, what was noisy.
+
+Made from the gradebook and from what was judged (`result_cache`); nothing is kept here.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+
+import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+from grading.gradebook.classroom import Classroom, Grade
+from grading.gradebook.inspect_files import inspect
+from grading.judge.labs import cell_name, lab_module
+from grading.judge.verdict import Verdict
+from grading.reports.similarity import Pair, alike
+from shardbench import environment
+
+ALIKE = 0.6  # of which on pairs are named
+REFERENCES = "grading.checks"  # the package: it lies at every student's home, and in the box
+N_SLOWEST = 5
+_PAIRS = re.compile(r"(\d+) pairs\b")
+
+
+@dataclass(frozen=True)
+class CheckRow:
+    """How a check went: students with all of its points, a part, none; and what was said most often to the others."""
+
+    check: str
+    points: float
+    full: int
+    part: int
+    none: int
+    commonest: list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class ClassReport:
+    lab: str
+    grades: list[Grade]
+    not_graded: dict[str, str]  # student -> why
+    checks: list[CheckRow]
+    seconds: dict[str, float]  # student -> what judging took, the longest first
+    laps: list[int]  # pairs of laps, of each race
+    judged_again: dict[str, int]  # student -> checks that noise hid the first time
+    pairs: list[Pair]
+    borrowers: list[str]  # whose code names the package that the references are in
+    environment: dict
+
+    @property
+    def most(self) -> float:
+        return sum(row.points for row in self.checks)
+
+    @property
+    def totals(self) -> list[float]:
+        return [g.total for g in self.grades]
+
+    @property
+    def missed_first(self) -> list[CheckRow]:
+        """The checks, the most missed first."""
+        return sorted(self.checks, key=lambda row: -(row.none + row.part / 2))
+
+    @property
+    def slowest(self) -> list[tuple[str, float]]:
+        return list(self.seconds.items())[:N_SLOWEST]
+
+    def histogram(self, n_bars: int = 10) -> list[tuple[str, int]]:
+        """(points from - to, students); the last bar has those with all points in it."""
+        width = self.most / n_bars
+        bars = Counter(min(int(total / width), n_bars - 1) for total in self.totals)
+        return [(f"{i * width:g} - {(i + 1) * width:g}", bars[i]) for i in range(n_bars)]
+
+    def summary(self) -> list[str]:
+        """What a glance is to tell, a sentence each."""
+        graded, waiting = len(self.grades), len(self.not_graded)
+        words = [f"{graded} graded" + (f", {waiting} without a grade" if waiting else "")]
+        if self.grades:
+            middle = f"mean {mean(self.totals):.1f}, median {median(self.totals):g} of {self.most:g} points"
+            words += [f"{middle}; {sum(t >= self.most for t in self.totals)} have all"]
+        if self.seconds:
+            took = list(self.seconds.values())
+            words += [f"judging took {median(took):.0f} s in the middle, {max(took):.0f} s at most"]
+        if self.laps:
+            words += [f"races took {median(self.laps):g} pairs of laps in the middle, {max(self.laps)} at most"]
+        again = sum(self.judged_again.values())
+        words += [f"checks that noise hid the first time: {again}"] if again else []
+        words += [f"code that imports from {REFERENCES}: {', '.join(self.borrowers)}"] if self.borrowers else []
+        return words
+
+
+def class_report(classroom: Classroom, lab: str) -> ClassReport:
+    grades, not_graded, judged = [], {}, {}
+    for student in classroom.students(lab):
+        found = classroom.shelf.get(lab, student)
+        judged |= {student: found} if found else {}
+        try:
+            grades.append(classroom.grade(lab, student))
+        except LookupError:
+            unclear = found and found.unclear
+            not_graded[student] = unclear[0].cause if unclear else "it was not graded: run `shardlab grade`"
+    notebooks = _notebooks(classroom, lab)
+    verdicts = [v for j in judged.values() for v in j.verdicts]
+    seconds = sorted(((s, j.seconds) for s, j in judged.items()), key=lambda pair: -pair[1])
+    return ClassReport(
+        lab,
+        grades,
+        not_graded,
+        [_row(name, check.points, grades) for name, check in lab_module(lab).CHECKS.items()],
+        dict(seconds),
+        [int(n) for v in verdicts for got, _ in v.figures.values() for n in _PAIRS.findall(got)],
+        {student: j.judged_again for student, j in judged.items() if j.judged_again},
+        _alike(classroom, lab, notebooks),
+        [student for student, nb in notebooks.items() if any(REFERENCES in c.source for c in _code(nb))],
+        environment(),
+    )
+
+
+def _row(name: str, most: float, grades: list[Grade]) -> CheckRow:
+    points = [g.points[cell_name(name)] for g in grades if cell_name(name) in g.points]
+    full, none = sum(p >= most for p in points), sum(p <= 0 for p in points)
+    said = Counter(_in_short(v) for g in grades for v in g.verdicts if v.check == name and not v.passed)
+    return CheckRow(name, most, full, len(points) - full - none, none, said.most_common(3))
+
+
+def _in_short(verdict: Verdict) -> str:
+    """A cause without its numbers, so that the same mistake counts as the same."""
+    return re.sub(r"\d[\d.,]*", "…", verdict.cause)
+
+
+def _notebooks(classroom: Classroom, lab: str) -> dict[str, NotebookNode]:
+    notebooks = {}
+    for student in classroom.students(lab):
+        try:
+            inspect(classroom.submitted(lab, student))
+            file = classroom.submitted(lab, student) / f"{lab}.ipynb"
+            notebooks[student] = nbformat.read(file, as_version=4)
+        except Exception:  # what can't be read can't be compared; grading has said so
+            continue
+    return notebooks
+
+
+def _code(nb: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in nb.cells if cell.cell_type == "code"]
+
+
+def _alike(classroom: Classroom, lab: str, notebooks: dict[str, NotebookNode]) -> list[Pair]:
+    """Pairs of students, and who is like the references, which lie at every student's home."""
+    files = sorted(Path(lab_module(lab).__file__).parent.glob("*.py"))
+    references = new_notebook(cells=[new_code_cell(file.read_text(encoding="utf-8")) for file in files])
+    released = nbformat.read(classroom.root / "labs" / lab / f"{lab}.ipynb", as_version=4)
+    return alike(notebooks | {REFERENCES: references}, released, ALIKE)

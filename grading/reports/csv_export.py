@@ -1,0 +1,70 @@
+"""Grades for elsewhere: a table of the whole course as CSV, in the columns that a learning platform imports.
+
+Who has no grade has an empty cell, and not 0: nobody fails because a machine was noisy. nbgrader's own
+`nbgrader export` writes 0 there.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from nbgrader.api import Gradebook, Student
+
+from grading.gradebook.classroom import Classroom, has_points
+
+
+@dataclass(frozen=True)
+class Row:
+    """`points`: lab -> points with manual ones, less a late penalty; None without a grade."""
+
+    student: Student
+    points: dict[str, float | None]
+
+
+def export(classroom: Classroom, form: str) -> str:
+    """`form`: "csv", "canvas" or "moodle". Identities are those that `nbgrader db student add` gave."""
+    if form not in FORMS:
+        raise ValueError(f"no form {form!r}; there are {', '.join(FORMS)}")
+    with Gradebook(classroom.db_url) as gradebook:
+        most = {a.name: a.max_score for a in gradebook.assignments}
+        rows = [Row(s, _points(gradebook, s, most)) for s in gradebook.students]
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerows(FORMS[form](most, sorted(rows, key=lambda r: r.student.id)))
+        return table.getvalue()
+
+
+def _points(gradebook: Gradebook, student: Student, labs: Iterable[str]) -> dict[str, float | None]:
+    found: dict[str, float | None] = dict.fromkeys(labs)
+    for s in gradebook.student_submissions(student.id):
+        if has_points(s):
+            found[s.assignment.name] = max(0.0, s.score - (s.late_submission_penalty or 0.0))
+    return found
+
+
+def _csv(most: dict[str, float], rows: list[Row]) -> Iterable[list]:
+    yield ["student", "last name", "first name", "email", *(f"{lab} ({points:g})" for lab, points in most.items())]
+    for r in rows:
+        yield [r.student.id, r.student.last_name, r.student.first_name, r.student.email, *_shown(r, most)]
+
+
+def _canvas(most: dict[str, float], rows: list[Row]) -> Iterable[list]:
+    """Canvas knows a student by its own ID: `nbgrader db student add --lms-user-id`."""
+    yield ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *most]
+    yield ["    Points Possible", "", "", "", "", *(f"{points:g}" for points in most.values())]
+    for r in rows:
+        name = ", ".join(filter(None, (r.student.last_name, r.student.first_name))) or r.student.id
+        yield [name, r.student.lms_user_id, "", r.student.id, "", *_shown(r, most)]
+
+
+def _moodle(most: dict[str, float], rows: list[Row]) -> Iterable[list]:
+    yield ["Username", "Email address", *most]
+    for r in rows:
+        yield [r.student.id, r.student.email, *_shown(r, most)]
+
+
+def _shown(row: Row, labs: Iterable[str]) -> list[str]:
+    return ["" if row.points[lab] is None else f"{row.points[lab]:g}" for lab in labs]
+
+
+FORMS: dict[str, Callable[[dict, list[Row]], Iterable[list]]] = {"csv": _csv, "canvas": _canvas, "moodle": _moodle}

@@ -1,0 +1,44 @@
+"""Grades as a table for the terminal: points, what was measured, and where points were lost.
+
+A lab whose `lab` module has COLUMNS, {check: heading}, shows what these checks measured.
+"""
+
+from rich.table import Table
+
+from grading.gradebook.classroom import Grade
+from grading.judge.labs import lab_module
+from grading.judge.verdict import Verdict
+
+
+def grade_table(title: str, lab: str) -> Table:
+    """An empty table for a lab; `grade_row` makes one row of it."""
+    table = Table(title=title, title_justify="left", header_style="bold")
+    table.add_column("student", overflow="fold")
+    table.add_column("points", justify="right", no_wrap=True)
+    for heading in _columns(lab).values():
+        table.add_column(heading, justify="right", no_wrap=True)
+    longest_word = max(len(check.split(".")[1]) for check in lab_module(lab).CHECKS) + 1
+    table.add_column("lost points in", min_width=longest_word)
+    return table
+
+
+def grade_row(grade: Grade, lab: str) -> list[str]:
+    lost = [name for name, points in grade.points.items() if points < grade.max_points[name]]
+    total = f"{grade.total:g}/{sum(grade.max_points.values()):g}"
+    colour = "red" if lost else "green"
+    measured = [" / ".join(_figures(grade.verdicts, check)) for check in _columns(lab)]
+    return [grade.student, f"[{colour}]{total}[/]", *measured, ", ".join(map(_short, lost))]
+
+
+def _columns(lab: str) -> dict[str, str]:
+    return getattr(lab_module(lab), "COLUMNS", {})
+
+
+def _figures(verdicts: list[Verdict], check: str) -> list[str]:
+    """What the check measured, without units and intervals."""
+    figures = next((v.figures for v in verdicts if v.check == check), {})
+    return [got.split(" ")[0] for got, _ in figures.values()]
+
+
+def _short(cell: str) -> str:
+    return cell.split("-", 1)[1]

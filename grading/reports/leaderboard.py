@@ -1,0 +1,79 @@
+"""Who is fastest: a table of a lab's class, as CSV and Markdown, made anew from the gradebook and its verdicts.
+
+A lab has one if its `lab` module has `standing(verdicts)`. It returns, for a submission that is to be ranked, its
+tokens a second over the reference line's, its peak over the memory of the fullest card, and in words what leaves a
+node; else None. Nothing is kept here: the files can be deleted, and the next grading writes the same again. Names are
+those of grading/reports/leaderboard/pseudonyms.csv, "student,pseudonym" a line, where it has them.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from grading.gradebook.classroom import Classroom
+from grading.gradebook.result_cache import write_whole
+from grading.judge.labs import lab_module
+
+COLUMNS = ("rank", "student", "tokens/s over the line's", "peak over memory", "leaves a node", "when")
+THE_LINE = "the reference line"
+
+
+def write_leaderboard(classroom: Classroom, lab: str) -> list[Path]:
+    """The files that were written; none if the lab has no leaderboard.
+
+    Raises OSError that names the file if one can't be written. What stood there before then stands there still.
+    """
+    if not hasattr(lab_module(lab), "standing"):
+        return []
+    rows = _rows(classroom, lab)
+    folder = classroom.root / "grading" / "leaderboard"
+    written = {folder / f"{lab}.csv": _as_csv(rows), folder / f"{lab}.md": _as_markdown(lab, rows)}
+    for path, text in written.items():
+        try:
+            write_whole(path, text)
+        except OSError as error:
+            raise OSError(f"the leaderboard {path} can't be written ({error.strerror}); grades stay") from error
+    return [*written]
+
+
+def _rows(classroom: Classroom, lab: str) -> list[tuple[str, ...]]:
+    """The fastest first. The line has a row, but no rank."""
+    names, found = _pseudonyms(classroom.root), [(1.0, THE_LINE, "", "", "")]
+    for notebook in (classroom.root / "grading" / "autograded").glob(f"*/{lab}/{lab}.ipynb"):
+        student = notebook.parent.parent.name
+        with suppress(LookupError):  # graded by hand, or taken out of the gradebook
+            if standing := lab_module(lab).standing(classroom.grade(lab, student).verdicts):
+                when = datetime.fromtimestamp(notebook.stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC")
+                share, fullness, leaves = standing
+                found.append((share, names.get(student, student), f"{fullness:.2f}", leaves, when))
+    found.sort(key=lambda row: (-row[0], row[1]))
+    ranked = [row[1] for row in found if row[1] != THE_LINE]
+    return [
+        (str(ranked.index(name) + 1) if name in ranked else "", name, f"{share:.2f}", *rest)
+        for share, name, *rest in found
+    ]
+
+
+def _pseudonyms(root: Path) -> dict[str, str]:
+    file = root / "grading" / "leaderboard" / "pseudonyms.csv"
+    if not file.exists():
+        return {}
+    return {row[0]: row[1] for row in csv.reader(file.read_text(encoding="utf-8").splitlines()) if len(row) == 2}
+
+
+def _as_csv(rows: Sequence[tuple[str, ...]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
+    return text.getvalue()
+
+
+def _as_markdown(lab: str, rows: Sequence[tuple[str, ...]]) -> str:
+    lines = [f"# {lab}", "", _line(COLUMNS), _line(["---"] * len(COLUMNS)), *map(_line, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

@@ -1,0 +1,80 @@
+"""`check("lab2.gradients", TokenDDP)`: what a student calls at any time, and what hands an answer in for grading.
+
+While grading, the answer is only written down; the referee judges it later, elsewhere. In the student's own notebook
+the same referee judges it right here and says what it found.
+"""
+
+import atexit
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from grading.boxes.answers import ANSWERS
+from grading.judge.labs import lab_module
+from grading.judge.referee import Referee
+from shardlab.launch.pickling import dumps
+from shardlab.launch.progress_line import waiting
+from shardlab.tier import Tier
+
+MOST_BYTES = 3 << 20  # of a pickled answer: those of a whole lab are to fit into what leaves a box
+
+
+class CheckFailed(AssertionError):
+    """A notebook shows its words alone: our own lines would only be in the way."""
+
+    def _render_traceback_(self) -> list[str]:  # IPython asks for it
+        return [f"{type(self).__name__}: {self}"]
+
+
+def hand_in(name: str, answer: Any, tier: Tier | str | None = None) -> None:
+    """See `grading.check`."""
+    checks = lab_module(name).CHECKS
+    if name not in checks:
+        raise ValueError(f"no check {name!r}; this lab has {', '.join(checks)}")
+    pickled = _pickle(name, _runnable(name, answer))
+    if folder := os.environ.get(ANSWERS):
+        Path(folder, name).write_bytes(pickled)
+        print(f"{name}: handed in")
+        return
+    with waiting(f"judging {name}"):
+        referee = _referee(name.split(".")[0], tier.name if isinstance(tier, Tier) else tier)
+        verdict = referee.judge({name: pickled}, only=name)[0]
+    print(verdict.text())
+    if not (verdict.passed or verdict.inconclusive):
+        raise CheckFailed(f"{name}: {verdict.cause}")
+
+
+@cache
+def _referee(lab: str, tier: str | None) -> Referee:
+    """One for the whole notebook, so that only the first check waits for processes to start."""
+    referee = Referee(lab, tier, same_player=True)
+    atexit.register(referee.close)
+    return referee
+
+
+def _runnable(name: str, answer: Any) -> Any:
+    """Answers are functions or classes, or several in a tuple: they are run, on inputs that are drawn then."""
+    parts = answer if isinstance(answer, tuple) and answer else (answer,)
+    if not all(map(callable, parts)):
+        raise TypeError(
+            f"{name}: the answer is the function or class itself, and this is {answer!r:.60}. "
+            "Was its name given to something else, or was it called? Run the cell that defines it once more"
+        )
+    return answer
+
+
+def _pickle(name: str, answer: Any) -> bytes:
+    try:
+        pickled = dumps(answer)
+    except Exception as error:
+        raise TypeError(
+            f"{name}: your answer can't travel to the ranks ({error}); keep open files, locks, process groups "
+            "and running threads out of it and out of the globals that it uses"
+        ) from error
+    if len(pickled) > MOST_BYTES:
+        raise TypeError(
+            f"{name}: your answer takes {len(pickled) >> 20} MiB with the globals that it uses, and may take "
+            f"{MOST_BYTES >> 20}: keep models and data out of them"
+        )
+    return pickled

@@ -1,0 +1,163 @@
+"""What the system sees of a box; and that an account which leaves something out is told from one that does not."""
+
+import subprocess
+import sys
+import time
+from contextlib import closing
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+
+from grading.boxes.ranks import Watched
+from grading.boxes.sandbox import Bubblewrap, Limits, Processes
+from grading.boxes.sandbox.usage import Seen, Witness
+from grading.boxes.sandbox.wall import BoxedProgram
+from grading.judge import memory_audit
+
+MIB = 1 << 20
+bubblewrap = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=Bubblewrap.obstacle() or "it works")
+
+HOLDS = {
+    "in its own memory": "kept = b'1' * N",
+    "in shared memory": "import mmap; kept = mmap.mmap(-1, N); kept[:] = b'1' * N",
+    "in a file without a name": "import os; kept = os.memfd_create('kept'); os.write(kept, b'1' * N)",
+    "in another process": "import os; kept = os.fork() or (b'1' * N, time.sleep(60))",
+}
+
+
+def seen_of(source: str, box: Processes | Bubblewrap) -> Seen:
+    """Of a Python that does nothing, then this, and rests."""
+    program = (
+        f"import sys, time; N = {64 * MIB}; sys.stdin.readline(); {source}; print(); sys.stdout.flush(); time.sleep(60)"
+    )
+    command = box.command([sys.executable, "-c", program])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            with Witness(process.pid, box.limits.scratch_bytes if box.own_world else None) as witness:
+                process.stdin.write("\n")
+                process.stdin.flush()
+                process.stdout.readline()
+                time.sleep(1.5)
+        finally:
+            process.kill()
+    return witness.seen
+
+
+@cache
+def seen_of_nothing(box: Processes | Bubblewrap) -> Seen:
+    return seen_of("pass", box)
+
+
+PLAIN, REAL = Processes(None), Bubblewrap(Limits(memory_bytes=400 * MIB))
+
+
+@pytest.mark.parametrize("where", HOLDS)
+def test_memory_is_seen_wherever_it_is(where):
+    nothing, held = seen_of_nothing(PLAIN), seen_of(HOLDS[where], PLAIN)
+    assert 60 * MIB < held.peak_bytes - nothing.peak_bytes < 150 * MIB
+    assert 60 * MIB < held.held_bytes - nothing.held_bytes < 80 * MIB
+
+
+def test_what_is_given_back_is_no_longer_held():
+    seen = seen_of("kept = b'1' * N; time.sleep(0.3); del kept", Processes(None))
+    assert seen.peak_bytes - seen.held_bytes > 60 * MIB
+
+
+def test_a_witness_that_saw_nothing_says_so(monkeypatch):
+    monkeypatch.setattr("grading.boxes.sandbox.usage.held_bytes", lambda _: 1 / 0)
+    with pytest.raises(ValueError, match="saw nothing more: ZeroDivisionError"):
+        seen_of("pass", Processes(None))
+
+
+@bubblewrap
+def test_temporary_files_of_a_box_are_memory_too():
+    write = "open('/dev/shm/kept', 'wb').write(b'1' * N)"
+    assert seen_of(write, REAL).held_bytes - seen_of_nothing(REAL).held_bytes > 60 * MIB
+
+
+@bubblewrap
+def test_bytes_over_the_loopback_are_counted():
+    send = """
+import socket, threading
+server = socket.create_server(("127.0.0.1", 0))
+sender = threading.Thread(target=lambda: socket.create_connection(server.getsockname()).sendall(b"1" * N))
+sender.start()
+connection, n = server.accept()[0], 0
+while n < N:
+    n += len(connection.recv(1 << 20))
+sender.join()"""
+    assert 1.0 < seen_of(f"exec({send!r})", REAL).wire_bytes / (64 * MIB) < 1.1
+    assert seen_of_nothing(REAL).wire_bytes < MIB
+
+
+def test_nobody_sees_what_is_on_a_gpu():
+    assert Seen() == Seen(None, None, None)
+
+
+class Ranks:
+    """Replies and what was seen of them, look by look: (claimed a rank, seen of all four), in MiB."""
+
+    def __init__(self, mine: list[tuple[float, float]], reference: list[tuple[float, float]]) -> None:
+        self.looks = 0
+        self._mine, self._reference = mine, reference
+
+    def watch(self, check, drill, look, **arguments) -> Watched:
+        self.looks += 1
+        return self._watched(*self._mine[look])
+
+    def watch_reference(self, drill, look, **arguments) -> Watched:
+        return self._watched(*self._reference[look])
+
+    @staticmethod
+    def _watched(claimed, seen) -> Watched:
+        seen_bytes = None if seen is None else int(seen * MIB)
+        return Watched([{"n": claimed * MIB}] * 4, SimpleNamespace(peak_bytes=seen_bytes))
+
+
+def hidden(ranks: Ranks) -> float:
+    return memory_audit.hidden_bytes(ranks, "", "", {"peak_bytes": lambda r: r["n"]}, 2 * MIB) / MIB
+
+
+def test_an_account_that_explains_everything_is_believed_at_once():
+    ranks = Ranks(mine=[(10, 1340)], reference=[(25, 1400)])
+    assert hidden(ranks) == 0
+    assert ranks.looks == 1
+
+
+def test_what_is_hidden_is_there_at_every_look():
+    assert hidden(Ranks(mine=[(10, 1380)] * 3, reference=[(25, 1400)] * 3)) == 10
+
+
+def test_what_the_machine_does_besides_is_not():
+    assert hidden(Ranks(mine=[(10, 1380), (10, 1341)], reference=[(25, 1400)] * 2)) == 0
+    assert hidden(Ranks(mine=[(10, 1350)] * 2, reference=[(25, 1380), (25, 1402)])) == 0  # a peak that was missed
+    assert hidden(Ranks(mine=[(10, 1352), (10, 1345)], reference=[(25, 1402), (25, 1380)])) == 0
+
+
+def test_a_claim_below_nothing_explains_nothing():
+    assert hidden(Ranks(mine=[(-50, 1340)] * 3, reference=[(25, 1400)] * 3)) > 50
+
+
+def test_where_nobody_sees_anything_the_account_is_believed():
+    assert hidden(Ranks(mine=[(10, None)], reference=[(25, None)])) == 0
+
+
+@bubblewrap
+def test_a_boxed_program_has_a_witness():
+    with closing(BoxedProgram("grading.boxes.notebook_host", box=REAL)) as program:
+        with program.witness() as witness:
+            time.sleep(1)
+        assert witness.seen.peak_bytes > 5 * MIB
+        assert witness.seen.wire_bytes == 0
+
+
+def test_the_account_of_another_look_explains_nothing():
+    """The first one is judged: who owns up only when the system has looked would have its points for the other."""
+    assert hidden(Ranks(mine=[(10, 1380), (50, 1380), (50, 1380)], reference=[(25, 1400)] * 3)) == 10
+
+
+@bubblewrap
+def test_a_last_process_that_has_ended_hides_no_file():
+    source = "import os; open('/dev/shm/kept', 'wb').write(b'1' * N); os.fork() or os._exit(0); time.sleep(0.5)"
+    assert seen_of(source, REAL).held_bytes - seen_of_nothing(REAL).held_bytes > 60 * MIB

@@ -1,0 +1,42 @@
+"""What the backend makes of a model's bytes: a reduce_scatter beside an all_reduce, all_gathers beside broadcasts.
+
+By the ring's formulas a reduce_scatter costs half an all_reduce, and an all_gather what a broadcast from every rank of
+its own share does. Where a backend is far from that, so is every strategy that is built on it: this is the ratio to
+hold beside the step times of `bench parallel`.
+"""
+
+from dataclasses import asdict
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from shardlab import collectives, launch, local_device
+from shardlab.measure.throughput import compare
+from shardlab.single_tensor_collectives import all_gather, reduce_scatter
+
+
+def run(n_elements: int, world_size: int, pairs: int) -> dict[str, dict]:
+    """By name a Comparison of the two sides, for a float32 tensor of about `n_elements` on each rank."""
+    return launch(_rank, world_size, n_elements, pairs)[0]
+
+
+def _rank(n_elements: int, pairs: int) -> dict[str, dict]:
+    n = dist.get_world_size()
+    share = torch.ones(n_elements // n, device=local_device())
+    whole = torch.ones(n * share.numel(), device=local_device())
+    sides = {
+        "reduce_scatter / all_reduce": (lambda: reduce_scatter(share, whole), lambda: dist.all_reduce(whole)),
+        "our ring's reduce_scatter / all_reduce": (
+            lambda: collectives.reduce_scatter_tensor(share, whole),
+            lambda: dist.all_reduce(whole),
+        ),
+        "all_gather / N broadcasts": (lambda: all_gather(whole, share), lambda: _broadcasts(whole, n)),
+    }
+    return {name: asdict(compare(a, b, pairs=pairs)) for name, (a, b) in sides.items()}
+
+
+def _broadcasts(whole: Tensor, world_size: int) -> None:
+    works = [dist.broadcast(part, src=r, async_op=True) for r, part in enumerate(whole.chunk(world_size))]
+    for work in works:
+        work.wait()

@@ -1,0 +1,169 @@
+"""The engines that the benchmarks and the probes' tests train: ours and torch's, wrapped by the same lines of code.
+
+That a library of theirs swaps with ours is what this file shows.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.nn.parallel
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
+
+from shardlab import ddp, fsdp, local_device, zero
+from shardlab.model import Block, Transformer
+
+LEARNING_RATE = 1e-3
+BUCKET_CAP_MB = 1.0
+
+
+@dataclass
+class Engine:
+    """A wrapped model and its optimizer, and the parts of a training step where they are not the usual ones."""
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    no_sync: Callable[[], AbstractContextManager] | None = None
+    backward: Callable[[Tensor], object] = Tensor.backward
+    step: Callable[[], object] | None = None
+    zero_grad: Callable[[], object] | None = None
+
+    def __post_init__(self) -> None:
+        self.step = self.step or self.optimizer.step
+        self.zero_grad = self.zero_grad or self.optimizer.zero_grad
+
+    def train_step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = self.module(tokens, targets)
+        self.backward(loss)
+        self.step()
+        self.zero_grad()
+        return loss.detach()
+
+    @property
+    def parts(self) -> dict[str, Callable]:
+        """For `probe`."""
+        return {
+            "backward": self.backward,
+            "step": self.step,
+            "zero_grad": self.zero_grad,
+            "no_sync": self.no_sync,
+        }
+
+
+@dataclass(frozen=True)
+class Library:
+    """Where the names come from."""
+
+    name: str
+    DDP: type[nn.Module]
+    fully_shard: Callable
+    FSDP: type[nn.Module]
+
+
+TORCH = Library(
+    "torch",
+    torch.nn.parallel.DistributedDataParallel,
+    torch.distributed.fsdp.fully_shard,
+    torch.distributed.fsdp.FullyShardedDataParallel,
+)
+OURS = Library("ours", ddp.DDP, fsdp.fully_shard, fsdp.FullyShardedDataParallel)
+
+
+def data_parallel(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB) -> Engine:
+    module = library.DDP(model, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
+    return Engine(module, _adamw(module.parameters()), module.no_sync)
+
+
+def zero_1(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB) -> Engine:
+    """torch's needs DDP to average the gradients; ours does it itself."""
+    if library == OURS:
+        return Engine(model, _sharded_adamw(zero.ZeroRedundancyOptimizer, model, bucket_cap_mb=bucket_cap_mb))
+    module = library.DDP(model, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
+    return Engine(module, _sharded_adamw(TorchZeroRedundancyOptimizer, module), module.no_sync)
+
+
+def zero_2(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB) -> Engine:
+    """torch has none; its ZeRO-1 stands in."""
+    if library == TORCH:
+        return zero_1(library, model, bucket_cap_mb)
+    optimizer = _sharded_adamw(zero.ZeroRedundancyOptimizer, model, bucket_cap_mb=bucket_cap_mb)
+    module = zero.ShardedDataParallel(model, optimizer)
+    return Engine(module, optimizer, module.no_sync)
+
+
+def fsdp2(
+    library: Library, model: Transformer, *, reshard_after_forward: bool = True, replicas: int = 1, **options
+) -> Engine:
+    """Every block a unit; over a mesh of two dimensions when there are replicas."""
+    if replicas > 1:
+        options["mesh"] = hybrid_mesh(replicas)
+    for block in model.blocks:
+        library.fully_shard(block, reshard_after_forward=reshard_after_forward, **options)
+    library.fully_shard(model, reshard_after_forward=None if reshard_after_forward else False, **options)
+
+    @contextmanager
+    def no_sync():
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+
+    return Engine(model, _adamw(model.parameters()), no_sync)
+
+
+def fsdp2_bf16(library: Library, model: Transformer) -> Engine:
+    return fsdp2(library, model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+
+
+def fsdp1(library: Library, model: Transformer, strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD) -> Engine:
+    """With flat parameters."""
+    policy, device = ModuleWrapPolicy({Block}), local_device()
+    module = library.FSDP(model, sharding_strategy=strategy, auto_wrap_policy=policy, device_id=device)
+    return Engine(module, _adamw(module.parameters()), module.no_sync)
+
+
+def hybrid_mesh(replicas: int):
+    sizes = (replicas, dist.get_world_size() // replicas)
+    return init_device_mesh(local_device().type, sizes, mesh_dim_names=("replicate", "shard"))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What to build, and what its step is to cost (see measure.strategies.Expected)."""
+
+    build: Callable[..., Engine]  # of a library and a model
+    strategy: str
+    replicas: int = 1
+    torch_strategy: str | None = None  # where torch's is another one
+    param_dtype: torch.dtype | None = None
+
+
+ENGINES = {
+    "DDP": Entry(data_parallel, "DDP"),
+    "ZeRO-1": Entry(zero_1, "ZERO_1", torch_strategy="DDP+ZERO_1"),
+    "ZeRO-2": Entry(zero_2, "ZERO_2", torch_strategy="DDP+ZERO_1"),
+    "FSDP2 FULL_SHARD": Entry(fsdp2, "FULL_SHARD"),
+    "FSDP2 SHARD_GRAD_OP": Entry(partial(fsdp2, reshard_after_forward=False), "SHARD_GRAD_OP"),
+    "FSDP1 FULL_SHARD": Entry(fsdp1, "FULL_SHARD"),
+    "FSDP1 SHARD_GRAD_OP": Entry(partial(fsdp1, strategy=ShardingStrategy.SHARD_GRAD_OP), "SHARD_GRAD_OP"),
+    "HSDP": Entry(partial(fsdp2, replicas=2), "FULL_SHARD", replicas=2),
+    "HSDP ZeRO-2": Entry(partial(fsdp2, replicas=2, reshard_after_forward=False), "SHARD_GRAD_OP", replicas=2),
+    "FSDP2 bf16": Entry(fsdp2_bf16, "FULL_SHARD", param_dtype=torch.bfloat16),
+}
+
+
+def _adamw(params) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, lr=LEARNING_RATE)
+
+
+def _sharded_adamw(optimizer_class, module: nn.Module, **options) -> torch.optim.Optimizer:
+    return optimizer_class(module.parameters(), torch.optim.AdamW, lr=LEARNING_RATE, **options)

@@ -1,0 +1,159 @@
+"""A real network of slow links on one machine: every rank in a network namespace of its own, links shaped by `tc`.
+
+[Note: nothing is left behind] All of it lives in anonymous namespaces (user, network, mount, process) of one child of
+this process. The host's network is out of sight from there, so that no mistake can touch it. The kernel takes
+everything back when the child ends, and the child ends with its parent, however that ends: nothing is there to clean.
+
+[Note: a shaped link] A pair of veth devices is a cable, and `htb` at its sender lets so many bits a second through.
+Frames are jumbo, so that headers take under 1% of them. The bucket of tokens is small: what it holds goes out for free
+after a pause. Short packets overtake long ones, or an acknowledgement, or a rank's word that it is ready to receive,
+would wait for a millisecond of its own data, in every step of a ring: network cards have many queues for this reason.
+Only what is sent is shaped: what a rank receives in a ring, one other sends. No latency can be added where the kernel
+lacks `netem`, as many do: measure what there is.
+
+Linux only. Needs util-linux, iproute2 and user namespaces, which most systems let everyone make, and most containers
+nobody.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+from shardlab.launch.environment import administrators_path
+
+_WORLD = "--user --map-root-user --net --mount --pid --fork --kill-child --mount-proc"
+_UNSHARE = ["unshare", *_WORLD.split()]
+_PACKAGES = {"unshare": "util-linux", "mount": "util-linux", "ip": "iproute2", "tc": "iproute2"}
+_CLONE_NEWNET = 0x40000000
+MTU_BYTES = 9000
+BURST_BYTES = 32 << 10
+_SHORT = "match u16 0 0xff00 at 2"  # the length in the IP header is below 256 bytes
+
+
+def missing() -> str | None:
+    """What keeps this machine from it, and what to do; None if nothing does. It tries everything out, in 0.1 s."""
+    if sys.platform != "linux":
+        return f"network namespaces are Linux's, and this is {sys.platform}"
+    absent = [tool for tool in _PACKAGES if shutil.which(tool, path=administrators_path()) is None]
+    if absent:
+        return f"no `{absent[0]}` here: install {_PACKAGES[absent[0]]}"
+    trial = [*_UNSHARE, "sh", "-c", " && ".join(commands(1, 1, 1e9))]
+    done = subprocess.run(
+        trial, capture_output=True, text=True, timeout=60, env=os.environ | {"PATH": administrators_path()}
+    )
+    if done.returncode == 0:
+        return None
+    why = done.stderr.strip() or f"exit code {done.returncode}"
+    return f"user namespaces are switched off for this user, or the kernel can't shape links (sch_htb): {why}"
+
+
+def run_inside(module: str, order: str, timeout_s: float) -> str:
+    """`main(order)` of that module, called in a new process in a world of its own: the line that it returns.
+
+    Raises RuntimeError with the end of what it said, if it fails; TimeoutExpired after `timeout_s`.
+    """
+    alive, parent = os.pipe()  # a pipe whose other end closes when this process ends, even if it is killed
+    call = f"end_with_parent({alive}); print(main({order!r}))"
+    code = f"from shardbench.namespaces import end_with_parent; from {module} import main; {call}"
+    command = [*_UNSHARE, sys.executable, "-c", code]
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    surroundings = {"env": os.environ | {"PATH": administrators_path()}, "pass_fds": (alive,)}
+    try:
+        done = subprocess.run(command, timeout=timeout_s, **streams, **surroundings)
+    finally:
+        os.close(alive)
+        os.close(parent)
+    if done.returncode or not done.stdout:
+        said = done.stdout[-4000:]
+        raise RuntimeError(f"{module} ended with exit code {done.returncode} in its namespaces; it said:\n{said}")
+    return done.stdout.splitlines()[-1]
+
+
+def end_with_parent(alive: int) -> None:
+    """When that pipe closes, end. This process is the first of its process namespace: all others end with it."""
+
+    def watch() -> None:
+        os.read(alive, 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="parent").start()
+
+
+# ---------------------------------------------------------------------------------------------------- inside, as "root"
+
+
+def build(nodes: int, ranks_per_node: int, inside_bits_per_s: float, between_bits_per_s: float | None = None) -> None:
+    """Make the network: see `commands`."""
+    for command in commands(nodes, ranks_per_node, inside_bits_per_s, between_bits_per_s):
+        done = subprocess.run(command.split(), capture_output=True, text=True, timeout=30)
+        if done.returncode:
+            raise RuntimeError(f"`{command}` failed: {done.stderr.strip()}")
+
+
+def commands(
+    nodes: int, ranks_per_node: int, inside_bits_per_s: float, between_bits_per_s: float | None = None
+) -> list[str]:
+    """What a system administrator would type: a bridge for each node, and one that joins the nodes' uplinks.
+
+    Rank r, in namespace `rank<r>`, has the address 10.77.0.<r + 1> on its device eth0.
+    """
+    lines = ["mount -t tmpfs none /run", "ip link set lo up"]  # a /run of our own, where `ip netns` keeps its names
+    for node in range(nodes):
+        lines += _bridge(f"node{node}")
+        for rank in range(node * ranks_per_node, (node + 1) * ranks_per_node):
+            lines += _rank(rank, f"node{node}", inside_bits_per_s)
+    if nodes > 1:
+        lines += _bridge("core")
+        for node in range(nodes):
+            lines += _cable(f"node{node}", "uplink", "core", f"port{node}")
+            lines += [f"ip -n node{node} link set uplink master bridge"]
+            lines += _shaped(f"node{node}", "uplink", between_bits_per_s)
+    return lines
+
+
+def _bridge(name: str) -> list[str]:
+    return [f"ip netns add {name}", f"ip -n {name} link add bridge type bridge", f"ip -n {name} link set bridge up"]
+
+
+def _rank(rank: int, node: str, bits_per_s: float) -> list[str]:
+    here = f"rank{rank}"
+    return [
+        f"ip netns add {here}",
+        f"ip -n {here} link set lo up",
+        *_cable(here, "eth0", node, f"port{rank}"),
+        f"ip -n {here} addr add 10.77.0.{rank + 1}/24 dev eth0",
+        *_shaped(here, "eth0", bits_per_s),
+    ]
+
+
+def _cable(here: str, device: str, there: str, port: str) -> list[str]:
+    """From a device here to a port of the bridge there."""
+    return [
+        f"ip link add {device} mtu {MTU_BYTES} netns {here} type veth peer name {port} mtu {MTU_BYTES} netns {there}",
+        f"ip -n {there} link set {port} master bridge up",
+        f"ip -n {here} link set {device} up",
+    ]
+
+
+def _shaped(namespace: str, device: str, bits_per_s: float) -> list[str]:
+    """Two classes share the rate: 2, all that is not short, and 3, which goes first."""
+    tc, burst = f"tc -n {namespace}", f"burst {BURST_BYTES}b cburst {BURST_BYTES}b quantum 60000"
+    whole, most, least = (f"{share * bits_per_s:.0f}bit" for share in (1.0, 0.9, 0.1))
+    return [
+        f"{tc} qdisc add dev {device} root handle 1: htb default 2",
+        f"{tc} class add dev {device} parent 1: classid 1:1 htb rate {whole} {burst}",
+        f"{tc} class add dev {device} parent 1:1 classid 1:2 htb rate {most} ceil {whole} {burst} prio 1",
+        f"{tc} class add dev {device} parent 1:1 classid 1:3 htb rate {least} ceil {whole} {burst} prio 0",
+        f"{tc} filter add dev {device} parent 1: protocol ip u32 {_SHORT} flowid 1:3",
+    ]
+
+
+def enter(namespace: str) -> None:
+    """From now on this thread, and those that it starts, have the network of that namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}") as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"can't enter the network namespace {namespace!r}")

@@ -1,0 +1,165 @@
+"""Every sharding engine of ours beside torch's: time of a step, losses, bytes held, at the peak, and on the wire.
+
+A step here is forward, backward, the optimizer's step and zero_grad. For each engine there are three launches: ours
+alone and torch's alone under the probe, so that memory is each one's own; then both in one, taking turns, for the time.
+Formulas are those of `measure.strategies`. Where DeepSpeed is installed, its stages stand beside ours as well.
+"""
+
+from dataclasses import asdict
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from shardbench import backend, environment
+from shardbench.deepspeed_engine import deepspeed, installed
+from shardbench.engines import BUCKET_CAP_MB, ENGINES, OURS, TORCH, Engine, Entry
+from shardbench.parallel_table import show as show
+from shardlab import launch, local_device
+from shardlab.data import batch
+from shardlab.measure.probes import Evidence, probe
+from shardlab.measure.throughput import compare
+from shardlab.model import Transformer, preset
+from shardplan.formulas import Expected, units_of
+from shardplan.promises import failures
+
+LOSS_STEPS = 5
+STATES = ("parameters", "gradients", "optimizer_states")
+STAGES = {  # DeepSpeed's beside what of ours
+    "stage 0": ("DDP", 0, False),
+    "stage 1": ("ZeRO-1", 1, False),
+    "stage 2": ("ZeRO-2", 2, False),
+    "stage 2 offload": ("ZeRO-2", 2, True),
+    "stage 3": ("FSDP2 FULL_SHARD", 3, False),
+}
+
+
+def run(
+    model: str = "3M",
+    engines: tuple[str, ...] = tuple(ENGINES),
+    stages: tuple[str, ...] = tuple(STAGES),
+    pairs: int = 20,
+    world_size: int = 4,
+    micro_batch: int = 2,
+    seq_len: int = 64,
+) -> dict:
+    """A row for each engine (see ENGINES), and one for each of DeepSpeed's `stages`, None if it is not installed.
+
+    A row holds `time` (a Comparison, ours over theirs), `max_loss_difference` over the first steps from equal weights,
+    and `ours` and `theirs` as in `_account`; that of an engine also `formula`. Hybrid ones need an even world size.
+    `backend` compares the collectives themselves, on as many elements as the model has.
+    """
+    shape = {"model": model, "world_size": world_size, "micro_batch": micro_batch, "seq_len": seq_len, "pairs": pairs}
+    before = environment()
+    rows = [_row(name, shape) for name in engines if world_size % ENGINES[name].replicas == 0]
+    beside = [_deepspeed_row(name, shape) for name in stages] if installed() else None
+    raw = backend.run(preset(model).n_params, world_size, pairs)
+    return {"benchmark": "parallel", "environment": before, **shape, "rows": rows, "deepspeed": beside, "backend": raw}
+
+
+def _row(name: str, shape: dict) -> dict:
+    entry = ENGINES[name]
+    ours, theirs = partial(entry.build, OURS), partial(entry.build, TORCH)
+    formulas = {
+        "ours": _expected(entry, entry.strategy, shape),
+        "theirs": _expected(entry, entry.torch_strategy or entry.strategy, shape),
+    }
+    return {
+        "engine": name,
+        **_side_by_side(ours, theirs, shape),
+        "ours": _account(ours, shape, formulas["ours"]),
+        "theirs": _account(theirs, shape, formulas["theirs"]),
+        "formula": {who: _figures(x) for who, x in formulas.items()},
+    }
+
+
+def _deepspeed_row(name: str, shape: dict) -> dict:
+    beside, stage, offload = STAGES[name]
+    ours = partial(ENGINES[beside].build, OURS)
+    theirs = partial(deepspeed, stage=stage, offload=offload, micro_batch=shape["micro_batch"])
+    return {
+        "engine": f"DeepSpeed {name}",
+        "beside": beside,
+        **_side_by_side(ours, theirs, shape),
+        "ours": _account(ours, shape),
+        "theirs": _account(theirs, shape),
+    }
+
+
+def _expected(entry: Entry, strategy: str, shape: dict) -> Expected:
+    with torch.device("meta"):
+        model = Transformer(preset(shape["model"]))
+    size = shape["world_size"]
+    options = {"param_dtype": entry.param_dtype, "bucket_bytes": int(BUCKET_CAP_MB * 2**20)}
+    return Expected(strategy, units_of(model, model.blocks), size, size // entry.replicas, **options)
+
+
+def _figures(x: Expected) -> dict:
+    return {name: getattr(x, name) for name in (*STATES, "wire_bytes", "peak_of_states")}
+
+
+# Launches
+
+
+def _account(build, shape: dict, expected: Expected | None = None) -> dict:
+    """Of one step on the rank that has most: bytes held between steps, at the peak, and sent by rank 0.
+
+    `peak_of_states` is what activations and temporaries leave of the peak; `broken` names what `failures` finds.
+    """
+    ranks: list[Evidence] = launch(partial(_probe, build, shape), shape["world_size"])
+    most = max(ranks, key=lambda e: e.peak["total"])
+    return {
+        "held": {name: max(e.held[_WHEN[name]][name] for e in ranks) for name in STATES},
+        "held_bytes": max(sum(e.held["between"].values()) for e in ranks),
+        "peak_bytes": most.peak["total"],
+        "peak_of_states": max(e.peak["states"] for e in ranks),
+        "collectives": len(ranks[0].sent),
+        "wire_bytes": ranks[0].wire_bytes,
+        "broken": sorted({name for e in ranks for name in failures(e, expected)}) if expected else None,
+    }
+
+
+_WHEN = {"parameters": "between", "gradients": "backward", "optimizer_states": "between"}
+
+
+def _side_by_side(ours, theirs, shape: dict) -> dict:
+    return launch(partial(_compare, ours, theirs, shape), shape["world_size"])[0]
+
+
+# On a rank
+
+
+def _probe(build, shape: dict) -> Evidence:
+    engine = _engine(build, shape)
+    tokens, targets = _batch(shape, 0)
+    return probe(engine.module, engine.optimizer, lambda: engine.module(tokens, targets), **engine.parts)
+
+
+def _compare(ours, theirs, shape: dict) -> dict:
+    a, b = _engine(ours, shape), _engine(theirs, shape)
+    losses = [[_mean(e.train_step(*_batch(shape, step))) for step in range(LOSS_STEPS)] for e in (a, b)]
+    first = _batch(shape, 0)
+    comparison = compare(partial(a.train_step, *first), partial(b.train_step, *first), pairs=shape["pairs"])
+    return {
+        "time": asdict(comparison),
+        "max_loss_difference": max(abs(x - y) for x, y in zip(*losses, strict=True)),
+        "losses": losses[0],
+    }
+
+
+def _engine(build, shape: dict) -> Engine:
+    torch.manual_seed(0)
+    return build(Transformer(preset(shape["model"])).to(local_device()))
+
+
+def _batch(shape: dict, step: int) -> tuple[Tensor, Tensor]:
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    sizes = {"global_batch": shape["micro_batch"] * world_size, "seq_len": shape["seq_len"]}
+    return batch(0, step, rank, world_size, **sizes, device=local_device())
+
+
+def _mean(loss: Tensor) -> float:
+    mean = loss.double()
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()

@@ -1,0 +1,182 @@
+"""A Setup made real on a rank: its model on this machine's device, wrapped as the strategy says, and one step of it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim import Optimizer
+
+from shardbench.engines import TORCH, Engine, Library, hybrid_mesh
+from shardlab import local_device
+from shardlab.measure.ledger import Memory
+from shardlab.measure.memory import MemoryTracker
+from shardlab.model import ModelConfig, Transformer
+from shardlab.precision import MasterWeights
+from shardlab.recompute import checkpoint_blocks, create_selective_checkpoint_contexts, save_products
+from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
+from shardplan.setup import Setup
+from shardplan.shape import Shape
+from shardplan.trace.program import save_every_second_product
+
+LEARNING_RATE = 1e-3
+WARM_UP_STEPS = 2  # the first makes the optimizer's states, and before the second DDP deals out its buckets anew
+POLICIES = {
+    "bf16-mixed": MixedPrecisionPolicy(torch.bfloat16, torch.float32),
+    "bf16-mixed-bf16-reduce": MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16),
+}
+
+
+def config_of(shape: Shape) -> ModelConfig:
+    """Raises ValueError if it is not a model of the course's kind."""
+    names = ("vocab_size", "dim", "n_layers", "n_heads", "n_kv_heads", "hidden_dim", "max_seq_len", "tied")
+    config = ModelConfig(**{name: getattr(shape, name) for name in names})
+    if asdict(Shape.of(shape.name, config)) != asdict(shape):
+        raise ValueError(f"{shape.name} is no model of the course's own kind: it can be planned, but not run here")
+    return config
+
+
+def build(setup: Setup, library: Library = TORCH) -> Engine:
+    """What library has: of torch's there is no ZERO_1 and ZERO_2, of ours no DDP+ZERO_1."""
+    s, torch_of = setup.strategy, {2: torch.bfloat16, 4: torch.float32}
+    with local_device():
+        model = Transformer(config_of(setup.shape)).to(torch_of[s.bytes.parameters])
+    _quantise(model, setup)
+    _recompute(model, setup)
+    if s.sharding in ("FULL_SHARD", "SHARD_GRAD_OP"):
+        return _fsdp(setup, library, model)
+    if s.sharding == "NONE":
+        return Engine(model, _optimizer(setup)(model.parameters()), nullcontext)
+    return {"DDP": _ddp, "DDP+ZERO_1": _ddp_zero_1, "ZERO_1": _zero, "ZERO_2": _zero}[s.sharding](setup, library, model)
+
+
+def _quantise(model: Transformer, setup: Setup) -> None:
+    s = setup.strategy
+    if s.lora_rank and not s.base_4bit:
+        raise ValueError(
+            "lora_rank without base_4bit can be planned, but the course's LoRA is QLoRA: set base_4bit=True"
+        )
+    if s.lora_rank:
+        from shardlab.quantised import add_lora  # needs torchao
+
+        add_lora(model, s.lora_rank, targets=lambda name, linear: name.startswith("blocks"))
+
+
+def _recompute(model: Transformer, setup: Setup) -> None:
+    s = setup.strategy
+    if s.recompute == "full":
+        checkpoint_blocks(model.blocks, s.recompute_every)
+    elif s.recompute != "none":
+        policy = {"products": lambda: save_products, "selective": save_every_second_product}[s.recompute]
+        checkpoint_blocks(model.blocks, context_fn=lambda: create_selective_checkpoint_contexts(policy()))
+
+
+def _fsdp(setup: Setup, library: Library, model: Transformer) -> Engine:
+    s, options = setup.strategy, {}
+    if s.precision in POLICIES:
+        options["mp_policy"] = POLICIES[s.precision]
+    if s.shard_size:
+        options["mesh"] = hybrid_mesh(setup.data_ranks // s.shard_size)
+    reshard = s.sharding == "FULL_SHARD"
+    for block in model.blocks if s.wrap == "block" else ():
+        library.fully_shard(block, reshard_after_forward=reshard, **options)
+    library.fully_shard(model, reshard_after_forward=None if reshard else False, **options)
+
+    @contextmanager
+    def no_sync():
+        model.set_requires_gradient_sync(False)
+        yield
+        model.set_requires_gradient_sync(True)
+
+    return Engine(model, _optimizer(setup)(model.parameters()), no_sync)
+
+
+def _ddp(setup: Setup, library: Library, model: Transformer) -> Engine:
+    s = setup.strategy
+    options = {"bucket_cap_mb": s.bucket_cap_mb, "gradient_as_bucket_view": s.gradient_as_bucket_view}
+    module = library.DDP(model, **options)
+    return Engine(module, _optimizer(setup)(module.parameters()), module.no_sync)
+
+
+def _ddp_zero_1(setup: Setup, library: Library, model: Transformer) -> Engine:
+    from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
+
+    engine = _ddp(setup, library, model)
+    optimizer = TorchZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=LEARNING_RATE, **_kernel(setup))
+    return Engine(engine.module, optimizer, engine.no_sync)
+
+
+def _zero(setup: Setup, library: Library, model: Transformer) -> Engine:
+    s = setup.strategy
+    optimizer = ZeroRedundancyOptimizer(
+        model.parameters(), torch.optim.AdamW, bucket_cap_mb=s.bucket_cap_mb, lr=LEARNING_RATE, **_kernel(setup)
+    )
+    module = model if s.sharding == "ZERO_1" else ShardedDataParallel(model, optimizer)
+    return Engine(module, optimizer, getattr(module, "no_sync", None))
+
+
+def _optimizer(setup: Setup) -> Callable[..., Optimizer]:
+    s, kernel = setup.strategy, _kernel(setup)
+    if s.optimizer == "adamw-8bit":
+        from shardlab.quantised import AdamW8bit
+
+        return partial(AdamW8bit, lr=LEARNING_RATE)
+    if s.optimizer == "adamw":
+        make, options = torch.optim.AdamW, {"lr": LEARNING_RATE, **kernel}
+    else:
+        momentum = 0.9 if s.optimizer == "momentum" else 0.0
+        make, options = torch.optim.SGD, {"lr": LEARNING_RATE, "momentum": momentum, **kernel}
+    return partial(MasterWeights, optimizer_class=make, **options) if s.bytes.master else partial(make, **options)
+
+
+def _kernel(setup: Setup) -> dict[str, bool]:
+    return {name: setup.strategy.optimizer_kernel == name for name in ("foreach", "fused")}
+
+
+# A step, and its memory
+
+
+def batch(setup: Setup) -> tuple[Tensor, Tensor]:
+    """Tokens and targets of a micro-batch, each (B, T) int64."""
+    s = setup.strategy
+    size = (s.micro_batch, s.seq_len)
+    drawn = partial(torch.randint, setup.shape.vocab_size, size, device=local_device())
+    return drawn(), drawn()
+
+
+def step(setup: Setup, engine: Engine, tokens: Tensor, targets: Tensor) -> None:
+    s = setup.strategy
+    for i in range(s.accumulation):
+        with engine.no_sync() if s.accumulate_unsharded and i < s.accumulation - 1 else nullcontext():
+            with _autocast(setup), _attention(setup):
+                loss = engine.module(tokens, targets)
+            engine.backward(loss)
+            del loss
+    engine.step()
+    engine.zero_grad()
+
+
+def _autocast(setup: Setup) -> AbstractContextManager:
+    on = setup.strategy.bytes.autocast
+    return torch.autocast(local_device().type, torch.bfloat16) if on else nullcontext()
+
+
+def _attention(setup: Setup) -> AbstractContextManager:
+    return sdpa_kernel(SDPBackend.MATH) if setup.strategy.attention == "math" else nullcontext()
+
+
+def peak(setup: Setup, library: Library = TORCH) -> Memory:
+    """On a rank: of a step that has been taken before, so that all states are there."""
+    engine, data = build(setup, library), batch(setup)
+    for _ in range(WARM_UP_STEPS):
+        step(setup, engine, *data)
+    with MemoryTracker(engine.module, engine.optimizer) as tracker:
+        tracker.label("other", *data)
+        step(setup, engine, *data)
+    dist.barrier()
+    return tracker.peak

@@ -1,0 +1,27 @@
+"""What to choose: the pages' decision matrix, planned; and what runs that were published did."""
+
+from shardcourse.claims.claim import Findings
+from shardplan.published import Run, runs
+from shardplan.search.decision_matrix import pages_plan
+
+
+def pages_strategy_fits(scenario: str) -> Findings:
+    """ "yes", "maybe" or "no", with one short sequence at a time and all blocks recomputed."""
+    return {"at its best": pages_plan(scenario).fits}
+
+
+def published_degree(degree: str) -> Findings:
+    """Of the Llama 3 report's 405B, by the number of GPUs."""
+    return {f"{run.world_size} GPUs, {run.setup.strategy.seq_len} tokens": _degree(run, degree) for run in _llama_3()}
+
+
+def published_splits_sequences() -> Findings:
+    return {when: degree > 1 for when, degree in published_degree("context").items()}
+
+
+def _llama_3() -> list[Run]:
+    return [run for run in runs() if run.id.startswith("llama-3-405b")]
+
+
+def _degree(run: Run, degree: str) -> int:
+    return getattr(run.setup.strategy, degree)

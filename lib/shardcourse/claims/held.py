@@ -1,0 +1,109 @@
+"""What a rank holds, by the planner's closed forms. GB are 1e9 bytes, as on the pages."""
+
+from shardcourse.claims.claim import Findings
+from shardcourse.claims.planned import PRECISIONS, setups
+from shardplan.memory import memory_plan
+from shardplan.memory.states import gradients, optimizer_states, parameters
+from shardplan.records import Plan
+from shardplan.setup import Setup
+from shardplan.weights import stages
+
+GB = 1e9
+
+
+def states(model, gpus, sharding, precision=PRECISIONS, machine="dgx-h100", **strategy) -> Findings:
+    """GB of parameters, gradients and AdamW's states, when backward is through: nothing gathered, no activations."""
+    jobs = setups(model, machine, gpus, sharding=sharding, precision=precision, **strategy)
+    return {when: states_bytes(setup) / GB for when, setup in jobs}
+
+
+def states_bytes(setup: Setup) -> float:
+    return parameter_bytes(setup) + gradient_bytes(setup) + optimizer_bytes(setup)
+
+
+def parameter_bytes(setup: Setup) -> float:
+    return max(parameters(setup, stage).n_bytes for stage in stages(setup))
+
+
+def gradient_bytes(setup: Setup) -> float:
+    return max(gradients(setup, stage).n_bytes for stage in stages(setup))
+
+
+def optimizer_bytes(setup: Setup) -> float:
+    return max(sum(term.n_bytes for term in optimizer_states(setup, stage)) for stage in stages(setup))
+
+
+PARTS = {"parameters": parameter_bytes, "gradients": gradient_bytes, "optimizer": optimizer_bytes}
+
+
+def part(which, model, gpus, sharding, precision=PRECISIONS, machine="dgx-h100", **strategy) -> Findings:
+    """GB of one of PARTS."""
+    jobs = setups(model, machine, gpus, sharding=sharding, precision=precision, **strategy)
+    return {when: PARTS[which](setup) / GB for when, setup in jobs}
+
+
+def bytes_each(model, precision, which="states", optimizer="adamw") -> Findings:
+    """A parameter's, unsharded."""
+    count = {"states": states_bytes, **PARTS}[which]
+    jobs = setups(model, "dgx-h100", 1, sharding="DDP", precision=precision, optimizer=optimizer)
+    return {when: count(setup) / setup.shape.n_params for when, setup in jobs}
+
+
+def in_precision(model, wanted: str, over: str, precision=PRECISIONS) -> Findings:
+    """How many times as large as another one of PARTS."""
+    jobs = setups(model, "dgx-h100", 1, sharding="DDP", precision=precision)
+    return {when: PARTS[wanted](setup) / PARTS[over](setup) for when, setup in jobs}
+
+
+def times_less(model, gpus, sharding, precision=PRECISIONS, which="states", machine="dgx-h100") -> Findings:
+    """Of states (or one of PARTS) than DDP holds."""
+    count = {"states": states_bytes, **PARTS}[which]
+    sharded = setups(model, machine, gpus, sharding=sharding, precision=precision)
+    whole = setups(model, machine, gpus, sharding="DDP", precision=precision)
+    return {when: count(b) / count(a) for (when, a), (_, b) in zip(sharded, whole, strict=True)}
+
+
+def share_saved(model, gpus, sharding, precision=PRECISIONS, machine="dgx-h100") -> Findings:
+    """Of DDP's states."""
+    return {
+        when: 1 - 1 / times for when, times in times_less(model, gpus, sharding, precision, machine=machine).items()
+    }
+
+
+def peak(model, machine, gpus, **strategy) -> Findings:
+    """GB of tensors at the step's fullest moment."""
+    return {when: memory_plan(setup).allocated_bytes / GB for when, setup in setups(model, machine, gpus, **strategy)}
+
+
+def device(model, machine, gpus, **strategy) -> Findings:
+    """GB that nvidia-smi would show at the least: the allocator at its tidiest, and CUDA's own part."""
+    jobs = setups(model, machine, gpus, **strategy)
+    return {when: memory_plan(setup).device_bytes[0] / GB for when, setup in jobs}
+
+
+def fits(model, machine, gpus, **strategy) -> Findings:
+    """ "yes", "maybe" or "no"."""
+    jobs = setups(model, machine, gpus, **strategy)
+    return {when: Plan(setup, memory_plan(setup), None).fits for when, setup in jobs}
+
+
+def activations(model, machine, gpus, **strategy) -> Findings:
+    """GB of them, and of what forward and backward make in passing: the most at any moment."""
+    found = {}
+    for when, setup in setups(model, machine, gpus, **strategy):
+        moments = [m.by_category() for m in memory_plan(setup).moments if m.phase != "optimizer"]
+        found[when] = max(m["activations"] + m["temporaries"] for m in moments) / GB
+    return found
+
+
+def activations_saved(model, machine, gpus, recompute="full", **strategy) -> Findings:
+    """By recomputation, as a share of the most activations that live at any moment of a step without it."""
+    found = {}
+    before, after = ([*setups(model, machine, gpus, recompute=how, **strategy)] for how in ("none", recompute))
+    for (when, whole), (_, less) in zip(before, after, strict=True):
+        found[when] = 1 - _most_activations(less) / _most_activations(whole)
+    return found
+
+
+def _most_activations(setup: Setup) -> float:
+    return max(moment.by_category()["activations"] for moment in memory_plan(setup).moments)

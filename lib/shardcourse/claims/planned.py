@@ -1,0 +1,26 @@
+"""Jobs to be planned, from a claim's arguments: where an argument is a list, one job for each of its values."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from shardplan.api import setup_of
+from shardplan.setup import Setup
+
+PRECISIONS = ["fp32", "bf16-master", "bf16"]  # 4+4+8, 2+2+12 and 2+2+4 bytes a parameter with AdamW
+
+
+def setups(model, machine, gpus, **strategy) -> Iterator[tuple[str, Setup]]:
+    """(what is different about it, the job): "seq_len=2048, recompute=full"; of a single job "as planned"."""
+    choices = {"model": model, "machine": machine, "gpus": gpus, **strategy}
+    open_choices = {name: values for name, values in choices.items() if isinstance(values, list)}
+    for values in product(*open_choices.values()):
+        chosen = dict(zip(open_choices, values, strict=True))
+        when = ", ".join(_words(name, value) for name, value in chosen.items()) or "as planned"
+        fixed = {**choices, **chosen}
+        yield when, setup_of(fixed.pop("model"), fixed.pop("machine"), fixed.pop("gpus"), **fixed)
+
+
+def _words(name: str, value) -> str:
+    if name in ("model", "machine", "precision", "sharding"):
+        return str(value)
+    return f"{value} GPU{'s' * (value > 1)}" if name == "gpus" else f"{name}={value}"

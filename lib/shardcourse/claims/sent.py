@@ -1,0 +1,56 @@
+"""What a rank sends in a step, by the planner's formulas; rings, as in NCCL and in the papers."""
+
+from dataclasses import replace
+
+from shardcourse.claims.claim import Findings
+from shardcourse.claims.planned import setups
+from shardplan.setup import Setup
+from shardplan.traffic import bytes_by_link
+from shardsim.link_speeds import LINKS
+
+GB = 1e9
+
+
+def _sent(setup: Setup) -> float:
+    found = bytes_by_link(setup)
+    return found["inside"] + found["between"]
+
+
+def beside(sharding, other, model, gpus, machine="dgx-h100", **strategy) -> Findings:
+    """Times as many bytes as another strategy."""
+    these, those = ([*setups(model, machine, gpus, sharding=s, **strategy)] for s in (sharding, other))
+    return {when: _sent(a) / _sent(b) for (when, a), (_, b) in zip(these, those, strict=True)}
+
+
+def in_models(sharding, model, gpus, machine="dgx-h100", precision="bf16-master") -> Findings:
+    """As a multiple of the bytes of the model's gradients."""
+    found = {}
+    for when, setup in setups(model, machine, gpus, sharding=sharding, precision=precision):
+        found[when] = _sent(setup) / (setup.strategy.bytes.reduce * setup.shape.n_params)
+    return found
+
+
+def volume(model, machine, gpus, **strategy) -> Findings:
+    """GB of all links together."""
+    return {when: _sent(setup) / GB for when, setup in setups(model, machine, gpus, **strategy)}
+
+
+def hybrid_sends_less(model, machine, gpus, **strategy) -> Findings:
+    """Between nodes, with a copy of the model in each, than with one over all of them."""
+    found = {}
+    for when, setup in setups(model, machine, gpus, **strategy):
+        hybrid = replace(setup, strategy=replace(setup.strategy, shard_size=setup.machine.gpus_per_node))
+        found[when] = bytes_by_link(hybrid)["between"] < 0.99 * bytes_by_link(setup)["between"]
+    return found
+
+
+def tensor_parallel_sends_more(model, machine, gpus, **strategy) -> Findings:
+    """Bytes, with each matrix spread over all the GPUs, than with FULL_SHARD over them."""
+    cut = setups(model, machine, gpus, tensor=gpus, **strategy)
+    sharded = setups(model, machine, gpus, sharding="FULL_SHARD", **strategy)
+    return {when: _sent(a) > _sent(b) for (when, a), (_, b) in zip(cut, sharded, strict=True)}
+
+
+def link_gb_per_s(links: list[str], directions: int = 1) -> Findings:
+    """Of data sheets; in both directions together with directions=2."""
+    return {link: directions * LINKS[link].bandwidth / GB for link in links}

@@ -1,0 +1,151 @@
+"""The claims on trial, for people: a table for a terminal, one claim in full, and a page for a notebook."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+
+from rich import box
+from rich.markup import escape as plain
+from rich.table import Table
+
+from shardcourse.claims.claim import Claim, Findings, Value, claims
+from shardcourse.claims.trial import Trial, try_claim
+from shardcourse.figures.style import BLUE, ORANGE, PINK, TEXT
+
+MARKS = {"holds": "✓", "holds under conditions": "~", "wrong": "✗"}
+_RICH = {"holds": "green", "holds under conditions": "yellow", "wrong": "red"}
+_HTML = {"holds": BLUE, "holds under conditions": ORANGE, "wrong": PINK}
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """One line a claim: what it says, what was found, the verdict's mark, the lesson that shows it."""
+    table = Table(box=box.SIMPLE, title=counted(claims), caption="✓ holds   ~ holds under conditions   ✗ wrong")
+    for header, options in (
+        ("", {}),
+        ("claim", {"ratio": 1}),
+        ("says", {"justify": "right"}),
+        ("found", {"justify": "right"}),
+        ("lesson", {"justify": "right"}),
+    ):
+        table.add_column(header, **options)
+    for c in claims:
+        mark = f"[{_RICH[c.verdict]}]{MARKS[c.verdict]}[/]"
+        words = f"{plain(c.claim)}\n[dim]{c.id}, {', '.join(c.sources)}[/]"
+        table.add_row(mark, words, said(c), found_in_short(c.found, c.unit), str(c.lesson))
+    return table
+
+
+def one_claim(claim: Claim) -> Table:
+    """All that was found, condition by condition."""
+    table = Table(box=box.SIMPLE, title=plain(f"{claim.id}: {claim.claim}"), caption=plain(claim.truth))
+    table.add_column(f"what was found, by {claim.check}")
+    table.add_column(f"says {said(claim)}", justify="right")
+    for when, value, mark in _marked(claim):
+        table.add_row(plain(when), f"{in_words(value, claim.unit)} {mark}")
+    table.add_section()
+    table.add_row("verdict", f"[{_RICH[claim.verdict]}]{claim.verdict}[/]")
+    table.add_row("shown by, and in lesson", f"{claim.shown_by}, {claim.lesson}")
+    table.add_row("from", ", ".join(claim.sources))
+    return table
+
+
+def counted(claims: Sequence[Claim]) -> str:
+    """ "128 claims: 40 hold, 30 hold under conditions, 58 are wrong"."""
+    n = {verdict: sum(c.verdict == verdict for c in claims) for verdict in MARKS}
+    holds, conditions, wrong = n.values()
+    claim, are = "claim" if len(claims) == 1 else "claims", "is" if wrong == 1 else "are"
+    return f"{len(claims)} {claim}: {holds} hold, {conditions} hold under conditions, {wrong} {are} wrong"
+
+
+def claims_on_trial(lesson: int | None = None) -> "ClaimsPage":
+    """Try the claims that belong to a lesson (all of them, if None) here and now.
+
+    Raises RuntimeError if one of them comes out differently from `lib/benchmarks/claims.toml`.
+    """
+    trials = [try_claim(claim) for claim in claims().values() if lesson in (None, claim.lesson)]
+    if problems := [problem for trial in trials for problem in trial.problems]:
+        raise RuntimeError("on this machine a claim comes out differently:\n" + "\n".join(problems))
+    return ClaimsPage([replace(trial.claim, found=trial.found) for trial in trials])
+
+
+class ClaimsPage:
+    """The last value of a notebook's cell: each claim opens on all that was found, and on the truth."""
+
+    def __init__(self, claims: Sequence[Claim]) -> None:
+        self.claims = claims
+
+    def _repr_html_(self) -> str:
+        rows = "".join(map(_row, self.claims))
+        return f'<div style="max-width: 60em"><p style="color: {TEXT}">{counted(self.claims)}</p>{rows}</div>'
+
+    def __repr__(self) -> str:
+        return counted(self.claims)
+
+
+def _row(c: Claim) -> str:
+    """Opens without a script, so that a page on the web shows it as well."""
+    colour = _HTML[c.verdict]
+    summary = (
+        f'<span style="color: {colour}; font-weight: bold">{MARKS[c.verdict]} {c.verdict}</span> '
+        f"{escape(c.claim)} <span style='color: {TEXT}'>({', '.join(map(escape, c.sources))})</span>"
+    )
+    rows = [("claimed", said(c), ""), *((when, in_words(value, c.unit), mark) for when, value, mark in _marked(c))]
+    found = "".join(
+        f"<tr><td style='{_LEFT}'>{escape(when)}</td><td style='{_RIGHT}'>{words}</td><td>{mark}</td></tr>"
+        for when, words, mark in rows
+    )
+    return (
+        f"<details style='margin: 0.3em 0'><summary style='cursor: pointer'>{summary}</summary>"
+        f"<div style='margin: 0.3em 1.5em'><table style='font-size: inherit'>{found}</table>"
+        f"<p>{escape(c.truth)} <span style='color: {TEXT}'>Shown by: {c.shown_by}; lesson {c.lesson}.</span></p>"
+        "</div></details>"
+    )
+
+
+_LEFT, _RIGHT = "text-align: left; padding-right: 1.5em", "text-align: right; padding-right: 0.5em"
+
+
+def _marked(c: Claim) -> list[tuple[str, Value, str]]:
+    """(condition, what was found there, whether it agrees with the claim)."""
+    agrees = Trial(c, c.found).agrees
+    return [(when, value, MARKS["holds" if agrees[when] else "wrong"]) for when, value in c.found.items()]
+
+
+# -------------------------------------------------------------------------------------------------------------- words
+
+
+def said(claim: Claim) -> str:
+    """ "34 GB", "15% to 25%", "at least 50%"."""
+    if not isinstance(claim.says, tuple):
+        return in_words(claim.says, claim.unit)
+    low, high = claim.says
+    if (claim.unit, high) == ("share", 1) or high >= 1e9:
+        return f"at least {in_words(low, claim.unit)}"
+    if low == 0:
+        return f"at most {in_words(high, claim.unit)}"
+    return f"{in_words(low, '' if claim.unit != 'share' else 'share')} to {in_words(high, claim.unit)}"
+
+
+def found_in_short(found: Findings, unit: str) -> str:
+    """ "38 to 68 GB"; "yes in 1 of 4"."""
+    values = list(found.values())
+    if len({in_words(v, unit) for v in values}) == 1:
+        return in_words(values[0], unit)
+    if any(isinstance(v, (bool, str)) for v in values):
+        counts = {
+            v: sum(in_words(w, unit) == v for w in values) for v in dict.fromkeys(in_words(v, unit) for v in values)
+        }
+        return ", ".join(f"{n} {v}" for v, n in counts.items())
+    return f"{in_words(min(values), '' if unit != 'share' else 'share')} to {in_words(max(values), unit)}"
+
+
+def in_words(value: Value, unit: str = "") -> str:
+    """Three digits, and the unit."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if unit == "share":
+        return f"{value:.0%}" if value >= 0.1 else f"{value:.1%}"
+    digits = f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
+    return f"{digits}{'' if unit in ('', 'x') else ' '}{unit}"

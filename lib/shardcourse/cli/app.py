@@ -1,0 +1,229 @@
+"""The command line: what the Makefile calls, and the same for GPU nodes and batch scripts."""
+
+import json
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from shardcourse.cli.claims import claims_command
+from shardcourse.cli.lab import FOR_JUPYTERLAB, lab_command
+from shardcourse.cli.run import WithPairs, run_command
+from shardplan.command import plan_command
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sharded data-parallel training, taught and graded.")
+bench = typer.Typer(no_args_is_help=True, help="Measure: ours beside torch's, interleaved in one run.")
+app.add_typer(bench, name="bench")
+in_a_log = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+console = Console(width=110 if in_a_log else None)  # rich would take 80, and break words
+
+Lab = Annotated[str | None, typer.Argument(help="for example lab2_ddp; all labs if left out")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="write the figures to this file")]
+
+
+@app.command()
+def demo() -> None:
+    """Grade a small class that hands in lab 2: right, slow, memory-hungry, wrong, crashing, hanging."""
+    from grading.demo import run_demo
+
+    raise typer.Exit(not run_demo(console))
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Look at this machine: what works, what doesn't, what to do about it, and which tier you get."""
+    from shardcourse.cli.doctor import examine
+
+    findings = examine()
+    if as_json:
+        print(json.dumps([f.as_json() for f in findings], indent=2))
+    else:
+        table = Table("", "", "found", "what to do", header_style="bold")
+        for f in findings:
+            colour = {"ok": "green", "!!": "red", "--": "yellow"}[f.mark]
+            table.add_row(f"[{colour}]{f.mark}[/]", f.what, escape(f.found), "" if f.ok else escape(f.remedy))
+        console.print(table)
+    raise typer.Exit(not all(f.ok or not f.needed for f in findings))
+
+
+app.command("plan")(plan_command)
+app.command("claims")(claims_command)
+app.command("run", cls=WithPairs)(run_command)
+app.command("lab", context_settings=FOR_JUPYTERLAB)(lab_command)
+
+
+@app.command()
+def tidy(notebooks: Annotated[list[Path] | None, typer.Argument(help="all lessons if left out")] = None) -> None:
+    """Rewrite lessons in the form in which they are committed: no outputs, ids that follow from the source."""
+    from shardcourse.lessons.folders import ROOT
+    from shardcourse.lessons.tidy import tidy as tidy_up
+
+    for notebook in notebooks or sorted((ROOT / "course").glob("*.ipynb")):
+        if tidy_up(notebook):
+            print(f"tidied {notebook.name}")
+
+
+@app.command()
+def book() -> None:
+    """Write the course as a site to read, build/book/html; lessons that were not run as they stand are run first."""
+    from shardcourse.lessons.book import make_book
+
+    raise typer.Exit(not make_book(console))
+
+
+@app.command()
+def release(lab: Lab = None) -> None:
+    """Make the students' notebooks in labs/ from solutions/."""
+    from grading.commands import release_labs
+
+    release_labs(lab, console)
+
+
+@app.command()
+def grade(
+    lab: Lab = None,
+    student: Annotated[list[str] | None, typer.Option(help="only this one; may be given more than once")] = None,
+    again: Annotated[bool, typer.Option("--again", help="also what has not changed since it was graded")] = False,
+    at_a_time: Annotated[int, typer.Option(min=1, help="submissions that are judged side by side")] = 1,
+    cluster: Annotated[str | None, typer.Option(help="slurm, or local: jobs of submitit; else this process")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="of the cluster's jobs, as partition=gpu")] = None,
+    explain: Annotated[str | None, typer.Option(help="grade nothing: say why this student has these points")] = None,
+) -> None:
+    """Grade what lies in grading/submitted/<student>/<lab>/, and print the table. When killed, call it again."""
+    from grading.commands import explain as explain_grade
+    from grading.commands import grade_labs
+
+    if explain is not None:
+        explain_grade(lab, explain, console)
+        return
+    options = dict(_pair(text) for text in option or [])
+    how = {"at_a_time": at_a_time, "cluster": cluster, "options": options}
+    raise typer.Exit(not grade_labs(lab, student or [], console, again, **how))
+
+
+@app.command()
+def report(lab: Lab = None) -> None:
+    """How a class did: points, the checks that were missed and why, what was slow or noisy, who is much alike."""
+    from grading.commands import report_labs
+
+    report_labs(lab, console)
+
+
+@app.command()
+def export(form: Annotated[str, typer.Option(help="csv, canvas or moodle")] = "csv") -> None:
+    """Print the grades of the whole course as a table that a learning platform imports."""
+    from grading.commands import export_grades
+
+    try:
+        print(export_grades(form), end="")
+    except ValueError as error:
+        print(f"shardlab export: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def feedback(lab: Lab = None) -> None:
+    """Write grading/feedback/<student>/<lab>/<lab>.html for everybody who was graded."""
+    from grading.commands import write_feedback
+
+    raise typer.Exit(not write_feedback(lab, console))
+
+
+@bench.command("launch")
+def bench_launch(json_file: JsonFile = None) -> None:
+    """Starting four CPU ranks: ours, first and warm, beside torchrun."""
+    _write(_measure("launch"), json_file)
+
+
+@bench.command("ddp")
+def bench_ddp(json_file: JsonFile = None) -> None:
+    """Our DDP beside torch's: step time, peak bytes, traffic."""
+    _write(_measure("ddp"), json_file)
+
+
+@bench.command("parallel")
+def bench_parallel(json_file: JsonFile = None) -> None:
+    """Our sharding engines beside torch's, and DeepSpeed's if installed: step time, losses, bytes held and sent."""
+    _write(_measure("parallel"), json_file)
+
+
+@bench.command("interconnect")
+def bench_interconnect(json_file: JsonFile = None) -> None:
+    """The simulated network: its times beside the formulas, and what bucketing, overlap and hybrid sharding gain."""
+    _write(_measure("interconnect"), json_file)
+
+
+@bench.command("shaped")
+def bench_shaped(json_file: JsonFile = None) -> None:
+    """The simulated network beside a real one, shaped by Linux, where this machine allows that."""
+    _write(_measure("shaped"), json_file)
+
+
+@bench.command("plan")
+def bench_plan(json_file: JsonFile = None) -> None:
+    """The planner: beside real ranks, beside a trace of the real FSDP2, and beside what others have published."""
+    _write(_measure("plan"), json_file)
+
+
+@bench.command("labs")
+def bench_labs(json_file: JsonFile = None) -> None:
+    """Every lab's solution, graded: points and seconds."""
+    _write(_measure("labs"), json_file)
+
+
+@bench.command("first")
+def bench_first(
+    json_file: JsonFile = None,
+    tests: Annotated[int, typer.Option(help="how many times make test runs; its median counts")] = 3,
+    busy_tests: Annotated[int, typer.Option(help="and how many times beside four processes that compute")] = 0,
+) -> None:
+    """From a fresh clone to the first executed cell, to the demo's table, through the tests. (Half an hour.)"""
+    _write(_measure("first", tests=tests, busy_tests=busy_tests), json_file)
+
+
+@bench.command("grader")
+def bench_grader(
+    json_file: JsonFile = None,
+    part: Annotated[list[str] | None, typer.Option(help="only this part; may be given more than once")] = None,
+) -> None:
+    """The grader: is it fair, does it survive kills and attacks, are all mutants caught, how fast is it? (Hours.)"""
+    from grading.bench.grader import run
+
+    run(part, json_file)
+
+
+@bench.command("all")
+def bench_all(json_file: JsonFile = None) -> None:
+    """All but `first` and `grader`, in one file."""
+    names = ("launch", "ddp", "parallel", "interconnect", "shaped", "plan", "labs")
+    _write({name: _measure(name) for name in names}, json_file)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"an option is name=value, and this is {text!r}")
+    return name, value
+
+
+def _measure(name: str, **options) -> dict:
+    module = import_module(f"grading.bench.{name}" if name == "labs" else f"shardbench.{name}")
+    with console.status(f"measuring: {name}"):
+        result = module.run(**options)
+    module.show(result)
+    return result
+
+
+def _write(result: dict, json_file: Path | None) -> None:
+    if json_file:
+        json_file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,59 @@
+"""A quantity against another: curves that were predicted, and the points that were measured."""
+
+from collections.abc import Mapping
+from itertools import cycle
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+
+from shardcourse.figures.style import MARKS, TEXT, figure, note, spread
+
+_HEIGHT = 3.6  # inches
+_DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)))
+Curve = Mapping[float, float]  # x -> y
+
+
+def curves_beside_points(
+    predicted: Mapping[str, Curve],
+    measured: Mapping[str, Curve],
+    x: str,
+    y: str,
+    *,
+    levels: Mapping[str, float] | None = None,
+    log_x: bool = False,
+    title: str = "",
+) -> Figure:
+    """Grey curves, each with its name at its end, and up to three kinds of measured points in colour.
+
+    `x` and `y` label the axes: a quantity and its unit. `levels` are heights to compare with, by name. `log_x` spaces
+    the x by their ratio, to the base of 2.
+    """
+    ends = {name: curve[max(curve)] for name, curve in predicted.items()} | (levels or {})
+    xs = sorted({at for curve in [*predicted.values(), *measured.values()] for at in curve})
+    top = 1.06 * max([*ends.values(), *(at for c in [*predicted.values(), *measured.values()] for at in c.values())])
+    with figure(7.4, _HEIGHT) as (fig, ax):
+        _x_axis(ax, xs, sorted({at for curve in measured.values() for at in curve}), log_x)
+        for height in (levels or {}).values():
+            ax.axhline(height, color=TEXT, lw=1.0, ls=(0, (1, 2)))
+        for curve, dashes in zip(predicted.values(), cycle(_DASHES), strict=False):
+            ax.plot(list(curve), list(curve.values()), color=TEXT, lw=1.5, ls=dashes)
+        for (name, curve), (color, marker) in zip(measured.items(), MARKS, strict=False):
+            points = list(curve), list(curve.values())
+            ax.plot(*points, color=color, marker=marker, ms=7, ls="none", label=name, clip_on=False)
+        ax.set(ylim=(0, top), xlabel=x, ylabel=y, title=title)
+        ax.grid(axis="y")
+        heights = spread(list(ends.values()), gap=top / (_HEIGHT * 72 / 18))
+        for name, at in zip(ends, heights, strict=True):
+            note(ax, name, (1, at), ("axes fraction", "data"), (8, 0), va="center")
+        ax.legend(loc="best", handlelength=1.2)
+    return fig
+
+
+def _x_axis(ax: Axes, xs: list[float], ticks: list[float], log: bool) -> None:
+    if log:
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.xaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_locator(FixedLocator([at for at in xs if not ticks or at in ticks or at == xs[-1]]))
+    ax.set_xlim(xs[0], xs[-1])

@@ -1,0 +1,87 @@
+"""Which rank of a pipeline computes which micro-batch when."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from shardcourse.figures.style import BLUE, TEXT, figure, note
+from shardlab.measure.timeline import Timeline
+from shardsim.pipeline_schedules import idle_share
+
+_LOOKS = {  # face and the colour of the text on it: arithmetic is grey, what was measured is blue
+    ("forward", False): ("#c3c7cd", "black"),
+    ("backward", False): (TEXT, "white"),
+    ("forward", True): ("#8cc6f2", "black"),
+    ("backward", True): (BLUE, "white"),
+}
+_WIDTH, _ROW = 7.4, 0.19  # inches
+
+
+def pipeline_schedules(
+    measured: Mapping[str, Sequence[Timeline]],
+    predicted: Mapping[str, Sequence[Timeline]] | None = None,
+    *,
+    title: str = "",
+) -> Figure:
+    """A group of rows for each schedule, one row a rank: bars bear the number of their micro-batch, where it fits.
+
+    What was predicted stands above what was measured under the same name; each group counts time from its own start.
+
+    Raises ValueError where there is nothing to draw.
+    """
+    groups = [*_in_order(measured, predicted or {})]
+    if not groups:
+        raise ValueError("nothing to show: no schedule is given")
+    end_s = max(max(t.end_s for t in ranks) - _zero_s(ranks) for _, ranks, _ in groups)
+    rows = sum(len(ranks) + 1.6 for _, ranks, _ in groups)
+    with figure(_WIDTH, 0.95 + _ROW * rows) as (fig, ax):
+        y, ticks = 0.0, []
+        for name, ranks, is_measured in groups:
+            note(ax, name, (0, y), ("axes fraction", "data"), (2, -3), weight="bold")
+            note(ax, f"idle {idle_share(ranks):.0%}", (1, y), ("axes fraction", "data"), (0, -3), ha="right")
+            for timeline in ranks:
+                y -= 1
+                ticks.append((y, f"rank {timeline.rank}"))
+                _row(ax, y, timeline, _zero_s(ranks), end_s, is_measured)
+            y -= 1.6
+        ax.set(xlim=(0, end_s * 1e3), ylim=(y + 0.9, 0.7), xlabel="time since the step began, ms")
+        ax.set_title(title)
+        ax.set_yticks(*zip(*ticks, strict=True), size=7.5)
+        ax.tick_params(axis="y", length=0)
+        ax.spines["left"].set_visible(False)
+        ax.grid(axis="x")
+        _legend(fig, {is_measured for *_, is_measured in groups})
+    return fig
+
+
+def _in_order(measured: Mapping, predicted: Mapping):
+    for name in dict.fromkeys([*predicted, *measured]):
+        if name in predicted:
+            yield (f"{name}, predicted" if name in measured else name), predicted[name], False
+        if name in measured:
+            yield (f"{name}, measured" if name in predicted else name), measured[name], True
+
+
+def _zero_s(ranks: Sequence[Timeline]) -> float:
+    return min(t.start_s for t in ranks)
+
+
+def _row(ax: Axes, y: float, timeline: Timeline, zero_s: float, end_s: float, is_measured: bool) -> None:
+    """A gap at the end of each bar, so that neighbours are told apart."""
+    for span in timeline.lane("compute"):
+        face, ink = _LOOKS[span.name, is_measured]
+        start_s, width_s = span.start_s - zero_s, span.duration_s
+        drawn_s = max(width_s - end_s / 600, width_s / 2)
+        ax.barh(y, drawn_s * 1e3, 0.84, start_s * 1e3, color=face, lw=0)
+        if width_s / end_s * (_WIDTH - 0.9) * 72 > 5 * len(span.unit) + 1:
+            at = ((start_s + drawn_s / 2) * 1e3, y)
+            note(ax, span.unit, at, color=ink, ha="center", va="center_baseline", size=7)
+
+
+def _legend(fig: Figure, kinds: set[bool]) -> None:
+    words = {False: ", predicted", True: ", measured"} if len(kinds) == 2 else dict.fromkeys(kinds, "")
+    shown = [(f"{name}{words[kind]}", face) for (name, kind), (face, _) in _LOOKS.items() if kind in kinds]
+    patches = [Patch(color=face, lw=0, label=label) for label, face in shown]
+    fig.legend(handles=patches, loc="outside lower center", ncols=len(patches))

@@ -1,0 +1,71 @@
+"""Which lessons should run again: those that changed since they last ran, and a quarter of the others in turn."""
+
+import ast
+import hashlib
+import json
+from pathlib import Path
+
+import nbformat
+import torch
+from IPython.core.inputtransformer2 import TransformerManager
+
+from shardcourse.lessons.folders import ROOT
+from shardcourse.lessons.lint import code_cells
+
+PACKAGES = {name: ROOT / "lib" / name for name in ("shardlab", "shardsim", "shardplan", "shardcourse", "shardbench")}
+PACKAGES["grading"] = ROOT / "grading"
+DATA = [ROOT / "lib" / "benchmarks" / name for name in ("claims.toml", "published-runs.json")]
+TURNS = 4
+
+
+def digest(notebook: Path) -> str:
+    """A hash of what decides how a notebook runs: its cells, our modules that it imports, our data, torch's version."""
+    nb = nbformat.read(notebook, as_version=4)
+    found = hashlib.sha256(
+        "\0".join([torch.__version__, *(cell.cell_type + cell.source for cell in nb.cells)]).encode()
+    )
+    program = TransformerManager().transform_cell("\n".join(cell.source for cell in code_cells(nb)))
+    for file in [*sorted(imported(program)), *DATA]:
+        found.update(file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def chosen(notebooks: list[Path], record: Path, turn: int) -> list[Path]:
+    """Those whose digest is not the one in `record`, an outcome of `shardlab run`, and every fourth of the others."""
+    ran = {o["notebook"]: o.get("digest") for o in json.loads(record.read_text())["notebooks"] if not o["problems"]}
+    same = [notebook for notebook in notebooks if ran.get(notebook.stem) == digest(notebook)]
+    due = set(same[turn % TURNS :: TURNS])
+    return [notebook for notebook in notebooks if notebook not in same or notebook in due]
+
+
+def imported(source: str) -> set[Path]:
+    """Files of our packages that a program imports, and those that these import, inside functions too."""
+    found: set[Path] = set()
+    waiting = [source]
+    while waiting:
+        for node in ast.walk(ast.parse(waiting.pop())):
+            for name in _names(node):
+                for file in _files(name) - found:
+                    found.add(file)
+                    waiting.append(file.read_text())
+    return found
+
+
+def _names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
+
+
+def _files(name: str) -> set[Path]:
+    """Of `a.b.c`: the files of a, of a.b and of a.b.c, as far as they are modules of ours."""
+    first, *rest = name.split(".")
+    if first not in PACKAGES:
+        return set()
+    place, found = PACKAGES[first], set()
+    for part in [None, *rest]:
+        place = place / part if part else place
+        found |= {file for file in (place / "__init__.py", place.with_suffix(".py")) if file.is_file()}
+    return found

@@ -1,0 +1,196 @@
+"""`fully_shard`, and the methods that it adds to a module.
+
+Source: torch.distributed.fsdp.fully_shard.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
+
+from shardlab.fsdp import validate
+from shardlab.fsdp.layout import Layout
+from shardlab.fsdp.per_parameter import PerParameter
+from shardlab.fsdp.ranks import Ranks, ranks_of
+from shardlab.fsdp.schedule import Schedule
+from shardlab.fsdp.slots import modules_of, slots_of
+from shardlab.fsdp.unit import Unit
+
+
+def fully_shard(
+    module: nn.Module | list[nn.Module],
+    *,
+    mesh: DeviceMesh | None = None,
+    reshard_after_forward: bool | None = None,
+    mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),  # noqa: B008  frozen, as torch's
+    offload_policy: OffloadPolicy = OffloadPolicy(),  # noqa: B008
+    ignored_params: set[nn.Parameter] | None = None,
+    layout: type[Layout] = PerParameter,
+) -> nn.Module | list[nn.Module]:
+    """Make one unit of all parameters of `module` that are in no unit yet: so call it on the inner modules first.
+
+    The module stays the same object; its class becomes a subclass that is an FSDPModule too. Several modules in a list
+    share a unit, as a tied weight asks for. `mesh`: 1-D, or 2-D as (replicate, shard). `reshard_after_forward` None
+    means True, but False for the root. `layout`: PerParameter or FlatParameter.
+
+    Sends: a step 3 (N-1)/N of the unit's padded bytes a rank, 2 (N-1)/N if it does not reshard after forward; at once,
+    16 bytes to compare the ranks' parameters.
+    Keeps: 1/N of parameters and gradients between steps.
+
+    Raises ValueError for a module that was sharded already, on its own or with a module around it; one without forward;
+    a parameter tied to another unit's, or cut up by another scheme, or a scalar, or not contiguous (FlatParameter takes
+    that), or not the same on all ranks; trained parameters of two dtypes.
+    """
+    if not isinstance(reshard_after_forward, bool | None):
+        raise ValueError(f"rank {dist.get_rank()}: reshard_after_forward is True, False or None here, not a number")
+    modules = [module] if isinstance(module, nn.Module) else list(module)
+    on_cpu = isinstance(offload_policy, CPUOffloadPolicy)
+    make_unit(modules, ranks_of(mesh), layout, mp_policy, reshard_after_forward, on_cpu, ignored_params or set())
+    return module
+
+
+def make_unit(
+    modules: list[nn.Module],
+    ranks: Ranks,
+    layout: type[Layout],
+    mp_policy: MixedPrecisionPolicy,
+    reshard_after_forward: bool | None,
+    on_cpu: bool = False,
+    ignored_params: set[nn.Parameter] = frozenset(),
+) -> Unit:
+    for m in modules:
+        validate.can_be_a_unit(m)
+    managed = [pair for m in modules for pair in modules_of(m, FSDPModule, layout.children_first)]
+    slots = slots_of(managed, ignored_params, unit_module=modules[-1])
+    validate.can_be_sharded(managed, slots)
+    _move([m for _, m in managed], slots, ranks.device)
+    validate.same_on_every_rank(slots, ranks)
+    layouts = [layout(group, ranks, mp_policy.param_dtype, on_cpu) for group in layout.groups(slots)]
+    unit = Unit(modules, layouts, ranks, mp_policy, reshard_after_forward)
+    validate.replace(slots)
+    for m in modules:
+        _attach(m, unit)
+    for name, m in managed:
+        if any(m is module for slot in slots for module, _ in slot.places):
+            _guard(name, m, unit)
+    return unit
+
+
+class FSDPModule:
+    """What a module can do when it is a unit. Settings hold for it and the units inside it, unless recurse=False."""
+
+    def __new__(cls, *args, **kwargs):
+        """Containers make a new one of their own class for a slice of themselves: that is no unit."""
+        return cls.__mro__[2](*args, **kwargs)
+
+    def __deepcopy__(self, memo):
+        rank = dist.get_rank()
+        raise RuntimeError(f"rank {rank}: a sharded module can't be copied: copy it before, or go by its state_dict()")
+
+    def unshard(self, async_op: bool = False) -> "UnshardHandle | None":
+        """Gather this unit's parameters, those of units inside it not; `async_op` returns what to wait for."""
+        self._unit.unshard()
+        if async_op:
+            return UnshardHandle(self._unit)
+        self._unit.wait_for_unshard()
+        return None
+
+    def reshard(self) -> None:
+        self._unit.reshard()
+
+    def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+        """False: backward keeps whole gradients and adds them up, and sends nothing. For micro-batches but the last."""
+        self._set("requires_gradient_sync", requires_gradient_sync, recurse)
+
+    def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
+        """False, on a 2-D mesh: backward adds up reduce_scattered shards, and does not all_reduce them."""
+        self._set("requires_all_reduce", requires_all_reduce, recurse)
+
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        self._set("reshard_after_forward", reshard_after_forward, recurse)
+
+    def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
+        """False saves the next micro-batch an all_gather, and keeps whole parameters for it."""
+        self._set("reshard_after_backward", reshard_after_backward, recurse)
+
+    def set_is_last_backward(self, is_last_backward: bool) -> None:
+        """False: backward returns without waiting for its gradients; one with True must follow."""
+        schedule_of(self._unit).is_last_backward = is_last_backward
+
+    def set_modules_to_forward_prefetch(self, modules: list["FSDPModule"]) -> None:
+        """Begin to gather them in this unit's pre_forward: on a CPU, the one way to overlap in forward."""
+        self._unit.forward_prefetch = [m._unit for m in modules]
+
+    def set_modules_to_backward_prefetch(self, modules: list["FSDPModule"]) -> None:
+        """Begin to gather them in this unit's pre_backward, instead of the unit that ran before it in forward."""
+        self._unit.backward_prefetch = [m._unit for m in modules]
+
+    def _set(self, name: str, value: bool, recurse: bool) -> None:
+        for m in self.modules() if recurse else [self]:
+            if isinstance(m, FSDPModule):
+                setattr(m._unit, name, value)
+
+    def _apply(self, *args, **kwargs):
+        """Beneath to(), half(), to_empty(): they change the shards."""
+        self.reshard()
+        super()._apply(*args, **kwargs)
+        self._unit.refresh()
+        return self
+
+
+class UnshardHandle:
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+
+    def wait(self) -> None:
+        """The unit's modules hold whole parameters when this returns."""
+        self._unit.wait_for_unshard()
+
+
+def schedule_of(unit: Unit) -> Schedule:
+    """Who asks first is the root: its schedule is that of all units below.
+
+    Raises RuntimeError if one of them ran before, as a root of its own, or has parameters on the meta device.
+    """
+    if unit.schedule is None:
+        units: dict[Unit, None] = {}
+        names = {m: name.replace("_fsdp_wrapped_module.", "") for name, m in unit.modules[0].named_modules()}
+        for m, name in names.items():
+            if isinstance(m, FSDPModule) and m._unit not in units:
+                validate.can_join_schedule(m._unit, name)
+                m._unit.enter(names)
+                units[m._unit] = None
+        Schedule(unit, list(units))
+    return unit.schedule
+
+
+_classes: dict[type, type] = {}
+
+
+def _attach(module: nn.Module, unit: Unit) -> None:
+    cls = type(module)
+    if cls not in _classes:
+        _classes[cls] = type(f"FSDP{cls.__name__}", (FSDPModule, cls), {})
+    module.__class__, module._unit = _classes[cls], unit
+    module.register_forward_pre_hook(
+        lambda m, args, kwargs: schedule_of(unit).pre_forward(unit, args, kwargs), prepend=True, with_kwargs=True
+    )
+    module.register_forward_hook(lambda m, args, output: schedule_of(unit).post_forward(unit, output))
+
+
+def _guard(name: str, module: nn.Module, unit: Unit) -> None:
+    """Of a module that has parameters of the unit: what must not happen while they are sharded, or unsharded."""
+    module._unit_around = unit
+    if module not in unit.modules:
+        module.register_forward_pre_hook(lambda *_: validate.is_unsharded(unit, name))
+    module.register_state_dict_pre_hook(lambda *_: unit.reshard())
+    module.register_load_state_dict_pre_hook(lambda *_: unit.reshard())
+    module.register_load_state_dict_post_hook(lambda *_: unit.refresh())
+
+
+def _move(modules: list[nn.Module], slots, device: torch.device) -> None:
+    buffers = [b for m in modules for b in m._buffers.values() if b is not None]
+    for t in [*(slot.param for slot in slots), *buffers]:
+        if t.device not in (device, torch.device("meta")):
+            t.data = t.to(device)

@@ -1,0 +1,232 @@
+"""When a unit is gathered, freed and reduced: hooks before and after each unit's forward and backward.
+
+[Note: the hooks]
+    pre_forward     gather, wait; then begin to gather the units that the user named for it
+    post_forward    free, or keep until backward
+    pre_backward    hooks on the operations that made what forward returned: backward is about to enter. Gather, wait;
+                    then begin to gather the unit that backward enters next
+    post_backward   an autograd function through which the inputs of forward passed: their gradients are the last that
+                    a unit's backward makes. Free the parameters, begin to reduce their gradients
+
+Inputs that need no gradient, as those of the first unit, have no such function. Their unit's turn comes when all of
+backward is through, in the callback that also waits for what is still under way.
+
+[Note: prefetch] Backward enters units in about the reverse order of forward, which is written down as it happens. In
+pre_backward the unit that ran before in forward is asked for, so that it arrives while this one computes. Two units
+are gathered at a time then, and no more: this one's turn came when the one behind it was freed. In forward the host
+itself runs ahead on a GPU: the next pre_forward comes long before its turn to compute, and `RateLimiter` holds it
+back. On a CPU nothing runs ahead, and the user names units to prefetch.
+
+[Note: recomputation] A forward may run inside of backward. If the unit's own backward is under way, its parameters
+are there and stay. Else its backward comes next: they are gathered, and not freed in between. Such a forward may be
+broken off in its middle by an exception, so it must leave nothing behind that a post_forward would have to undo.
+
+Source: Zhao et al. 2023, sections 3.3 and 4.3; torch.distributed.fsdp._fully_shard._fsdp_state.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from torch.distributed.fsdp import BackwardPrefetch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from shardlab.fsdp.limiter import RateLimiter
+from shardlab.fsdp.unit import State, Unit
+from shardlab.nested_tensors import after_backward, before_backward, cast, map_tensors, with_gradient
+
+_alive: WeakSet["Schedule"] = WeakSet()
+
+
+class Schedule:
+    """The units below one root, the one whose forward runs first, and what they have under way together."""
+
+    def __init__(self, root: Unit, units: list[Unit]) -> None:
+        self.root, self.units = root, units
+        self.forward_prefetch = False  # whether each unit prefetches the one that followed it in the last forward
+        self.backward_prefetch: BackwardPrefetch | None = BackwardPrefetch.BACKWARD_PRE
+        self.is_last_backward = True
+        self.forward_order: list[Unit] = []  # units whose backward is to come, once for each call
+        self.reductions: list[Iterator[None]] = []  # begun, to be waited for
+        self.outermost: Unit | None = None  # the unit in whose forward we are
+        self.watched: set[Unit] = set()  # units of several modules whose inputs have been seen in this forward
+        self.backward_runs = False
+        self.limiter = RateLimiter(root.ranks.device)
+        self.gather_stream = torch.get_device_module(root.ranks.device).Stream()
+        for unit in units:
+            unit.schedule, unit.gather_stream = self, self.gather_stream
+        if root.reshard_after_forward is None:
+            root.reshard_after_forward = False  # it is where backward begins
+        _alive.add(self)
+
+    # Forward
+
+    def pre_forward(self, unit: Unit, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        if not _inside_backward():
+            args, kwargs = self._begin_forward(unit, args, kwargs)
+        if unit.mp_policy.cast_forward_inputs:
+            args, kwargs = cast(unit.mp_policy.param_dtype, (args, kwargs))
+        self._unshard(unit)
+        unit.wait_for_unshard()
+        if unit.in_backward:
+            return args, kwargs
+        if not _inside_backward():
+            for other in unit.forward_prefetch:
+                self._unshard(other)
+        return self._watch_inputs(unit, args, kwargs)
+
+    def post_forward(self, unit: Unit, output: Any) -> Any:
+        output = cast(unit.mp_policy.output_dtype, output)
+        if unit.in_backward:
+            return output
+        if not _inside_backward():
+            if unit not in self.forward_order[-1:]:
+                self.forward_order.append(unit)
+            if len(unit.modules) == 1:
+                self._reshard_after_forward(unit)
+            if unit is self.outermost:
+                self._end_forward()
+        if torch.is_grad_enabled():
+            for t in with_gradient(output):
+                before_backward(t, lambda _: self.pre_backward(unit))
+        return output
+
+    def _begin_forward(self, unit: Unit, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        if self.outermost not in (None, unit):  # unit: a forward of it was broken off
+            return args, kwargs
+        self.outermost = unit
+        if self.backward_runs:
+            self._forget_backward()
+        device = unit.ranks.device
+        self.gather_stream.wait_stream(torch.get_device_module(device).current_stream())  # the optimizer's step
+        if device.type == "cpu":
+            return args, kwargs
+        return map_tensors(lambda t: t.to(device, non_blocking=True), (args, kwargs))
+
+    def _end_forward(self) -> None:
+        """Without gradients nobody would come to free what is kept for backward. And units of several modules can't
+        know before now which call was their last."""
+        if self.forward_prefetch:
+            order = [self.outermost, *self.forward_order[:-1]]
+            for unit, following in pairwise(order):
+                unit.forward_prefetch = [following]
+        self.outermost = None
+        self.watched.clear()
+        for unit in self.units:
+            if not torch.is_grad_enabled():
+                self._reshard(unit)
+            elif len(unit.modules) > 1:
+                self._reshard_after_forward(unit)
+        if not torch.is_grad_enabled():
+            self.forward_order.clear()
+
+    def _watch_inputs(self, unit: Unit, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        if not torch.is_grad_enabled() or unit in self.watched:
+            return args, kwargs
+        if len(unit.modules) > 1 and not _inside_backward():
+            self.watched.add(unit)  # its backward is through when it has left the module that forward entered first
+        return after_backward((args, kwargs), lambda: self.post_backward(unit))
+
+    # Backward
+
+    def pre_backward(self, unit: Unit) -> None:
+        if unit.in_backward:
+            return
+        unit.in_backward = True
+        if not self.backward_runs:
+            self.backward_runs = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
+        self._unshard(unit)
+        unit.wait_for_unshard()
+        if unit.backward_prefetch or self.backward_prefetch is BackwardPrefetch.BACKWARD_PRE:
+            self._prefetch(unit)
+
+    @torch.no_grad()
+    def post_backward(self, unit: Unit) -> None:
+        """May be called again when all is done: then it does nothing.
+
+        Memory for new messages is allocated when the unit's parameters and the last messages' buffers are free.
+        """
+        unit.in_backward = False
+        gradients = unit.take_gradients() if unit.requires_gradient_sync else unit.keep_gradients()
+        if unit.reshard_after_backward:
+            self._reshard(unit)
+        if self.backward_prefetch is BackwardPrefetch.BACKWARD_POST:
+            self._prefetch(unit)
+        if gradients:
+            self._go_on()
+        for layout, by_param in gradients:
+            self.reductions += _advanced([unit.reduce(layout, by_param)])
+
+    def _prefetch(self, unit: Unit) -> None:
+        for other in unit.backward_prefetch or self._next_in_backward(unit):
+            self._unshard(other)
+
+    def _next_in_backward(self, unit: Unit) -> list[Unit]:
+        if unit not in self.forward_order:
+            return []
+        i = len(self.forward_order) - 1 - self.forward_order[::-1].index(unit)
+        del self.forward_order[i]
+        return self.forward_order[i - 1 : i]
+
+    def _go_on(self) -> None:
+        """Whoever has waited here twice on a 2-D mesh, once on a 1-D mesh, is done."""
+        self.reductions = _advanced(self.reductions)
+
+    @torch.no_grad()
+    def _backward_done(self) -> None:
+        for unit in self.units:
+            self.post_backward(unit)
+        if self.is_last_backward:
+            while self.reductions:
+                self._go_on()
+            self.forward_order.clear()
+        self.backward_runs = False
+
+    def _forget_backward(self) -> None:
+        """It was broken off by an exception: what gradients it made so far are lost."""
+        self.backward_runs = False
+        self.reductions.clear()
+        self.forward_order.clear()
+        for unit in self.units:
+            unit.in_backward = False
+            unit.forget_gradients()
+            self._reshard(unit)
+
+    # Both
+
+    def _unshard(self, unit: Unit) -> None:
+        if unit.state is State.SHARDED:
+            self.limiter.wait()
+            unit.unshard()
+
+    def _reshard(self, unit: Unit) -> None:
+        if unit.state is not State.SHARDED:
+            unit.reshard()
+            self.limiter.freed()
+
+    def _reshard_after_forward(self, unit: Unit) -> None:
+        if unit.reshard_after_forward is not False:
+            self._reshard(unit)
+
+
+def _advanced(reductions: list[Iterator[None]]) -> list[Iterator[None]]:
+    """Each goes on to the next point where it has to wait for a message; those that have not come to their end."""
+    done = object()
+    return [reduction for reduction in reductions if next(reduction, done) is not done]
+
+
+def _inside_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _before_step(*_) -> None:
+    """The optimizer is about to change shards: whole parameters that some forward left behind would be out of date."""
+    for schedule in _alive if not _inside_backward() else ():
+        for unit in schedule.units:
+            schedule._reshard(unit)
+
+
+register_optimizer_step_pre_hook(_before_step)

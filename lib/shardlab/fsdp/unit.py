@@ -1,0 +1,183 @@
+"""A unit: what of it is in memory, and the messages that change that.
+
+Nothing here knows when: see `schedule`. Every collective is begun and left to run (async_op=True); somebody waits for
+it as late as possible. On gloo a worker thread runs it; on a GPU, NCCL's own stream.
+
+[Note: streams and memory] On a GPU the host runs ahead and all work is queued on streams. all_gathers are queued from
+the `gather_stream`, so that they wait for the optimizer's step but not for the computation in front of them.
+`work.wait()` makes the computation's stream wait for NCCL's, not the host. A block of memory belongs to the stream that
+was current when it was allocated, and the caching allocator hands it out again on that stream as soon as Python lets go
+of it: though the computation's stream may still have to read it. `record_stream` tells the allocator of that reader.
+Gradients need none of this: their buffers are allocated, read and freed on the computation's stream, and NCCL's work
+object keeps them until it is waited for. On a CPU streams are stand-ins that do nothing.
+
+Source: torch.distributed.fsdp._fully_shard._fsdp_param_group; Zhao et al. 2023, section 3.3.
+"""
+
+from collections.abc import Iterator
+from enum import Enum, auto
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.profiler import record_function
+
+from shardlab.fsdp.layout import Gradients, Layout
+from shardlab.fsdp.ranks import Ranks, divide_factors
+from shardlab.single_tensor_collectives import all_gather, reduce_scatter
+
+
+class State(Enum):
+    SHARDED = auto()  # the modules hold sharded parameters; nothing else is in memory
+    GATHERING = auto()  # an all_gather is on its way
+    UNSHARDED = auto()  # the modules hold whole parameters
+
+
+class Unit:
+    """The parameters of `modules` that are gathered, freed and reduced together."""
+
+    def __init__(
+        self,
+        modules: list[nn.Module],
+        layouts: list[Layout],
+        ranks: Ranks,
+        mp_policy: MixedPrecisionPolicy,
+        reshard_after_forward: bool | None,
+    ) -> None:
+        self.name = ""  # from the root on; the root itself has none
+        self.modules, self.layouts, self.ranks, self.mp_policy = modules, layouts, ranks, mp_policy
+        self.reshard_after_forward, self.reshard_after_backward = reshard_after_forward, True
+        self.requires_gradient_sync = self.requires_all_reduce = True
+        self.forward_prefetch: list[Unit] = []
+        self.backward_prefetch: list[Unit] = []
+        self.state = State.SHARDED
+        self.in_backward = False  # between pre_backward and post_backward
+        self._gathering: list[tuple] = []  # of each layout: its all_gather's work, output and input
+        self._partial: dict[Layout, Tensor] = {}  # reduce_scattered, not all_reduced; see set_requires_all_reduce
+        self.schedule = None  # that of its root, as soon as that is known
+        self.gather_stream = torch.get_device_module(ranks.device).current_stream()
+
+    def enter(self, names: dict[nn.Module, str]) -> None:
+        """The unit and its parameters learn their names in the whole model."""
+        self.name = names[self.modules[0]]
+        for slot in (slot for layout in self.layouts for slot in layout.slots):
+            module, name = slot.places[0]
+            slot.name = f"{names[module]}.{name}".lstrip(".")
+
+    # Parameters
+
+    def unshard(self) -> None:
+        """Begin to gather the whole parameters.
+
+        Sends: (N-1)/N of the unit's padded bytes in param_dtype.
+        """
+        if self.state is not State.SHARDED:
+            return
+        with torch.no_grad(), torch.get_device_module(self.ranks.device).stream(self.gather_stream):
+            self._gathering = [self._all_gather(layout) for layout in self.layouts]
+        self.state = State.GATHERING
+
+    def _all_gather(self, layout: Layout) -> tuple[dist.Work | None, Tensor | None, Tensor | None]:
+        if self.ranks.shard_size == 1:
+            return None, None, None
+        output, input = layout.all_gather_tensors()
+        group = self.ranks.shard_group
+        with self._label("all_gather"):
+            return all_gather(output.view(-1), input, group=group, async_op=True), output, input
+
+    @torch.no_grad()
+    def wait_for_unshard(self) -> None:
+        """Whole parameters are on the modules afterwards, if `unshard` was called before."""
+        if self.state is not State.GATHERING:
+            return
+        gathering, self._gathering, self.state = self._gathering[::-1], [], State.SHARDED  # if a gather fails
+        for layout in self.layouts:
+            work, output, input = gathering.pop()
+            if work is not None:
+                work.wait()
+                _used_by_current_stream(output, input)
+            layout.use(output)
+        self.state = State.UNSHARDED
+
+    def reshard(self) -> None:
+        """Free the whole parameters. One that is still being gathered arrives first: nobody can call it back."""
+        self.wait_for_unshard()
+        if self.state is State.UNSHARDED:
+            for layout in self.layouts:
+                layout.put_sharded()
+                layout.free()
+            self.state = State.SHARDED
+
+    def refresh(self) -> None:
+        self.reshard()
+        for layout in self.layouts:
+            layout.refresh()
+
+    # Gradients
+
+    @torch.no_grad()
+    def keep_gradients(self) -> list:
+        """Without communication: whole gradients stay here and add up, in reduce_dtype. None are left to be reduced.
+
+        Keeps: N S elements.
+        """
+        for layout in self.layouts:
+            layout.keep_gradients(self.mp_policy.reduce_dtype)
+        return []
+
+    def take_gradients(self) -> list[tuple[Layout, Gradients]]:
+        gradients = [(layout, layout.take_gradients()) for layout in self.layouts]
+        return [(layout, by_param) for layout, by_param in gradients if by_param]
+
+    def forget_gradients(self) -> None:
+        """Of a backward that was broken off, and what earlier ones left for an all_reduce."""
+        self.take_gradients()
+        self._partial.clear()
+
+    def reduce(self, layout: Layout, gradients: Gradients) -> Iterator[None]:
+        """The mean of all ranks' gradients, this rank's shard of it added to the sharded parameters' `.grad`.
+
+        A generator: it stops after it has begun to send, for somebody to compute meanwhile, and goes on by waiting.
+        `gradients` is emptied as soon as it is copied.
+
+        Sends: (N-1)/N of the unit's padded bytes in reduce_dtype; with R replicas, 2 (R-1)/R of 1/N of them more.
+        """
+        dtype = self.mp_policy.reduce_dtype or next(iter(gradients.values())).dtype
+        before, after, mean = divide_factors(self.ranks, dtype)
+        all_reduce_too = self.requires_all_reduce  # as it was when this backward came by
+        params, rows = list(gradients), layout.reduce_scatter_input(gradients, dtype)
+        gradients.clear()
+        rows.div_(before) if before != 1 else None
+        shard = rows[0]
+        if self.ranks.shard_size > 1:
+            shard = torch.empty_like(rows[0])
+            group = self.ranks.shard_group
+            with self._label("post_backward_reduce"):
+                work = reduce_scatter(shard, rows.view(-1), op=mean, group=group, async_op=True)
+            yield
+            work.wait()
+        del rows
+        if self.ranks.replicate_group is not None:
+            shard = shard.add_(self._partial.pop(layout)) if layout in self._partial else shard
+            if not all_reduce_too:
+                self._partial[layout] = shard
+                return
+            if self.ranks.replicate_size > 1:
+                with self._label("post_backward_reduce"):
+                    work = dist.all_reduce(shard, op=mean, group=self.ranks.replicate_group, async_op=True)
+                yield
+                work.wait()
+        shard.div_(after) if after != 1 else None
+        layout.take_reduced_gradients(params, shard)
+
+    def _label(self, what: str) -> record_function:
+        """Its name in a profile, as FSDP2 puts it."""
+        return record_function(f"FSDP::{what} ({self.name})")
+
+
+def _used_by_current_stream(*tensors: Tensor) -> None:
+    """See [Note: streams and memory]."""
+    for t in tensors:
+        if t.is_cuda:
+            t.record_stream(torch.cuda.current_stream())

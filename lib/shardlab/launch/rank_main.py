@@ -1,0 +1,191 @@
+"""One rank's side of `launch`: the function that every rank process runs.
+
+A rank holds two pipes to its launcher. Over the output pipe goes whatever it prints, C++ included. The lifeline
+carries its result or its traceback to the launcher, and the launcher's question "where are you?" to the rank; when the
+launcher dies, the lifeline closes and the rank ends itself, so that no rank outlives its launcher.
+"""
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from shardlab.launch import flight_recorder
+from shardlab.launch.pickling import dumps
+
+# Where the launcher's ranks meet, a URL; without it, at torchrun's store. A file needs no port, and no name server:
+# torch's TCPStore asks for the name of every peer, which takes seconds a launch where that server does not answer.
+MEETING_PLACE = "SHARDLAB_MEETING_PLACE"
+_kept_alive: list = []  # what C++ calls back
+
+
+class RankNetwork(Protocol):
+    """A network that takes the real one's place, such as `shardsim.simulated(...)`."""
+
+    backend: str  # of torch.distributed, which `install` registers
+
+    def for_ranks(self, world_size: int) -> "RankNetwork":
+        """The same network for a job of `world_size` ranks. Raises ValueError if that can't be."""
+
+    def install(self) -> None:
+        """Called on each rank before it makes its process group."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How every rank of one job is set up."""
+
+    backend: str
+    device: str  # "cpu" or "cuda"
+    network: RankNetwork | None  # in place of the real one
+    threads: int  # of torch's CPU kernels
+    collective_timeout_s: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception that left the rank's function."""
+
+    error: str  # "ValueError: ..."
+    traceback: str
+    at_s: float  # time.monotonic(): one clock for all processes of a machine
+    log: list[flight_recorder.Collective]
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """A rank's answer to "where are you?"."""
+
+    stack: str  # of the main thread, innermost last
+    log: list[flight_recorder.Collective]
+
+
+def main(payload: bytes, lifelines: list[Connection], outputs: list[Connection], settings: Settings) -> None:
+    """Entry point that the elastic launcher starts in each process; `payload` is cloudpickle of (fn, args)."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    os.setsid()  # the rank and whatever it starts are one process group, which the launcher can kill whole
+    lifeline, output = _keep_own(lifelines, local_rank), _keep_own(outputs, local_rank)
+    _redirect_output(output)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # for a rank too stuck to answer on its lifeline
+    send = _start_listening(lifeline)
+    _before_cpp_terminates(lambda: send(("whereabouts", _whereabouts())))
+    try:
+        with process_group(settings):
+            fn, args = cloudpickle.loads(payload)
+            result = dumps(fn(*args))
+            _flush()
+            send(("returned", result))  # before the group goes: a rank left waiting must not be blamed for it
+    except BaseException as error:  # SystemExit and KeyboardInterrupt too: the other ranks are waiting
+        send(("raised", _failure(error)))
+        _flush()
+        threading.Event().wait()  # stay, connections open, lest the others fail in its wake; the launcher ends it
+
+
+def _keep_own(ends: list[Connection], local_rank: int) -> Connection:
+    """Close the other ranks' ends, or a dead rank's pipe would never read as closed."""
+    for i, end in enumerate(ends):
+        if i != local_rank:
+            end.close()
+    return ends[local_rank]
+
+
+def _redirect_output(output: Connection) -> None:
+    for fd in (1, 2):
+        os.dup2(output.fileno(), fd)
+    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def _start_listening(lifeline: Connection):
+    """Answer the launcher on a thread of its own; returns a thread-safe `send`."""
+    lock = threading.Lock()
+
+    def send(message) -> None:
+        with lock:
+            lifeline.send(message)
+
+    def listen() -> None:
+        try:
+            while lifeline.recv() == "where are you?":
+                send(("whereabouts", _whereabouts()))
+        except (EOFError, OSError):
+            os.killpg(0, signal.SIGKILL)  # the launcher is gone
+
+    threading.Thread(target=listen, daemon=True, name="lifeline").start()
+    return send
+
+
+def _before_cpp_terminates(report: Callable[[], None]) -> None:
+    """gloo's thread ends the process when sizes differ: tell the launcher first what this rank was calling."""
+    try:
+        set_terminate = ctypes.CDLL(torch._C.__file__)._ZSt13set_terminatePFvvE  # std::set_terminate
+    except (OSError, AttributeError):  # another C++ library: the launcher then knows the exit code alone
+        return
+    handler = ctypes.CFUNCTYPE(None)
+    set_terminate.restype, set_terminate.argtypes = handler, [handler]
+
+    def terminate() -> None:
+        report()
+        default()  # prints the C++ exception and aborts
+
+    _kept_alive.append(handler(terminate))
+    default = set_terminate(_kept_alive[-1])
+
+
+def _whereabouts() -> Whereabouts:
+    frame = sys._current_frames()[threading.main_thread().ident]
+    return Whereabouts("".join(traceback.format_stack(frame)), flight_recorder.collectives(last=50))
+
+
+def _failure(error: BaseException) -> Failure:
+    """The traceback without this file's frame."""
+    inner = error.__traceback__.tb_next if error.__traceback__ else None
+    text = "".join(traceback.format_exception(type(error), error, inner or error.__traceback__))
+    return Failure(f"{type(error).__name__}: {error}", text, time.monotonic(), flight_recorder.collectives(last=50))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+class process_group:
+    """Context: the default process group and this rank's device, as `settings` ask."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def __enter__(self) -> None:
+        s = self.settings
+        flight_recorder.enable()
+        torch.set_num_threads(s.threads)
+        if s.device == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        if s.network is not None:
+            s.network.install()
+        os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that is done early leaves while others still connect
+        dist.init_process_group(
+            s.backend,
+            init_method=os.environ.get(MEETING_PLACE),
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
+            timeout=timedelta(seconds=s.collective_timeout_s),
+        )
+        del os.environ["TORCH_DIST_INIT_BARRIER"]
+
+    def __exit__(self, kind, error, tb) -> None:
+        if kind is None and dist.is_initialized():  # after an error, destroying would wait for ranks that are stuck
+            dist.destroy_process_group()

@@ -1,0 +1,38 @@
+"""Where `record_timeline` gets the times of messages that no profiler sees: a simulated network plugs itself in.
+
+torch.profiler knows when the host handed a message over. A simulated network knows more: when the last rank had
+arrived, when the links were free, and when the message was through.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch.distributed as dist
+
+from shardlab.measure.spans import Queued, Sent
+
+
+class EventSource(Protocol):
+    backend: str  # of torch.distributed: the source answers for process groups of this backend
+
+    def sent_since(self, start_s: float) -> list[Sent]:
+        """Messages of this rank that were issued since `start_s` (`time.monotonic()`) and have finished."""
+
+    def queued(self) -> AbstractContextManager[list[Queued]]:
+        """Collect computation that is queued inside the block, for hosts that run ahead of their device."""
+
+
+_plugged_in: EventSource | None = None
+
+
+def plug_in(source: EventSource) -> None:
+    """Let `source` answer from now on, on this rank."""
+    global _plugged_in
+    _plugged_in = source
+
+
+def event_source() -> EventSource | None:
+    """The source for this rank's process group, if one is plugged in; without a group, whichever is."""
+    if _plugged_in and dist.is_initialized() and dist.get_backend() != _plugged_in.backend:
+        return None
+    return _plugged_in

@@ -1,0 +1,198 @@
+"""`checkpoint`: drop what a call saves for backward, and make the call again when backward asks for it."""
+
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+from torch.profiler import record_function
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import CheckpointError, noop_context_fn
+
+from shardlab.recompute.surroundings import remember_surroundings
+
+
+def checkpoint(
+    function: Callable,
+    *args,
+    use_reentrant: bool,
+    preserve_rng_state: bool = True,
+    context_fn: Callable = noop_context_fn,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    **kwargs,
+):
+    """Return `function(*args, **kwargs)`; what its backward needs is computed again, by calling it once more.
+
+    `function` must do the same both times: random numbers (unless `preserve_rng_state` is False) and autocast are put
+    back as they were, other global state is not. `context_fn` returns the contexts of the first and the second call.
+    With `determinism_check="none"` the saved tensors' shapes, dtypes and devices are not compared. `debug` and the
+    second call to its end (`early_stop=False`) are torch's alone: ValueError.
+
+    Keeps: the tensors among the arguments. Sends: nothing of its own; see the package's [Note: FSDP].
+
+    Raises CheckpointError in backward if the second call saves fewer tensors than the first, or others.
+
+    The reentrant version needs a positional argument that requires grad, takes no keyword arguments, sees no tensors
+    inside lists, and works in `loss.backward()` alone: RuntimeError or ValueError for what it can't do.
+    """
+    if determinism_check not in ("default", "none") or debug or not early_stop:
+        raise ValueError(
+            f"checkpoint: {determinism_check=}, {debug=}, {early_stop=}: the first is 'default' or 'none' here, and "
+            "the other two are torch's alone: import torch.utils.checkpoint for them"
+        )
+    if not torch.is_grad_enabled():
+        return function(*args, **kwargs)
+    if use_reentrant:
+        _check_reentrant(function, args, kwargs, context_fn)
+        return _Reentrant.apply(function, remember_surroundings(args, preserve_rng_state), *args)
+    first_context, second_context = context_fn()
+    region = _Region(function, args, kwargs, preserve_rng_state, second_context, determinism_check == "default")
+    with saved_tensors_hooks(region.pack, region.unpack), first_context:
+        return function(*args, **kwargs)
+
+
+# Reentrant: autograd sees one operation, whose backward runs forward and backward of all that is inside
+
+
+class _Reentrant(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, surroundings, *args):
+        ctx.function, ctx.surroundings = function, surroundings
+        ctx.others, tensors = _take_tensors_out(args)
+        ctx.save_for_backward(*tensors)
+        return function(*args)  # leaves no graph: autograd calls forward under no_grad
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        if not torch.autograd._is_checkpoint_valid():
+            raise RuntimeError(
+                "checkpoint(use_reentrant=True) works in loss.backward() alone, without its `inputs`: the parameters "
+                "inside are out of autograd's sight. For torch.autograd.grad pass use_reentrant=False."
+            )
+        args = _put_tensors_in(ctx.others, [t.detach().requires_grad_(t.requires_grad) for t in ctx.saved_tensors])
+        with record_function("recompute"), ctx.surroundings(), torch.enable_grad():
+            outputs = ctx.function(*args)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        used = [i for i, out in enumerate(outputs) if isinstance(out, Tensor) and out.requires_grad]
+        torch.autograd.backward([outputs[i] for i in used], [grad_outputs[i] for i in used])
+        return None, None, *(arg.grad if isinstance(arg, Tensor) else None for arg in args)
+
+
+def _check_reentrant(function, args, kwargs, context_fn) -> None:
+    if kwargs or context_fn is not noop_context_fn:
+        raise ValueError("checkpoint: keyword arguments and context_fn need use_reentrant=False")
+    if not any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
+        raise RuntimeError(
+            f"checkpoint: no argument of {_name(function)} requires grad, so its parameters would get no gradients. "
+            "Pass use_reentrant=False, or call requires_grad_() on an input."
+        )
+
+
+# Non-reentrant: autograd records the region as usual, but is handed slots instead of tensors
+
+
+class _Slot:
+    """Stands for a saved tensor. Autograd holds it; the region has a weak reference, which tells who is still there."""
+
+    tensor: Tensor | None = None
+
+
+class _AllSlotsFull(BaseException):
+    """Breaks off the second call: nobody needs the rest. Passes by an `except Exception` of the function's own."""
+
+
+class _Region:
+    """How to make one call again, and the slots of the tensors that it saved, in order."""
+
+    def __init__(self, function, args, kwargs, preserve_rng_state, second_context, compares) -> None:
+        leaves, self.structure = tree_flatten((args, kwargs))
+        self.function, self.second_context, self.compares = function, second_context, compares
+        self.surroundings = remember_surroundings(leaves, preserve_rng_state)
+        self.others, tensors = _take_tensors_out(leaves)
+        self.boundary = _Boundary.apply(torch.empty(0, requires_grad=True), *tensors)  # its grad_fn lives as long
+        self.slots: list[tuple[weakref.ref, tuple]] = []  # and shape, dtype, device of what belongs in it
+
+    def pack(self, tensor: Tensor) -> _Slot:
+        """Hook: the first call saves a tensor."""
+        slot = _Slot()
+        self.slots.append((weakref.ref(slot), _metadata(tensor)))
+        return slot
+
+    def unpack(self, slot: _Slot) -> Tensor:
+        """Hook: backward needs a tensor. It leaves its slot, and so is free after use even if the graph is retained."""
+        if slot.tensor is None:
+            self._recompute()
+        tensor, slot.tensor = slot.tensor, None
+        return tensor
+
+    def _recompute(self) -> None:
+        leaves = _put_tensors_in(self.others, self.boundary.grad_fn.saved_tensors)
+        args, kwargs = tree_unflatten(leaves, self.structure)
+        refill = _Refill(self)
+        hooks = saved_tensors_hooks(refill.pack, lambda tensor: tensor)  # tensors: the function may call autograd.grad
+        label, broken_off = record_function("recompute"), suppress(_AllSlotsFull)
+        with label, broken_off, self.surroundings(), torch.enable_grad(), hooks, self.second_context:
+            self.function(*args, **kwargs)
+        if refill.n_full < len(self.slots):
+            raise self.error(f"{len(self.slots)} tensors were saved, now {refill.n_full}")
+
+    def error(self, difference: str) -> CheckpointError:
+        return CheckpointError(
+            f"checkpoint: {_name(self.function)} did not do in backward what it did in forward: {difference}. "
+            "What it depends on must be among its arguments, and stay as it was: no global that changes, no cache."
+        )
+
+
+class _Refill:
+    """One recomputation: puts what the second call saves into the slots, in the order of the first."""
+
+    def __init__(self, region: _Region) -> None:
+        self.region, self.n_full = region, 0
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        reference, before = self.region.slots[self.n_full]
+        if (now := _metadata(tensor)) != before and self.region.compares:
+            raise self.region.error(f"tensor {self.n_full} was {before}, is {now}")
+        tensor = tensor.detach()  # or it would hold the second call's graph
+        if slot := reference():
+            slot.tensor = tensor
+        self.n_full += 1
+        if self.n_full == len(self.region.slots):
+            raise _AllSlotsFull
+        return tensor
+
+
+class _Boundary(torch.autograd.Function):
+    """Saves the arguments as autograd saves tensors: inside an outer region, they go into its slots."""
+
+    @staticmethod
+    def forward(ctx, anchor, *tensors):
+        ctx.save_for_backward(*tensors)
+        return anchor.clone()
+
+
+_TENSOR = object()
+
+
+def _take_tensors_out(leaves) -> tuple[list, list[Tensor]]:
+    """The leaves with a mark in each tensor's place, and the tensors: autograd is to keep those."""
+    is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
+    others = [_TENSOR if is_t else leaf for leaf, is_t in zip(leaves, is_tensor, strict=True)]
+    return others, [leaf for leaf, is_t in zip(leaves, is_tensor, strict=True) if is_t]
+
+
+def _put_tensors_in(others: list, tensors) -> list:
+    tensors = iter(tensors)
+    return [next(tensors) if leaf is _TENSOR else leaf for leaf in others]
+
+
+def _metadata(tensor: Tensor) -> tuple:
+    return tuple(tensor.shape), tensor.dtype, tensor.device
+
+
+def _name(function: Callable) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)

@@ -1,0 +1,126 @@
+"""Selective recomputation: the results of some operations are kept, and the second call passes those by."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointError, CheckpointPolicy, SelectiveCheckpointContext
+from torch.utils.flop_counter import flop_registry
+
+from shardlab.recompute.surroundings import rng_states_of, set_rng_states
+
+
+def save_products(ctx, op, *args, **kwargs) -> CheckpointPolicy:
+    """Policy: keep the results of matrix products, convolutions and attention, where nearly all of the FLOPs are."""
+    is_product = getattr(op, "overloadpacket", op) in flop_registry or "attention" in op.name()
+    return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def create_selective_checkpoint_contexts(policy_fn_or_list: Callable | list):
+    """Make `checkpoint`'s two contexts: `context_fn=partial(create_selective_checkpoint_contexts, policy)`.
+
+    `policy(ctx, op, *args, **kwargs)` returns torch's CheckpointPolicy, or just whether to save, for each ATen
+    operation of the first call; a list names the operations to save. Saving to the CPU is not covered: ValueError.
+    An operation that changes its argument is always recomputed.
+
+    Keeps: the saved results, until the second call has used them. So there is one backward only.
+
+    Raises CheckpointError in backward: the second time, if a saved result was changed in place meanwhile, or if of a
+    kind that is saved the second call makes more operations than the first.
+
+    Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 5.
+    """
+    policy = policy_fn_or_list
+    if isinstance(policy, list):
+
+        def policy(ctx, op, *args, **kwargs):
+            return op in policy_fn_or_list
+
+    results: dict = defaultdict(list)
+    return _Save(policy, results), _Reuse(results)
+
+
+_SAVE = {CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE, True}
+_RECOMPUTE = {CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE, False}
+_TAKEN = object()
+
+
+class _Save(TorchDispatchMode):
+    """First call: notes every operation's result, or None if it is to be recomputed."""
+
+    def __init__(self, policy: Callable, results: dict) -> None:
+        super().__init__()
+        self.policy, self.results = policy, results
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = op(*args, **kwargs)
+        if op not in SAC_IGNORED_OPS:
+            self.results[op].append(_Result(op, result) if self._is_saved(op, args, kwargs) else None)
+        return result
+
+    def _is_saved(self, op, args, kwargs) -> bool:
+        decision = self.policy(SelectiveCheckpointContext(is_recompute=False), op, *args, **kwargs)
+        if decision not in _SAVE | _RECOMPUTE:
+            raise ValueError(f"checkpoint: the policy returned {decision} for {op}; here it can only save or recompute")
+        return decision in _SAVE and not op._schema.is_mutable
+
+
+class _Reuse(TorchDispatchMode):
+    """Second call: an operation's n-th call returns what its n-th call returned before, if that was kept."""
+
+    def __init__(self, results: dict) -> None:
+        super().__init__()
+        self.results = results
+
+    def __enter__(self):
+        self.calls = Counter()
+        return super().__enter__()
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        result = None if op in SAC_IGNORED_OPS else self._next_result(op)
+        return op(*args, **(kwargs or {})) if result is None else result.take()
+
+    def _next_result(self, op) -> "_Result | None":
+        n, results = self.calls[op], self.results[op]
+        self.calls[op] += 1
+        if not any(results):  # none of this kind was saved: it does not matter which of them this is
+            return None
+        if n >= len(results):
+            raise CheckpointError(f"checkpoint: forward called {op} {n} times, its recomputation calls it more often")
+        if results[n] is _TAKEN:
+            raise CheckpointError("checkpoint: results saved by a policy serve one backward, and this is another")
+        if (result := results[n]) is not None:
+            results[n] = _TAKEN
+        return result
+
+
+class _Result:
+    """What an operation returned and, if it drew random numbers, where that left the generators.
+
+    Without the latter, whatever is drawn next in the second call would differ from the first.
+    """
+
+    def __init__(self, op, result) -> None:
+        self.op, self.kept = op, tree_map_only(Tensor, _alias, result)
+        self.versions = self._versions()
+        is_random = torch.Tag.nondeterministic_seeded in op.tags
+        self.rng_states = rng_states_of(tree_leaves(result)) if is_random else {}
+
+    def take(self):
+        if self._versions() != self.versions:
+            raise CheckpointError(f"checkpoint: a saved result of {self.op} was changed in place; recompute it instead")
+        set_rng_states(self.rng_states)
+        return self.kept
+
+    def _versions(self) -> list[int]:
+        return [leaf._version for leaf in tree_leaves(self.kept) if isinstance(leaf, Tensor)]
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    """The same memory outside of autograd's graph, which would else hold itself alive; it counts changes in place."""
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+        return tensor.detach()

@@ -1,0 +1,26 @@
+"""The state of a training, the same whatever strategy holds it: in memory, whole on one rank, and on a disk.
+
+Read in this order: `parts` (a tensor that ranks hold in intervals), `names` (every parameter and its states by name),
+`together` (a collective that somebody missed), `full` (whole on rank 0), `checkpoint` (saved, and resumed by others).
+"""
+
+from shardlab.state.checkpoint import latest, load, load_from, save
+from shardlab.state.full import (
+    full_optimizer_state_dict,
+    full_state_dict,
+    load_full_optimizer_state_dict,
+    load_full_state_dict,
+)
+from shardlab.state.names import sharded_state_dict
+
+__all__ = [
+    "full_optimizer_state_dict",
+    "full_state_dict",
+    "latest",
+    "load",
+    "load_from",
+    "load_full_optimizer_state_dict",
+    "load_full_state_dict",
+    "save",
+    "sharded_state_dict",
+]

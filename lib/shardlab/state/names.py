@@ -1,0 +1,228 @@
+"""What a training's state is, by name: the same whatever strategy holds it, in torch.distributed.checkpoint's own form.
+
+    {"model": {"blocks.0.up.weight": tensor, ...},
+     "optim": {"state": {"blocks.0.up.weight": {"exp_avg": tensor, "step": tensor}, ...},
+               "param_groups": [{"lr": 1e-3, ..., "params": ["blocks.0.up.weight", ...]}]}}
+
+Vocabulary. A *name* is a parameter's fully qualified name in the bare model, without any wrapper's prefix. A tensor of
+the *sharded* state is what this rank holds, with the knowledge of where in the whole that is: a plain tensor (all of
+it), a DTensor, or a `Part`. `full` makes whole tensors of it, `checkpoint` files.
+
+[Note: views] Optimizers know parameters as they hold them: a whole one, a shard, a flat buffer of many. `_views_of`
+tells for each of those the named parameters in it, and how a tensor of its layout is seen as a part of each. All goes
+through that: reading a state, and memory for one that is to be loaded, which is then filled in place.
+
+Source: torch.distributed.checkpoint.state_dict (get_state_dict and its kin), whose format this is.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from shardlab.fsdp.flat_parameter import PREFIX, FlatInterval, FlatParameter, flat_intervals
+from shardlab.offload import FileOffloadOptimizer
+from shardlab.offload.host import CPUOffloadOptimizer
+from shardlab.parameters import hyperparameters, local
+from shardlab.state.parts import Part
+from shardlab.state.together import rank
+from shardlab.zero import ZeroRedundancyOptimizer
+
+Views = dict[str, Callable[[Tensor], Tensor]]  # by name
+Described = tuple[torch.Size, torch.dtype]
+
+
+def sharded_state_dict(model: nn.Module, optimizer: Optimizer | None = None) -> dict:
+    """What this rank holds, by name; tensors are the live ones, not copies. Not a collective."""
+    state: dict = {"model": model_state(model)}
+    if optimizer:
+        state["optim"] = optimizer_state(model, optimizer)
+    return state
+
+
+# Names, and how this rank holds what they stand for
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The model without wrappers: modules that hold nothing but a child called `module`, as DDP does."""
+    while [name for name, _ in model.named_children()] == ["module"] and not list(model.parameters(recurse=False)):
+        model = model.module
+    return model
+
+
+def model_state(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name; those inside flat parameters are taken out of them."""
+    model = bare(model)
+    state = {_cleaned(name): value for name, value in model.state_dict().items()}
+    names = _names_of_flat(model)
+    for interval in flat_intervals(model):
+        for name in names[interval.name]:
+            state[name] = _view_of_flat(interval)(interval.shard.detach())
+    return {name: value for name, value in state.items() if PREFIX not in name}
+
+
+def _names_of_flat(model: nn.Module) -> dict[str, list[str]]:
+    """Of each parameter in a flat one, by its first name: all its names, which are several if it is tied."""
+    paths: dict[nn.Module, list[str]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        paths.setdefault(module, []).append(path)
+    layouts = [layout for m in model.modules() if hasattr(m, "_unit") for layout in m._unit.layouts]
+    slots = [slot for layout in layouts if isinstance(layout, FlatParameter) for slot in layout.slots]
+    all_names = [[f"{path}.{name}" for m, name in slot.places for path in paths[m]] for slot in slots]
+    return {names[0]: names for names in ([_cleaned(name).lstrip(".") for name in names] for names in all_names)}
+
+
+def weights_have_changed(model: nn.Module) -> None:
+    """Say so to those who count: autograd, which must not go back through an older forward, and CPUOffloadOptimizer."""
+    torch.autograd.graph.increment_version(list(bare(model).parameters()))
+
+
+def _views_of(model: nn.Module) -> dict[nn.Parameter, Views]:
+    """Of each parameter, as optimizers know it, the named ones in it; see [Note: views]."""
+    model = bare(model)
+    model.state_dict()  # FSDP reshards before it: only shards are known to the optimizer
+    views: dict[nn.Parameter, Views] = {p: {_cleaned(name): _view_of(p)} for name, p in model.named_parameters()}
+    flat: dict[nn.Parameter, Views] = {}
+    for interval in flat_intervals(model):
+        flat.setdefault(interval.shard, {})[interval.name] = _view_of_flat(interval)
+    return views | flat
+
+
+def _cleaned(name: str) -> str:
+    return name.replace("_fsdp_wrapped_module.", "").replace("_checkpoint_wrapped_module.", "")
+
+
+def _view_of(p: nn.Parameter) -> Callable[[Tensor], Tensor]:
+    if not isinstance(p, DTensor):
+        return lambda t: t
+    [chunk] = p.__create_chunk_list__()
+    return lambda t: t if isinstance(t, DTensor) else Part(p.shape, t, {chunk.offsets: t})
+
+
+def _view_of_interval(shape: torch.Size, start: int) -> Callable[[Tensor], Tensor]:
+    return lambda t: Part.interval(shape, start, t.view(-1))
+
+
+def _view_of_flat(interval: FlatInterval) -> Callable[[Tensor], Tensor]:
+    end = interval.offset + interval.end - interval.start
+    return lambda t: Part.interval(interval.shape, interval.start, t[interval.offset : end])
+
+
+def _held_by(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[int, Tensor, Views]]:
+    """(number in the optimizer's state_dict, parameter or shard, views) of all that it updates on this rank."""
+    views = _views_of(model)
+    if isinstance(optimizer, ZeroRedundancyOptimizer):
+        for shard in optimizer.shards():
+            [name] = _known(views, shard.param)
+            views[shard.shard_param] = {name: _view_of_interval(shard.param.shape, shard.start)}
+        optimizer = optimizer.optim
+    number = count()
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            yield next(number), p, _known(views, p)
+
+
+def _known(views: dict[nn.Parameter, Views], p: Tensor) -> Views:
+    if p not in views:
+        raise ValueError(
+            f"rank {rank()}: the optimizer has a parameter of shape {list(p.shape)} that is not the model's: "
+            "make the optimizer after sharding or wrapping the model, from its parameters"
+        )
+    return views[p]
+
+
+def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict:
+    views, packed, state = _views_of(model), optimizer.state_dict()["state"], {}
+    for number, p, names in _held_by(model, optimizer):
+        for name, view in names.items() if number in packed else ():
+            state[name] = {k: view(v) if _laid_out_as(p, v) else v for k, v in packed[number].items()}
+            for key, value in state[name].items():
+                if type(value) is Tensor and not _laid_out_as(p, value):
+                    _check_whole(p, view(p), f"{key} of {name}", value.shape)
+    groups = [
+        hyperparameters(group) | {"params": [name for p in group["params"] for name in _known(views, p)]}
+        for group in optimizer.param_groups
+    ]
+    return {"state": state, "param_groups": groups}
+
+
+def _laid_out_as(p: Tensor, value: Any) -> bool:
+    """A state with a number for each of p's on this rank; others belong to the parameter as a whole."""
+    return torch.is_tensor(value) and value.shape == (p if isinstance(value, DTensor) else local(p)).shape
+
+
+def _check_whole(p: Tensor, seen: Tensor, what: str, shape: torch.Size) -> None:
+    """A state with other numbers than the parameter's, such as Adafactor's rows, has no parts for those of a shard."""
+    if shape and (isinstance(p, DTensor) or p.numel() < seen.numel()):
+        raise ValueError(f"the optimizer state {what}, of shape {list(shape)}, can't be cut up as the parameter is")
+
+
+class OptimizerMemory:
+    """Memory for an optimizer's states, allocated as this rank is to hold them, to be filled by name.
+
+    `by_name[name][key]` are plain tensors, DTensors and Parts; what is not a tensor is to be put there, too.
+    Keeps: the states once more, if the optimizer has some already; nothing is changed before `give_to_optimizer`.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, saved: dict[str, dict[str, Described | None]]) -> None:
+        self.optimizer, self._views = optimizer, _views_of(model)
+        self.by_name: dict[str, dict[str, Any]] = {}
+        self._states: dict[int, tuple[str, dict[str, Tensor | None]]] = {}
+        known = {name for names in self._views.values() for name in names}
+        if foreign := [name for name in saved if name not in known]:
+            raise ValueError(f"the optimizer state has names that the model does not know: {listed(foreign)}")
+        for number, p, names in _held_by(model, optimizer):
+            if any(name in saved for name in names):
+                self._allocate(number, p, names, saved)
+
+    def _allocate(self, number: int, p: Tensor, names: Views, saved: dict) -> None:
+        first = next(name for name in names if name in saved)
+        states: dict[str, Tensor | None] = {}
+        for key, described in saved[first].items():
+            states[key] = described and self._empty(p, names[first], f"{key} of {first}", *described)
+        for name in names.keys() & saved.keys():
+            self.by_name[name] = {k: names[name](t) if _laid_out_as(p, t) else t for k, t in states.items()}
+        self._states[number] = first, states
+
+    def _empty(self, p: Tensor, view: Callable, what: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        on_host = isinstance(self.optimizer, (CPUOffloadOptimizer, FileOffloadOptimizer))
+        t = torch.zeros_like(local(p) if on_host else p, dtype=dtype, device="cpu" if on_host else None)
+        if view(t).shape == shape:
+            return t.detach()
+        _check_whole(p, view(t), what, shape)
+        return torch.empty(shape, dtype=dtype)
+
+    def give_to_optimizer(self, saved_groups: list[dict]) -> None:
+        in_file = isinstance(self.optimizer, FileOffloadOptimizer)  # after a broken-off step it gives no states
+        packed = Optimizer.state_dict(self.optimizer) if in_file else self.optimizer.state_dict()
+        packed["state"] = {
+            number: {key: self.by_name[first][key] if t is None else t for key, t in states.items()}
+            for number, (first, states) in self._states.items()
+        }
+        for ours, group in zip(packed["param_groups"], self.optimizer.param_groups, strict=True):
+            names = {name for p in group["params"] for name in _known(self._views, p)}
+            found = [saved for saved in saved_groups if names & set(saved["params"])]
+            if len(found) > 1:
+                raise ValueError(f"one parameter group here was {len(found)} groups when it was saved: {listed(names)}")
+            for saved in found:
+                ours.update(hyperparameters(saved))
+        self.optimizer.load_state_dict(packed)
+
+
+def check_names(mine: dict[str, torch.Size], saved: dict[str, torch.Size]) -> None:
+    """Raises ValueError that lists what either side has and the other has not, or has in another shape."""
+    problems = [f"the model has {name}, the state does not" for name in mine if name not in saved]
+    problems += [f"the state has {name}, the model does not" for name in saved if name not in mine]
+    both = [name for name in mine if name in saved and mine[name] != saved[name]]
+    problems += [f"{name} is {list(saved[name])} in the state, {list(mine[name])} in the model" for name in both]
+    if problems:
+        raise ValueError(f"this state is of another model: {listed(problems, '; ')}")
+
+
+def listed(items, separator: str = ", ") -> str:
+    items = sorted(items)
+    return separator.join(items[:5]) + (f"{separator}and {len(items) - 5} more" if len(items) > 5 else "")

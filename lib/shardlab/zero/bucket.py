@@ -1,0 +1,166 @@
+"""The buckets of ZeRO: parameters live in a flat buffer that is cut into a slice for each rank.
+
+[Note: layouts] A slice is 1/N of the bucket, padded where N does not divide. Laid end to end, a parameter may lie
+across a boundary and then has two owners or more, each with an interval of it:
+
+    | a a a a a b b | b b c c c c - |       two ranks, slices of 7 elements, 1 of padding
+
+That suits optimizers that treat every element by itself. Others need whole parameters: those are dealt out, largest
+first, each to the slice that is shortest so far, and slices are padded to the longest:
+
+    | c c c c b b b b | a a a a a - - - |   3 of padding
+
+Either way a reduce_scatter of gradients laid out like this brings each rank the mean of its own, and an all_gather of
+the slices brings every rank all parameters, each where it belongs: neither needs a copy.
+
+[Note: views] `p.data` is re-pointed into the bucket, as DeepSpeed does and torch's `parameters_as_bucket_view`. The
+price: whatever re-points it again (`module.to(...)`, `p.data = ...`) takes it out, and its optimizer would update what
+nobody reads: `check_still_in` raises.
+
+Source: for slices of every bucket rather than of the whole model, so that a bucket's gradients can go to their owners
+as soon as it is full, Megatron-LM's distributed optimizer.
+"""
+
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from shardlab.single_tensor_collectives import reduce_scatter
+
+
+class Shard(NamedTuple):
+    """What this rank owns of `param`: elements [start, end) of it, flattened."""
+
+    param: nn.Parameter
+    start: int
+    end: int
+    shard_param: nn.Parameter  # shape (end - start,), or param's own if parameters stay whole
+
+
+class Bucket:
+    """Parameters of one dtype in one flat buffer; a slice of it for each rank; their gradients on the way there.
+
+    Sends: on construction, rank 0's weights in one broadcast of the buffer.
+    Keeps: `flat`, in which the parameters then live; between `take` and `receive` a buffer of that size for gradients,
+    and from `send` on another of 1/N of it.
+    """
+
+    def __init__(
+        self,
+        params: list[nn.Parameter],
+        elementwise: bool,
+        group: dist.ProcessGroup | None,
+        names: dict[nn.Parameter, str],
+    ) -> None:
+        self.group, self.world_size, self.names = group, dist.get_world_size(group), names
+        lay_out = _end_to_end if elementwise else _whole
+        self.starts, n = lay_out(params, self.world_size)  # where each parameter begins; elements in a slice
+        self.flat = torch.zeros(n * self.world_size, dtype=params[0].dtype, device=params[0].device)
+        first = n * dist.get_rank(group)
+        self.slice = self.flat[first : first + n]
+        self._move_in()
+        dist.broadcast(self.flat, group_src=0, group=group)
+        self.shards = [s for p in self.starts for s in self._owned(p, first, first + n, whole=not elementwise)]
+        self.grad_slice: Tensor | None = None  # the mean over ranks of this slice's gradients, once received
+        self.reset()
+
+    @torch.no_grad()
+    def _move_in(self) -> None:
+        for p in self.starts:
+            p.data = self._view(self.flat, p).copy_(p)
+
+    def _view(self, flat: Tensor, p: nn.Parameter) -> Tensor:
+        return flat[self.starts[p] : self.starts[p] + p.numel()].view(p.shape)
+
+    def _owned(self, p: nn.Parameter, first: int, last: int, whole: bool) -> list[Shard]:
+        """p's shard in elements [first, last) of the buffer, if there is one."""
+        begin = self.starts[p]
+        low, high = max(first, begin), min(last, begin + p.numel())
+        if low >= high:
+            return []
+        piece = self.flat[low:high]
+        return [Shard(p, low - begin, high - begin, nn.Parameter(piece.view(p.shape) if whole else piece))]
+
+    @property
+    def _me(self) -> str:
+        return f"rank {dist.get_rank()}"
+
+    def check_still_in(self) -> None:
+        for p, start in self.starts.items():
+            if p.numel() and p.data_ptr() != self.flat.data_ptr() + start * self.flat.element_size():
+                raise RuntimeError(
+                    f"{self._me}: {self.names[p]} was moved after the optimizer had been built, "
+                    "by module.to(...) or by setting its data: build the optimizer last"
+                )
+
+    # Gradients: take each, send all, receive this rank's
+
+    def reset(self) -> None:
+        """Nothing taken, nothing under way."""
+        self.missing = {p for p in self.starts if p.requires_grad}
+        self._flat_grad: Tensor | None = None  # whole gradients, divided by N: as short-lived as can be
+        self._work: dist.Work | None = None
+
+    @property
+    def holds_gradients(self) -> bool:
+        return self._flat_grad is not None
+
+    @torch.no_grad()
+    def take(self, p: nn.Parameter) -> None:
+        """Move p's gradient, divided by the number of ranks, into the buffer: after the sum it is the mean."""
+        if p.grad.layout != torch.strided:
+            raise RuntimeError(f"{self._me}: the gradient of {self.names[p]} is sparse: use layers with sparse=False")
+        if self._flat_grad is None:
+            self._flat_grad = torch.empty_like(self.flat)  # padding is sent, but never read
+        torch.mul(p.grad, 1 / self.world_size, out=self._view(self._flat_grad, p))
+        p.grad = None
+        self.missing.discard(p)
+
+    def send(self) -> None:
+        self._received = torch.empty_like(self.slice)
+        self._work = reduce_scatter(self._received, self._flat_grad, group=self.group, async_op=True)
+
+    def receive(self) -> None:
+        """Wait for the mean of this rank's gradients, and add it to those of earlier micro-batches."""
+        self._work.wait()
+        if self.grad_slice is None:
+            self.grad_slice = self._received
+        else:
+            self.grad_slice += self._received
+        self._received = None
+        self.reset()
+        self._show_gradients()
+
+    def _show_gradients(self) -> None:
+        lengths = [s.shard_param.numel() for s in self.shards]
+        for shard, grad in zip(self.shards, self.grad_slice[: sum(lengths)].split(lengths), strict=True):
+            if shard.param.requires_grad:  # else it was frozen meanwhile
+                shard.shard_param.grad = grad.view_as(shard.shard_param)
+
+    def drop_gradients(self) -> None:
+        self.grad_slice = None
+        for shard in self.shards:
+            shard.shard_param.grad = None
+
+
+def _end_to_end(params: list[nn.Parameter], world_size: int) -> tuple[dict[nn.Parameter, int], int]:
+    *starts, total = accumulate((p.numel() for p in params), initial=0)
+    return dict(zip(params, starts, strict=True)), -(-total // world_size)
+
+
+def _whole(params: list[nn.Parameter], world_size: int) -> tuple[dict[nn.Parameter, int], int]:
+    owned: list[list[nn.Parameter]] = [[] for _ in range(world_size)]
+    for p in sorted(params, key=Tensor.numel, reverse=True):
+        min(owned, key=_numel).append(p)
+    n = max(map(_numel, owned))
+    starts = {}
+    for rank, ps in enumerate(owned):
+        starts |= dict(zip(ps, accumulate((p.numel() for p in ps), initial=rank * n), strict=False))
+    return starts, n
+
+
+def _numel(params: list[nn.Parameter]) -> int:
+    return sum(p.numel() for p in params)

@@ -1,0 +1,271 @@
+"""ZeRO stage 1: every rank holds the whole model, and updates, with the optimizer's states, only its share of it.
+
+Vocabulary. A *bucket* is a flat buffer that the data of several parameters of one dtype live in, padded and cut into N
+equal *slices*; rank r owns slice r. A *shard* is what a rank owns of one parameter: an interval of it, or, for
+optimizers that look at shapes, the whole. A parameter's `data` are views of the bucket, and so are the shards.
+
+    backward                  p.grad            every rank, from its own samples    psi bytes
+    reduce_scatter            shard_param.grad  the mean, on the owner alone        psi/N
+    optim.step                shard_param       the owner's new weights, in place
+    all_gather                the bucket        everybody's new weights, in place
+
+An all_reduce is a reduce_scatter and an all_gather. The owner needs no more than the first half of it, and the second
+half may as well carry new weights as gradients: what plain data parallelism sends, and 1/N of the optimizer's states.
+
+Source: Rajbhandari et al. 2020, "ZeRO" (SC20), sections 5.1 and 7.2.1; torch.distributed.optim.ZeroRedundancyOptimizer.
+"""
+
+from collections.abc import Iterator
+from math import inf
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn, optim
+from torch.optim import Optimizer
+
+from shardlab.ddp import (
+    DEFAULT_CAP_MB,
+    FIRST_BUCKET_BYTES,
+    MIB,
+    assign_buckets,
+    broadcast_tensors,
+    check_same_on_every_rank,
+)
+from shardlab.grad_norm import common_dtype, total_norm
+from shardlab.parameters import hyperparameters
+from shardlab.single_tensor_collectives import all_gather
+from shardlab.zero.bucket import Bucket, Shard
+
+# They treat each element by itself, so that parameters may be cut anywhere. A class unknown here gets whole parameters.
+ELEMENTWISE = {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad}
+ELEMENTWISE |= {optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD}
+UNSHARDABLE = (optim.LBFGS, optim.SparseAdam)  # one looks at all parameters at once, one at sparse gradients
+
+
+class ZeroRedundancyOptimizer(Optimizer):
+    """Any torch optimizer, its states sharded over the ranks. Starts from rank 0's weights; all ranks make all calls.
+
+    `params` and `defaults` are `optimizer_class`'s own; with `model.named_parameters()` errors can tell names. `optim`
+    is the local optimizer: the same groups, shards in place of parameters.
+
+    `step` averages gradients itself. DDP does that, too: under it, pass `gradients_averaged=True` to save the traffic.
+    `elementwise` says whether parameters may be cut anywhere (None: it is known of torch's classes). If not, they stay
+    whole and slices are padded to the longest. `bucket_cap_mb` is in MiB; None means DDP's sizes, and no limit where
+    parameters stay whole, as many even out best. `parameters_as_bucket_view` is torch's: here they always are views.
+
+    Sends, with psi the `padded_bytes`: psi (N-1)/N in reduce_scatters and psi (N-1)/N in all_gathers, a rank and step.
+    With `gradients_averaged` only the latter: 3 psi (N-1)/N with DDP's all_reduces.
+    Keeps: parameters, psi; states, 1/N of them; gradients, psi. `step`, or `clip_grad_norm_` or a GradScaler before it,
+    moves those out bucket by bucket, which takes two buckets more: the `p.grad` of what is trained is None afterwards
+    (with `gradients_averaged` it stays).
+
+    torch's class of this name averages nothing, and trains wrongly without DDP around the model; its `state_dict` wants
+    a `consolidate_state_dict` before. Mixed precision with float16 goes with `shardlab.precision.GradScaler` only:
+    torch's looks at `p.grad`.
+
+    A trained parameter without a gradient is an error, since another rank may have one; if it was frozen since, it is
+    left alone. One that was frozen when it came takes part in nothing: to train it later, add it later.
+
+    Raises ValueError for optimizers that can't be sharded; RuntimeError if parameters differ between ranks, have no
+    gradient, or have left the bucket, which `module.to(...)` makes them do.
+    """
+
+    def __init__(
+        self,
+        params,
+        optimizer_class: type[Optimizer],
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        gradients_averaged: bool = False,
+        elementwise: bool | None = None,
+        bucket_cap_mb: float | None = None,
+        parameters_as_bucket_view: bool = True,
+        **defaults,
+    ) -> None:
+        if issubclass(optimizer_class, UNSHARDABLE):
+            name = optimizer_class.__name__
+            raise ValueError(f"{name} can't be sharded: it looks at all parameters at once, or wants sparse gradients")
+        self.process_group, self.gradients_averaged = process_group, gradients_averaged
+        self.elementwise = optimizer_class in ELEMENTWISE if elementwise is None else elementwise
+        if bucket_cap_mb is not None:
+            self._caps = (bucket_cap_mb * MIB,) * 2
+        else:
+            self._caps = (FIRST_BUCKET_BYTES, DEFAULT_CAP_MB * MIB) if self.elementwise else (inf, inf)
+        self.buckets: list[Bucket] = []
+        self.names: dict[nn.Parameter, str] = {}
+        self.optim: Optimizer | None = None
+        super().__init__(params, defaults)
+        self.optim = optimizer_class([self._shard_group(group) for group in self.param_groups], **defaults)
+        self.defaults = self.optim.defaults  # some schedulers look there
+        self.state = self.optim.state
+        _copy_options(self.optim.param_groups, self.param_groups)
+
+    def add_param_group(self, param_group: dict) -> None:
+        super().add_param_group(param_group)
+        if self.optim is not None:  # torch's constructor calls this, too
+            self.optim.add_param_group(self._shard_group(self.param_groups[-1]))
+            _copy_options(self.optim.param_groups, self.param_groups)
+
+    def _shard_group(self, group: dict) -> dict:
+        """The local optimizer's group: the same options, shards in place of parameters."""
+        params, number = group["params"], len(self.names)
+        names = group.get("param_names") or [f"parameter {number + i}" for i in range(len(params))]
+        self.names |= dict(zip(params, names, strict=True))
+        check_same_on_every_rank([(self.names[p], p) for p in params], self.process_group)
+        broadcast_tensors([p for p in params if not p.requires_grad], self.process_group)
+        dealt = assign_buckets([p for p in params if p.requires_grad], *self._caps)
+        new = [Bucket(bucket, self.elementwise, self.process_group, self.names) for bucket in dealt]
+        self.buckets += new
+        return hyperparameters(group) | {"params": [shard.shard_param for bucket in new for shard in bucket.shards]}
+
+    # A step
+
+    def step(self, closure=None):
+        """Reduce what gradients there are, update this rank's shards, and gather everybody's."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self.reduce_gradients()
+        if not self.gradients_averaged and all(bucket.grad_slice is None for bucket in self.buckets):
+            raise RuntimeError(f"{self._me}: step() without gradients: call backward() before it, on every rank")
+        for bucket in self.buckets:
+            bucket.check_still_in()
+        _copy_options(self.param_groups, self.optim.param_groups)  # schedulers write to ours
+        self.optim.step()
+        _copy_options(self.optim.param_groups, self.param_groups)  # some optimizers to theirs
+        for bucket in self.buckets:
+            bucket.drop_gradients()
+        self._gather_parameters()
+        return loss
+
+    def reduce_gradients(self) -> None:
+        """Turn every p.grad into shard_param.grad, the mean over ranks; adds to what is there. `step` calls it."""
+        if self.gradients_averaged:
+            return self._take_averaged()
+        self.check_gradients()
+        waiting: Bucket | None = None
+        for bucket in self.buckets:
+            bucket.reset()
+            if all(p.grad is None for p in bucket.missing):
+                continue
+            for p in list(bucket.missing):
+                bucket.take(p)
+            bucket.send()
+            if waiting:
+                waiting.receive()
+            waiting = bucket
+        if waiting:
+            waiting.receive()
+
+    def held_gradients(self) -> dict[nn.Parameter, Tensor]:
+        """This rank's part of each parameter's gradient, reduced: what a GradScaler has to look at and to unscale."""
+        if self.gradients_averaged:
+            return {p: p.grad for p in self.names if p.grad is not None}
+        self.reduce_gradients()
+        return {s.param: s.shard_param.grad for s in self.shards() if s.shard_param.grad is not None}
+
+    def _take_averaged(self) -> None:
+        for shard in self.shards():
+            whole = shard.param.grad
+            mine = None if whole is None else whole.view(-1)[shard.start : shard.end].view_as(shard.shard_param)
+            shard.shard_param.grad = mine
+
+    def _gather_parameters(self) -> None:
+        works = [all_gather(b.flat, b.slice, group=self.process_group, async_op=True) for b in self.buckets]
+        for work in works:
+            work.wait()
+        # A later backward through a forward from before the step must fail, as it does after torch's optimizers.
+        torch.autograd.graph.increment_version([p for bucket in self.buckets for p in bucket.starts])
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for bucket in self.buckets:
+            bucket.drop_gradients()
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float, norm_type: float | str = 2.0) -> Tensor:
+        """Between backward and step: scale gradients so that their norm, over all ranks' shards, is at most max_norm.
+
+        Returns the norm before, a scalar. torch.nn.utils.clip_grad_norm_ would see this rank's gradients only.
+        Sends: one element in one all_reduce, of 4 bytes or of 8 if a parameter is float64, beside the reduce_scatters
+        that `step` then need not send.
+        """
+        self.reduce_gradients()
+        shards = [shard.shard_param for shard in self.shards()]
+        flat, dtype = self.buckets[0].flat, common_dtype(self.names)
+        groups = ((flat.device, self.process_group),)
+        norm = total_norm({groups: [p.grad for p in shards if p.grad is not None]}, norm_type, dtype, flat.device)
+        nn.utils.clip_grads_with_norm_(shards, max_norm, norm)
+        return norm.to(dtype)
+
+    # What this rank owns
+
+    def shards(self) -> Iterator[Shard]:
+        """(param, start, end, shard_param) for all that this rank owns: elements [start, end) of param, flattened.
+
+        `optim.state[shard_param]` holds the optimizer's states of it: tensors of shard_param's shape belong to these
+        elements one by one; any other (Adam's `step`, the row and column statistics of Adafactor) to the parameter.
+        To load other states, put them there. All ranks' intervals together cover each trained parameter once.
+        """
+        return (shard for bucket in self.buckets for shard in bucket.shards)
+
+    @property
+    def padded_bytes(self) -> int:
+        """Of all buckets: the parameters' bytes and the padding that slices of equal length need."""
+        return sum(bucket.flat.nbytes for bucket in self.buckets)
+
+    def state_dict(self) -> dict:
+        """The local optimizer's, so this rank's share: save one a rank, load it under the same rank and world size."""
+        _copy_options(self.param_groups, self.optim.param_groups)
+        return self.optim.state_dict() | {"rank_and_world_size": self._place}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        state_dict = dict(state_dict)
+        place = tuple(state_dict.pop("rank_and_world_size"))
+        if place != self._place:
+            raise ValueError(
+                f"rank {self._place[0]} of {self._place[1]}: these states are of rank {place[0]} of {place[1]}: "
+                "load what this rank saved, or a checkpoint of shardlab.state, which fits any number of ranks"
+            )
+        self.optim.load_state_dict(state_dict)
+        self.state = self.optim.state
+        _copy_options(self.optim.param_groups, self.param_groups)
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        return dist.get_rank(self.process_group), dist.get_world_size(self.process_group)
+
+    # What may go wrong
+
+    @property
+    def _me(self) -> str:
+        return f"rank {dist.get_rank()}"
+
+    def check_gradients(self) -> None:
+        """All trained parameters have a new gradient, or none has."""
+        missing = [p for bucket in self.buckets for p in bucket.starts if p.requires_grad and p.grad is None]
+        bucketed = {p for bucket in self.buckets for p in bucket.starts}
+        thawed = [p for p in self.names if p.requires_grad and p not in bucketed]
+        if thawed:
+            raise RuntimeError(
+                f"{self._me}: {self._list(thawed)} was frozen when it came to the optimizer, and is not now: "
+                "leave it out then, and add it by add_param_group when it is to be trained"
+            )
+        if missing and any(p.grad is not None for p in bucketed):
+            raise RuntimeError(self.unused_message(missing))
+
+    def unused_message(self, unused: list[nn.Parameter]) -> str:
+        return (
+            f"{self._me}: backward gave no gradient to {self._list(unused)}. "
+            "If the forward never uses them, set requires_grad=False before building the optimizer."
+        )
+
+    def _list(self, params: list[nn.Parameter]) -> str:
+        return ", ".join(self.names[p] for p in params)
+
+
+def _copy_options(source: list[dict], target: list[dict]) -> None:
+    """Of parameter groups: learning rates and the like."""
+    for a, b in zip(source, target, strict=True):
+        b.update(hyperparameters(a))

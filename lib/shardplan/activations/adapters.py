@@ -1,0 +1,63 @@
+"""LoRA: beside a frozen product, a narrow one that is trained; the frozen weight may lie in 4 bits."""
+
+from shardplan.activations import operations as ops
+from shardplan.activations.tape import Tape, Value
+
+
+def adapted(t: Tape, name: str, x: Value, dims: str, words: str, *, four_bits: bool, is_fused: bool) -> Value:
+    """x W^T + s (x A^T) B^T. x is saved all the same, for A's gradient; and what A makes of it, R numbers a token.
+
+    Source: Hu et al. 2021, "LoRA", section 4.1; `shardlab.quantised.LoRALinear`.
+    """
+    base = _from_nf4(t, name, x, dims, words, is_fused) if four_bits else ops.linear(t, name, x, dims, words)
+    rows, columns, tokens = dims.split()[-1], x.dims.split()[-1], x.dims.rsplit(" ", 1)[0]
+    a = ops.linear(t, f"{name}.lora_a", x, f"{tokens} R", f"{words} through A", weight_dims=f"R {columns}")
+    b = ops.linear(t, f"{name}.lora_b", a, dims, f"{words} through A and B", weight_dims=f"{rows} R")
+    del a
+    scaled = ops.scale(t, b, f"{words} through A and B, scaled")
+    del b
+    return ops.add(t, base, scaled, words)
+
+
+def _from_nf4(t: Tape, name: str, x: Value, dims: str, words: str, is_fused: bool) -> Value:
+    """x W^T with W made from 4 bits in forward, and once more in backward for x's gradient."""
+    matrix, x_dims, itemsize = f"{dims.split()[-1]} {x.dims.split()[-1]}", x.dims, x.itemsize
+
+    dequantised = _dequantised_in_one_kernel if is_fused else _dequantised
+
+    def backward(g: Value):
+        w = dequantised(t, name, matrix, itemsize)
+        g_x = t.new(f"gradient of {name}'s input", x_dims, itemsize)
+        del w
+        return (g_x,)
+
+    node = t.node(name, (x,), [], backward)
+    w = dequantised(t, name, matrix, itemsize)
+    y = t.product("mm", lambda: t.new(words, dims, itemsize, node), node)
+    del w
+    return y
+
+
+def _dequantised(t: Tape, name: str, matrix: str, itemsize: int) -> Value:
+    """torchao's way, operation by operation: two 64-bit positions in the table of 16 numbers for each byte of codes.
+
+    Of n numbers it takes 8 n bytes for the positions, and those of 3 n numbers more, where the weight has n.
+    Source: torchao's NF4Tensor.get_original_weight.
+    """
+    half = f"{matrix} /2"
+    positions = [t.new(f"positions of {name}'s numbers in NF4's table", half, 8) for _ in range(2)]
+    looked_up = [t.new(f"{name}'s numbers from the table", half, itemsize) for _ in range(2)]
+    scales = t.new(f"{name}'s scales", f"{matrix} /64", itemsize)
+    products = []
+    for _ in range(2):
+        repeated = t.new(f"{name}'s scales for each number", half, itemsize)
+        products.append(t.new(f"{name}'s numbers, scaled", half, itemsize))
+        del repeated
+    w = t.new(f"{name}.weight out of 4 bits", matrix, itemsize)
+    del positions, looked_up, scales, products
+    return w
+
+
+def _dequantised_in_one_kernel(t: Tape, name: str, matrix: str, itemsize: int) -> Value:
+    """By torch.compile, or by bitsandbytes."""
+    return t.new(f"{name}.weight out of 4 bits", matrix, itemsize)

@@ -1,0 +1,103 @@
+"""From the last hidden state to the loss: of all logits at once, chunk by chunk, or fused."""
+
+from shardplan.activations import operations as ops
+from shardplan.activations.tape import Tape, Value
+
+
+def cross_entropy(t: Tape, logits: Value) -> Value:
+    """log_softmax saves its result, and so does the loss its input: one tensor. Backward makes two more of its size."""
+    dims, itemsize = logits.dims, logits.itemsize
+    node = t.node("log_softmax", (logits,), [], lambda g: (t.new("gradient of the logits", dims, itemsize),))
+    log_softmax = t.new("log-probabilities", dims, itemsize, node)
+    t.save_result(node, log_softmax)
+    node = t.node("loss", (log_softmax,), [log_softmax], lambda g: (t.new("gradient of log_softmax", dims, itemsize),))
+    loss = t.new("loss", "1", 4, node)
+    t.save_result(node, t.new("number of targets", "1", 4))
+    return t.keep(loss)
+
+
+def in_place(t: Tape, logits: Value) -> Value:
+    """One kernel: keeps the logits in the dtype that computes, and a number a row; backward writes over the logits.
+
+    Source: CrossEntropyLoss(inplace_backward=True) of the flash-attn package, as llm-foundry uses it.
+    """
+    node = t.node("loss", (logits,), [logits], lambda g: (_handed_on(node),))
+    t.save_result(node, t.new("log of the sum of a row", "B T", 4))
+    return t.keep(t.new("loss", "1", 4, node))
+
+
+def _handed_on(node) -> Value:
+    first = node.saved[0]
+    node.saved.clear()
+    return first
+
+
+def chunked(t: Tape, x: Value, output: str) -> Value:
+    """C tokens at a time: their logits, their loss, its backward; then the next ones. See [Note: gradients in forward].
+
+    Inside, a chunk goes through torch's own operations and their backward, so that five tensors of C V come and go.
+    """
+    return _gradients_in_forward(t, x, output, _chunk_by_torch)
+
+
+def fused(t: Tape, x: Value, output: str) -> Value:
+    """As `chunked`, by a kernel that writes the gradient of a chunk's logits over the logits: one tensor of C V.
+
+    A chunk has so many tokens that its logits take about as much as x: the next power of 2 of B T / ceil(V / D).
+    Source: Hsu et al. 2024, "Liger Kernel", section 3.2; liger_kernel/ops/fused_linear_cross_entropy.py, version 0.7.
+    """
+    return _gradients_in_forward(t, x, output, _chunk_by_kernel)
+
+
+def _gradients_in_forward(t: Tape, x: Value, output: str, chunk) -> Value:
+    """[Note: gradients in forward] As the loss comes last, its gradients can be made at once, and the logits forgotten.
+
+    Kept are not x and log-probabilities, but the gradients of x and of the weight, which backward scales in place and
+    hands on: B T D and V D numbers instead of B T (D + V).
+    """
+    w = ops.weight(t, f"{output}.weight", "V D", x.itemsize)
+    x = ops.to(t, x, w.itemsize)
+    itemsize, is_trained, w_like = x.itemsize, bool(w.edge), ops.parameter_of(w)
+
+    def backward(g: Value):
+        of_x, *of_w = (saved for saved in node.saved)
+        node.saved.clear()
+        if w_like.node:  # from here on it is counted as the parameter's gradient
+            del of_w
+            return of_x, t.gradient(w_like, "V D", itemsize)
+        return of_x, of_w[0] if of_w else None
+
+    node = t.node("loss", (x, w), [], backward)
+    t.save_result(node, t.new("gradient of the last norm's result", x.dims, itemsize))
+    of_w = t.new(f"gradient of {output}.weight, as it adds up", "V D", itemsize) if is_trained else None
+    chunk(t, itemsize, is_trained)
+    if of_w:
+        t.save_result(node, of_w)
+    return t.keep(t.new("loss", "1", 4, node))
+
+
+def _chunk_by_torch(t: Tape, itemsize: int, is_trained: bool) -> None:
+    logits = t.new("logits of a chunk", "C V", itemsize)
+    wide = ops.to(t, logits, 4, "logits of a chunk")
+    del logits
+    log_softmax = t.new("log-probabilities of a chunk", "C V", 4)
+    del wide
+    of_log_softmax = t.new("gradient of a chunk's log_softmax", "C V", 4)
+    of_logits = t.new("gradient of a chunk's logits", "C V", 4)
+    del of_log_softmax, log_softmax
+    of_logits = ops.to(t, of_logits, itemsize, "gradient of a chunk's logits")
+    of_w = t.new("gradient of the weight from a chunk", "V D", itemsize) if is_trained else None
+    of_x = t.new("gradient of a chunk of x", "C D", itemsize)
+    del of_logits, of_w, of_x
+
+
+def _chunk_by_kernel(t: Tape, itemsize: int, is_trained: bool) -> None:
+    losses = t.new("loss of each token", "B T", 4)
+    of_logits = t.new("logits of a chunk, then their gradient", "C V", itemsize)
+    of_x = t.new("gradient of a chunk of x", "C D", itemsize)
+    del of_x
+    if is_trained:
+        of_w = t.new("gradient of the weight from a chunk", "V D", itemsize)
+        of_w = of_w, ops.to(t, of_w, 4, "gradient of the weight from a chunk, in fp32")
+        del of_w
+    del losses, of_logits

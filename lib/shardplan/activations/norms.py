@@ -1,0 +1,83 @@
+"""RMSNorm as the course's model composes it, and LayerNorm, which torch has in one piece."""
+
+from collections.abc import Callable
+
+from shardplan.activations import operations as ops
+from shardplan.activations.tape import Tape, Value
+
+HEADS = {"Q": "H", "G": "K"}
+
+
+def rows_and_width(x: Value) -> tuple[str, str]:
+    """Dims of what has one number a row, and of the norm's parameters. Of queries and keys, each head is a row."""
+    rows, width = x.dims.rsplit(" ", 1)
+    return (f"{rows} {HEADS[width]} 1", "E") if width in HEADS else (f"{rows} 1", width)
+
+
+def rms_norm(t: Tape, name: str, x: Value) -> Value:
+    """Composed of torch operations, in fp32. x is cast twice; the square saves one copy, the product the other."""
+    row, width = rows_and_width(x)
+    normed = ops.multiply(t, *_x_and_rsqrt(t, name, x, row), f"{name}'s result before its weight")
+    weight = t.parameter(f"{name}.weight", width, x.itemsize)
+    before = ops.to(t, normed, x.itemsize, f"{name}'s result before its weight")
+    return ops.multiply(t, before, weight, f"{name}'s result")
+
+
+def _x_and_rsqrt(t: Tape, name: str, x: Value, row: str) -> tuple[Value, Value]:
+    wide = ops.to(t, x, 4, f"{name}'s input")
+    eps_added = _plus_eps(t, _mean(t, _square(t, ops.to(t, x, 4, f"{name}'s input, again")), row))
+    return wide, _rsqrt(t, eps_added)
+
+
+def _square(t: Tape, x: Value) -> Value:
+    """Saves x. Backward: g (2 x^1), with x^1 and 2 x^1 as tensors of their own."""
+    node = t.node("square", (x,), [x], _by_two_tensors(t, x, "x to the power of 1", "2 x"))
+    return t.new("square", x.dims, x.itemsize, node)
+
+
+def _mean(t: Tape, x: Value, dims: str) -> Value:
+    """Saves nothing. Backward divides the gradient, expanded to x's shape, into a tensor of that shape."""
+    x_dims, itemsize = x.dims, x.itemsize
+    node = t.node("mean", (x,), [], lambda g: (t.new("gradient, over the width", x_dims, itemsize),))
+    return t.new("mean", dims, itemsize, node)
+
+
+def _plus_eps(t: Tape, x: Value) -> Value:
+    return t.new("mean + eps", x.dims, x.itemsize, t.node("eps", (x,), [], lambda g: (g.alias(),)))
+
+
+def _rsqrt(t: Tape, x: Value) -> Value:
+    """Saves its result r. Backward: (-g/2) r^3, each a tensor."""
+    node = t.node("rsqrt", (x,), [], _by_two_tensors(t, x, "r^3", "-g/2"))
+    result = t.new("rsqrt(mean + eps)", x.dims, x.itemsize, node)
+    t.save_result(node, result)
+    return result
+
+
+def _by_two_tensors(t: Tape, x: Value, first: str, second: str) -> Callable:
+    """A backward that makes two tensors of x's size on its way to the gradient."""
+    dims, itemsize = x.dims, x.itemsize  # and not x itself, which it would keep alive
+
+    def backward(g: Value):
+        held = t.new(first, dims, itemsize), t.new(second, dims, itemsize)
+        result = t.new("gradient", dims, itemsize)
+        del held
+        return (result,)
+
+    return backward
+
+
+def layer_norm(t: Tape, name: str, x: Value) -> Value:
+    """Saves x, and a mean and a reciprocal deviation a row: in fp32 on a GPU, in x's dtype on a CPU."""
+    dims, itemsize, (row, _) = x.dims, x.itemsize, rows_and_width(x)
+    w, b = (t.parameter(f"{name}.{kind}", "D", itemsize) for kind in ("weight", "bias"))
+
+    def backward(g: Value):
+        g_x = t.new(f"gradient of {name}'s input", dims, itemsize)
+        return g_x, t.gradient(w, "D", itemsize), t.gradient(b, "D", itemsize)
+
+    node = t.node(name, (x, w, b), [x], backward)
+    result = t.new(f"{name}'s result", dims, itemsize, node)
+    for words in ("mean", "reciprocal deviation"):
+        t.save_result(node, t.new(f"{name}'s {words}", row, 4 if t.on_gpu else itemsize))
+    return result

@@ -1,0 +1,214 @@
+"""What each operation makes and saves, and what undoing it makes: torch's, one function each.
+
+Only what has bytes is here: a view (transpose, reshape, chunk) is the same storage, a product with a constant saves
+nothing but the constant.
+
+Source: tools/autograd/derivatives.yaml and torch/csrc/autograd/FunctionsManual.cpp, operation by operation.
+"""
+
+from shardplan.activations.tape import Tape, Value
+
+
+def to(t: Tape, x: Value, itemsize: int, words: str = "") -> Value:
+    """A cast saves nothing, and is none where the dtype is right already. Backward casts the gradient back."""
+    if x.itemsize == itemsize:
+        return x
+    dims, before, parameter = x.dims, x.itemsize, parameter_of(x)
+    node = t.node("cast", (x,), [], lambda g: (t.gradient(parameter, dims, before, "gradient, cast"),))
+    return t.new(words or f"{words_of(x)}, cast", dims, itemsize, node)
+
+
+def linear(t: Tape, name: str, x: Value, dims: str, words: str, *, weight_dims: str = "", bias: bool = False) -> Value:
+    """x W^T: saves x for W's gradient, and W for x's. Of a gathered x, a rank may save its share."""
+    rows, columns = dims.split()[-1], x.dims.split()[-1]
+    b = weight(t, f"{name}.bias", rows, x.itemsize) if bias else None
+    w = weight(t, name if "lora_" in name else f"{name}.weight", weight_dims or f"{rows} {columns}", x.itemsize)
+    factor = to(t, x, w.itemsize)  # beside x, which the caller holds until the product is made
+    backward = _linear_backward(t, name, factor, w, b)
+    saved = ([factor.share or factor] if w.edge else []) + ([w] if x.edge else [])
+    node = t.node(name, (factor, w, b) if b else (factor, w), saved, backward)
+    itemsize = w.itemsize
+    return t.product("addmm" if bias else "mm", lambda: t.new(words, dims, itemsize, node), node)
+
+
+def _linear_backward(t: Tape, name: str, x: Value, w: Value, b: Value | None):
+    """W's gradient comes first and x's second; with a bias (addmm) x's, W's, the bias's."""
+    x_like, w_like, b_like = parameter_of(x), parameter_of(w), parameter_of(b) if b else None
+    needs_x, needs_w, gathers = bool(x.edge), bool(w.edge), x.share is not None
+
+    def of_x() -> Value | None:
+        return t.new(f"gradient of {name}'s input", x_like.dims, x_like.itemsize) if needs_x else None
+
+    def of_w() -> Value | None:
+        again = t.new(f"{name}'s input, gathered again", x_like.dims, x_like.itemsize) if gathers and needs_w else None
+        g_w = t.gradient(w_like, w_like.dims, w_like.itemsize, f"gradient of {name}.weight") if needs_w else None
+        del again
+        return g_w
+
+    def backward(g: Value):
+        if b_like is None:
+            g_w = of_w()
+            return of_x(), g_w
+        return of_x(), of_w(), t.gradient(b_like, b_like.dims, b_like.itemsize) if needs_w else None
+
+    return backward
+
+
+def matmul(t: Tape, a: Value, b: Value, dims: str, words: str) -> Value:
+    """Of activations both: saves both. Backward makes the second one's gradient first."""
+    like = [(x.dims, x.itemsize) for x in (a, b)]
+
+    def backward(g: Value):
+        g_b = t.new("gradient of the second factor", *like[1])
+        return t.new("gradient of the first factor", *like[0]), g_b
+
+    node = t.node(words, (a, b), [a, b], backward)
+    itemsize = a.itemsize
+    return t.product("bmm", lambda: t.new(words, dims, itemsize, node), node)
+
+
+def moved(t: Tape, x: Value, words: str) -> Value:
+    """A view, whose gradient comes with its heads elsewhere and has to be copied."""
+    dims, itemsize = x.dims, x.itemsize
+    return x.alias(t.node("view", (x,), [], lambda g: (t.new(words, dims, itemsize),)))
+
+
+def multiply(t: Tape, a: Value, b: Value, words: str) -> Value:
+    """Saves each factor for the other's gradient. A factor that was broadcast gets the sum of a whole gradient."""
+    dims, itemsize, a_needs, b_needs = a.dims, a.itemsize, bool(a.edge), bool(b.edge)
+    b_dims, b_like, of_b = b.dims, parameter_of(b), words_of(b)
+
+    def backward(g: Value):
+        g_b = t.new(f"gradient of {of_b}, before its sum", dims, itemsize) if b_needs else None
+        g_a = t.new("gradient", dims, itemsize) if a_needs else None
+        if b_needs and b_dims != dims:
+            g_b = t.gradient(b_like, b_dims, itemsize)
+        return g_a, g_b
+
+    node = t.node("product", (a, b), ([b] if a_needs else []) + ([a] if b_needs else []), backward)
+    return t.new(words, dims, itemsize, node)
+
+
+def scale(t: Tape, x: Value, words: str, by: Value | None = None) -> Value:
+    """Times a constant. If it is a tensor, it is saved."""
+    dims, itemsize = x.dims, x.itemsize
+    saved = [by] if by else []
+    node = t.node(words, (x,), saved, lambda g: (t.new(f"gradient of {words}", dims, itemsize),))
+    return t.new(words, dims, itemsize, node)
+
+
+def add(t: Tape, a: Value, b: Value, words: str, *, minus: bool = False) -> Value:
+    """Saves nothing. Backward hands the same gradient to both; it makes a tensor only to turn a sign, or to cast."""
+    of_a, of_b = a.itemsize, b.itemsize
+    dims, itemsize = a.dims, max(of_a, of_b)
+
+    def hand(g: Value, of: int) -> Value:
+        return g.alias() if of == g.itemsize else t.new("gradient, cast", g.dims, of)
+
+    def backward(g: Value):
+        return hand(g, of_a), t.new("gradient, negative", dims, itemsize) if minus else hand(g, of_b)
+
+    return t.new(words, dims, itemsize, t.node("sum", (a, b), [], backward))
+
+
+def chunk(t: Tape, x: Value, half: str) -> tuple[Value, Value]:
+    """Two views. Backward joins the two gradients in one tensor."""
+    dims, itemsize = x.dims, x.itemsize
+    node = t.node("chunk", (x,), [], lambda g1, g2: (t.new("gradient, joined", dims, itemsize),))
+    return x.alias(node, 0, half), x.alias(node, 1, half)
+
+
+def cat(t: Tape, a: Value, b: Value, dims: str, words: str) -> Value:
+    """Backward hands each half a view of the gradient."""
+    half = a.dims
+    node = t.node("cat", (a, b), [], lambda g: (g.alias(dims=half), g.alias(dims=half)))
+    return t.new(words, dims, a.itemsize, node)
+
+
+def copy(t: Tape, x: Value, words: str) -> Value:
+    """Saves nothing. Backward hands the gradient on, as a view."""
+    node = t.node("copy", (x,), [], lambda g: (g.alias(),))
+    return t.new(words, x.dims, x.itemsize, node)
+
+
+def gather(t: Tape, x: Value, words: str) -> Value:
+    """All positions from the tensor-parallel ranks, where each has a share. Backward sums and scatters the gradient."""
+    gathered = _exchange(t, x, x.dims.replace("S", "T"), words)
+    if t.gathers_again and gathered.storage is not x.storage:
+        gathered.share = x
+    return gathered
+
+
+def scatter(t: Tape, x: Value, words: str) -> Value:
+    """The sum over the tensor-parallel ranks, of which each gets a share of the positions. Backward gathers."""
+    return _exchange(t, x, x.dims.replace("T", "S"), words)
+
+
+def _exchange(t: Tape, x: Value, dims: str, words: str) -> Value:
+    """Nothing where a rank has all positions: a sum over ranks is made in place."""
+    if t.count(dims) == t.count(x.dims):
+        return x.alias(x.node, x.output, dims)
+    before, itemsize = x.dims, x.itemsize
+    node = t.node("exchange", (x,), [], lambda g: (t.new(f"gradient of {words}, exchanged", before, itemsize),))
+    return t.product("collective", lambda: t.new(words, dims, itemsize, node), node)
+
+
+def repeat(t: Tape, x: Value, words: str) -> Value:
+    """Each key/value head once for each query head of its group. Backward sums over the group."""
+    dims, itemsize = x.dims, x.itemsize
+    node = t.node("repeat", (x,), [], lambda g: (t.new("gradient, summed over the group", dims, itemsize),))
+    return t.new(words, dims.replace("G", "Q"), itemsize, node)
+
+
+def activation(t: Tape, x: Value, words: str) -> Value:
+    """silu or gelu: saves its input."""
+    dims, itemsize = x.dims, x.itemsize
+    node = t.node(words, (x,), [x], lambda g: (t.new(f"gradient of {words}'s input", dims, itemsize),))
+    return t.new(words, dims, itemsize, node)
+
+
+def softmax(t: Tape, x: Value, words: str) -> Value:
+    """Saves its result."""
+    dims, itemsize = x.dims, x.itemsize
+    node = t.node(words, (x,), [], lambda g: (t.new("gradient of the scores", dims, itemsize),))
+    result = t.new(words, dims, itemsize, node)
+    t.save_result(node, result)
+    return result
+
+
+def lookup(t: Tape, name: str, dims: str, table: str, itemsize: int, words: str, *, tied: bool = False) -> Value:
+    """Saves the indices. Backward makes a gradient of the whole table, most of it zeros.
+
+    Of a tied matrix, the output layer's gradient waits for this one, and the sum of both is a third tensor.
+    """
+    of = t.parameter(name, table, itemsize)
+
+    def backward(g: Value):
+        if tied:
+            own = t.new(f"gradient of {name}, the embedding's part", table, itemsize)
+            total = t.new(f"gradient of {name}, both parts", table, itemsize)
+            del own, total
+        else:
+            t.gradient(of, table, itemsize)
+        return (None,)
+
+    return t.new(words, dims, itemsize, t.node(words, (of,), [], backward))
+
+
+def weight(t: Tape, name: str, dims: str, itemsize: int) -> Value:
+    """The weight as it computes; under autocast its cast, made at the first use and held until autocast ends."""
+    if name in t.casts:
+        return t.casts[name]
+    if not t.autocast:
+        return t.parameter(name, dims, itemsize)
+    t.casts[name] = to(t, t.parameter(name, dims, 4), 2, f"cast of {name}")
+    return t.casts[name]
+
+
+def words_of(x: Value) -> str:
+    return x.storage.account.words.split(",")[0] if x.storage else "a parameter"
+
+
+def parameter_of(x: Value) -> Value:
+    """Its form without its storage; and, if it is a parameter, where its gradient goes."""
+    return Value(None, x.dims, x.itemsize, x.node if x.node and x.node.parameter else None)

@@ -1,0 +1,132 @@
+"""Of a plan's setup: what the embedding, a block and the head make of one micro-batch on one rank."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import groupby
+
+from shardplan.activations.model import Model
+from shardplan.activations.regions import Region
+from shardplan.activations.sizes import Chosen, Sizes
+from shardplan.activations.tape import Snapshot, Tape, Value
+from shardplan.records import Part, Point, Term
+from shardplan.setup import Setup
+
+
+def embedding(setup: Setup, *, on_gpu: bool = False) -> Part:
+    """With cos and sin, which every block's rotation saves."""
+    return _embedding(Chosen.of(setup), on_gpu)
+
+
+def block(setup: Setup, recomputed: bool, *, first: bool = False, on_gpu: bool = False) -> Part:
+    """`first`: with LoRA nothing before it is trained, so that no gradient flows to its input."""
+    return _block(Chosen.of(setup), recomputed, first and setup.strategy.lora_rank > 0, on_gpu)
+
+
+def head(setup: Setup, *, on_gpu: bool = False) -> Part:
+    """The last norm, the output layer and the loss. The loss is 4 bytes, and so is the gradient it begins with."""
+    return _head(Chosen.of(setup), on_gpu)
+
+
+@lru_cache(1024)
+def _embedding(setup: Chosen, on_gpu: bool) -> Part:
+    t = _tape(setup, on_gpu)
+    model = Model(t, setup)
+
+    def forward() -> Value:
+        if not setup.shape.learned_positions:
+            hold = t.until_loss.append if _casts_inputs(setup) else t.keep
+            for turn in model.rotary_angles():
+                hold(turn)
+        return model.embedding(_itemsize(setup))
+
+    return _part(t, forward, "gradient of the embedding's result")
+
+
+@lru_cache(1024)
+def _block(setup: Chosen, recomputed: bool, first: bool, on_gpu: bool) -> Part:
+    t = _tape(setup, on_gpu)
+    model = Model(t, setup)
+    policy = setup.strategy.recompute if recomputed else "none"
+
+    def forward() -> Value:
+        x = t.input("residual stream, the block's input", "B S D", _itemsize(setup))
+        if first:
+            x.node = None
+        turns = ()
+        if _casts_inputs(setup) and not setup.shape.learned_positions:
+            turns = model.rotary_angles(setup.strategy.bytes.compute)
+        return model.block(x, *turns) if policy == "none" else Region(t, policy, model.block, (x, *turns)).call()
+
+    return _part(t, forward, "gradient of the block's result")
+
+
+@lru_cache(1024)
+def _head(setup: Chosen, on_gpu: bool) -> Part:
+    t = _tape(setup, on_gpu)
+
+    def forward() -> Value:
+        return Model(t, setup).head(t.input("residual stream, the last block's result", "B S D", _itemsize(setup)))
+
+    return _part(t, forward, "gradient of the loss")
+
+
+def _tape(setup: Chosen, on_gpu: bool) -> Tape:
+    strategy = setup.strategy
+    return Tape(
+        Sizes(setup),
+        is_trained=lambda name: not strategy.lora_rank or "lora_" in name,
+        autocast=strategy.bytes.autocast,
+        on_gpu=on_gpu,
+        gathers_again=strategy.gather_again,
+    )
+
+
+def _itemsize(setup: Chosen) -> int:
+    """Of the residual stream."""
+    return 4 if setup.strategy.bytes.autocast else setup.strategy.bytes.compute
+
+
+def _casts_inputs(setup: Chosen) -> bool:
+    """FSDP's MixedPrecisionPolicy casts the inputs of each unit: so each block has its own cos and sin."""
+    of, is_fsdp = setup.strategy.bytes, setup.strategy.sharding in ("FULL_SHARD", "SHARD_GRAD_OP")
+    return is_fsdp and not of.autocast and of.compute < of.parameters
+
+
+def _part(t: Tape, forward: Callable[[], Value], gradient: str) -> Part:
+    y = forward()
+    until_loss = [value.storage.account for value in (*t.casts.values(), *t.until_loss)]
+    t.casts.clear()
+    t.until_loss.clear()
+    kept = tuple(account for account in t.live if account.kept)
+    forward_snapshots, t.snapshots = t.snapshots, []
+    if y.edge:
+        of, gradients = y.edge, [t.input(gradient, y.dims, y.itemsize)]
+        del y
+        t.backward(of, gradients)
+    return Part(
+        kept=_terms(kept),
+        forward=(_point(max(forward_snapshots, key=_n_bytes)),),
+        backward=tuple(_first_and_fullest(t.snapshots[1:])),
+        until_loss=_terms(account for account in until_loss if account not in kept),
+    )
+
+
+def _first_and_fullest(snapshots: list[Snapshot]):
+    """Of the moments with the same gradients: when the last of them is made, and the fullest afterwards."""
+    for _, group in groupby(snapshots, key=lambda snapshot: snapshot.gradients):
+        first, *rest = group
+        yield _point(first)
+        if rest:
+            yield _point(max(rest, key=_n_bytes))
+
+
+def _n_bytes(snapshot: Snapshot) -> int:
+    return snapshot.n_bytes
+
+
+def _point(snapshot: Snapshot) -> Point:
+    return Point(snapshot.name, _terms(snapshot.live), snapshot.gradients)
+
+
+def _terms(accounts) -> tuple[Term, ...]:
+    return tuple(Term("activations" if a.kept else "temporaries", a.words, a.n_bytes) for a in accounts)

@@ -1,0 +1,94 @@
+"""Recomputation: a region lets go what its nodes save, and makes it again when backward asks for the first of it.
+
+[Note: what stays] Of the region, its argument; under a selective policy also the results of some products, until the
+second call takes them. The second call breaks off at the last tensor that it has to save: what is computed after
+that, the last product above all, is not computed again, and if a policy kept it, it lies there until the region goes.
+
+Source: torch.utils.checkpoint (use_reentrant=False), of which `shardlab.recompute` is our version.
+"""
+
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+from shardplan.activations.tape import Tape, Value, mark_kept
+
+# Whether a product's result is kept: by its kind, and its number among matrix products, from 1
+POLICIES: dict[str, Callable[[str, int], bool]] = {
+    "full": lambda kind, n: False,
+    "selective": lambda kind, n: kind in ("attention", "collective") or (kind == "mm" and n % 2 == 1),  # torchtitan's
+    "products": lambda kind, n: kind != "collective",  # shardlab.recompute.save_products
+}
+
+
+class Slot:
+    """Stands for a saved value; the nodes hold it, the region has a weak reference."""
+
+    value: Value | None = None
+
+    def __init__(self, region: "Region") -> None:
+        self.region = region
+
+
+class _AllSlotsFull(BaseException):
+    """Breaks off the second call."""
+
+
+class Region:
+    """One call of `function(*arguments)`."""
+
+    def __init__(self, tape: Tape, policy: str, function: Callable, arguments: tuple[Value, ...]) -> None:
+        self.tape, self.keeps, self.function, self.arguments = tape, POLICIES[policy], function, arguments
+        for argument in arguments:
+            mark_kept(argument)
+        self.slots: list[weakref.ref[Slot]] = []
+        self.results: list[tuple[Value, ...] | None] = []
+        self.n_full: int | None = None  # in the second call
+        self.n_products = self.n_calls = 0
+
+    def call(self) -> Value:
+        self.tape.region = self
+        output = self.function(*self.arguments)
+        self.tape.region = None
+        return output
+
+    def pack(self, value: Value) -> Slot | Value:
+        if self.n_full is None:
+            slot = Slot(self)
+            self.slots.append(weakref.ref(slot))
+            return slot
+        if slot := self.slots[self.n_full]():
+            slot.value = value
+            mark_kept(value)
+        self.n_full += 1
+        if self.n_full == len(self.slots):
+            raise _AllSlotsFull
+        return value
+
+    def product(self, kind: str, make: Callable, node) -> Value | tuple[Value, ...]:
+        """The result of a product: made, or kept from the first call. A kept one is handed out once."""
+        if self.n_full is not None:
+            kept, self.results[self.n_calls] = self.results[self.n_calls], None
+            self.n_calls += 1
+            return _give(kept, node) if kept else make()
+        result = make()
+        self.n_products += kind == "mm"
+        values = result if isinstance(result, tuple) else (result,)
+        kept = tuple(value.alias() for value in values) if self.keeps(kind, self.n_products) else None
+        for value in kept or ():
+            mark_kept(value)
+        self.results.append(kept)
+        return result
+
+    def recompute(self) -> None:
+        tape = self.tape
+        nodes, tape.nodes, tape.region, self.n_full, self.n_calls = tape.nodes, [], self, 0, 0
+        with suppress(_AllSlotsFull):
+            self.function(*self.arguments)
+        tape.nodes, tape.region, self.n_full = nodes, None, None
+        tape.casts.clear()
+
+
+def _give(kept: tuple[Value, ...], node) -> Value | tuple[Value, ...]:
+    result = kept[0].alias(node)
+    return (result, *kept[1:]) if len(kept) > 1 else result

@@ -1,0 +1,96 @@
+"""How many elements the letters of a shape stand for, on one rank.
+
+B sequences, T positions, T128 the same padded to 128, S positions of the residual stream (T, but T/t where t
+tensor-parallel ranks split sequences), P positions of the keys that attention sees, C tokens of a chunk of the loss,
+D model width, H query heads, K key/value heads, E head width, Q = H E, G = K E, F hidden width, V vocabulary,
+L learned positions, R a LoRA's rank.
+"""
+
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+from shardplan.setup import Setup
+from shardplan.shape import Shape
+from shardplan.strategy import Strategy
+
+UNRELATED = (  # to what one micro-batch makes on one rank
+    "shard_size",
+    "optimizer",
+    "optimizer_kernel",
+    "offload",
+    "accumulation",
+    "accumulate_unsharded",
+    "recompute_every",
+    "wrap",
+    "bucket_cap_mb",
+    "gradient_as_bucket_view",
+    "pipeline",
+    "virtual_stages",
+)
+
+
+class Chosen(NamedTuple):
+    """Of a setup, what activations depend on. Setups that differ in the rest alone share their parts."""
+
+    shape: Shape
+    strategy: Strategy
+
+    @classmethod
+    def of(cls, setup: Setup) -> "Chosen":
+        by_default = {name: getattr(Strategy, name) for name in UNRELATED}
+        return cls(replace(setup.shape, n_layers=1), replace(setup.strategy, **by_default))
+
+
+class Sizes:
+    """`Sizes(chosen)("B T F")`. Tensor parallelism divides H, K, F and V, context parallelism T; neither divides D."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        shape, strategy = chosen
+        t = strategy.tensor
+        positions = -(-strategy.seq_len // strategy.context)
+        kv_heads = max(1, shape.n_kv_heads // t)  # with more ranks than heads, a head has copies
+        self.splits, self.tensor, self.context = strategy.sequence_parallel and t > 1, t > 1, strategy.context > 1
+        self.letters = {
+            "B": strategy.micro_batch,
+            "T": positions,
+            "S": -(-positions // t) if strategy.sequence_parallel else positions,
+            "P": strategy.seq_len,
+            "T128": -(-positions // 128) * 128,
+            "C": _chunk(chosen, positions),
+            "D": shape.dim,
+            "H": shape.n_heads // t,
+            "K": kv_heads,
+            "E": shape.head_dim,
+            "E/2": shape.head_dim // 2,
+            "Q": shape.n_heads // t * shape.head_dim,
+            "G": kv_heads * shape.head_dim,
+            "F": -(-shape.hidden_dim // t),
+            "V": -(-shape.vocab_size // t),
+            "L": shape.learned_positions,
+            "R": strategy.lora_rank,
+        }
+
+    def __call__(self, dims: str) -> int:
+        parts = dims.split()
+        whole = prod(self.letters.get(part) or int(part) for part in parts if not part.startswith("/"))
+        return whole // prod(int(part[1:]) for part in parts if part.startswith("/"))
+
+    def shown(self, dims: str) -> str:
+        """For people: "B T/t D", "B T H E"."""
+        positions = "T/c" if self.context else "T"
+        heads, kv_heads = ("H/t", "K/t") if self.tensor else ("H", "K")
+        by_letter = {"T": positions, "P": "T", "H": heads, "K": kv_heads, "Q": f"{heads} E", "G": f"{kv_heads} E"}
+        by_letter |= {letter: f"{letter}/t" for letter in "FV" if self.tensor}
+        by_letter |= {"S": f"{positions}/t" if self.splits else positions, "T128": "T rounded up to 128"}
+        return " ".join(by_letter.get(part, part) for part in dims.split())
+
+
+def _chunk(chosen: Chosen, positions: int) -> int:
+    """Tokens whose logits are made at a time."""
+    shape, strategy = chosen
+    tokens = strategy.micro_batch * positions
+    if strategy.cross_entropy == "fused":
+        at_a_time = -(-tokens // -(-shape.vocab_size // shape.dim))
+        return min(tokens, 1 << (at_a_time - 1).bit_length())
+    return -(-tokens // strategy.cross_entropy_chunks)

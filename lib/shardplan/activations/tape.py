@@ -1,0 +1,224 @@
+"""A pocket autograd that knows sizes only: what an operation makes, what it saves, and when each of them is let go.
+
+Vocabulary. A *storage* is a block of bytes, with words for what it holds. A *value* stands for a tensor: a storage, and
+the *node* of the graph that made it. A node *saves* values until backward has undone its operation.
+
+[Note: lifetimes] A tensor lives as long as a Python variable, a node, or autograd's buffer of gradients holds it. A
+storage does, too: it is held by the variables of `model`, which are those of the real model line by line, by nodes, and
+by the buffers here. So what is live at an operation needs no rules of its own.
+
+[Note: order] Autograd undoes the node made last first. Its gradients are made while the incoming one and what it saved
+are still there; then those go; then each gradient is handed on, and added to one that waits there already: into a third
+tensor, as a MemoryTracker sees it. (Unwatched, autograd adds in place where it can; the fullest points are others.)
+
+Source: torch/csrc/autograd/engine.cpp and input_buffer.cpp.
+"""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shardplan.activations.sizes import Sizes
+
+DTYPES = {1: "8 bits", 2: "16 bits", 4: "32 bits", 8: "64 bits"}
+
+
+@dataclass(eq=False)
+class Account:
+    """Of a storage: what remains known of it when it is gone."""
+
+    words: str
+    n_bytes: int
+    kept: bool = False  # an activation: saved for backward
+
+
+class Storage:
+    __slots__ = ("__weakref__", "account")
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+
+
+@dataclass(eq=False)
+class Node:
+    """`backward(*gradients)`, one for each output, returns one for each edge: the node and output it leads to."""
+
+    name: str
+    edges: tuple[tuple["Node", int] | None, ...] = ()
+    saved: list = field(default_factory=list)  # values, or slots of a region
+    backward: Callable = lambda *gradients: ()
+    parameter: str = ""  # a leaf: the gradient stays
+
+
+@dataclass(eq=False)
+class Value:
+    """Without a node, no gradient flows to it: a constant. Without a storage: a parameter, whose bytes others count."""
+
+    storage: Storage | None
+    dims: str  # "B T F"
+    itemsize: int
+    node: Node | None = None
+    output: int = 0  # of its node
+    share: "Value | None" = None  # of a gathered one: what this rank had before
+
+    @property
+    def edge(self) -> tuple[Node, int] | None:
+        return (self.node, self.output) if self.node else None
+
+    def alias(self, node: Node | None = None, output: int = 0, dims: str = "") -> "Value":
+        return Value(self.storage, dims or self.dims, self.itemsize, node, output)
+
+
+@dataclass
+class Snapshot:
+    """What was live at one operation, and which parameters had a gradient by then."""
+
+    name: str
+    live: tuple[Account, ...]
+    gradients: tuple[str, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(account.n_bytes for account in self.live)
+
+
+class Tape:
+    """`is_trained` tells by a parameter's name."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        is_trained: Callable[[str], bool] = lambda name: True,
+        *,
+        autocast: bool = False,
+        on_gpu: bool = False,
+        gathers_again: bool = False,
+    ) -> None:
+        self.sizes, self.is_trained = sizes, is_trained
+        self.snapshots: list[Snapshot] = []
+        self.region = None  # where values are saved, if not in nodes: see `regions`
+        self.on_gpu, self.gathers_again = on_gpu, gathers_again
+        self.autocast, self.casts = autocast, {}  # by the parameter's name: held until autocast ends
+        self.until_loss: list[Value] = []  # what else someone outside of the part holds until the loss is made
+        self.nodes: list[Node] = []
+        self._live: list[weakref.ref[Storage]] = []
+        self._gradients: list[str] = []
+        self._waiting: dict[Node, dict[int, Value]] = {}
+        self._outside: list[Storage] = []
+        self._at = ""  # the node that is undone
+
+    def count(self, dims: str) -> int:
+        return self.sizes(dims)
+
+    # Forward
+
+    def new(self, words: str, dims: str, itemsize: int, node: Node | None = None) -> Value:
+        """A fresh tensor, and a snapshot of the moment that it comes."""
+        n_bytes = self.count(dims) * itemsize
+        storage = Storage(Account(f"{words}, {self.sizes.shown(dims)} in {DTYPES[itemsize]}", n_bytes))
+        self._live.append(weakref.ref(storage))
+        self.look(words)
+        return Value(storage, dims, itemsize, node)
+
+    def look(self, words: str) -> None:
+        self._live = [ref for ref in self._live if ref()]
+        live = tuple(storage.account for ref in self._live if (storage := ref()))
+        self.snapshots.append(Snapshot(f"{self._at}{words}", live, tuple(self._gradients)))
+
+    def node(self, name: str, inputs: tuple[Value, ...], saved: list[Value], backward: Callable) -> Node | None:
+        """None if no gradient flows to any input: then nothing is saved either."""
+        edges = tuple(value.edge for value in inputs)
+        if not any(edges):
+            return None
+        node = Node(name, edges, [self._save(value) for value in saved], backward)
+        self.nodes.append(node)
+        return node
+
+    def save_result(self, node: Node | None, value: Value) -> None:
+        if node:
+            node.saved.append(self._save(value))
+
+    def _save(self, value: Value):
+        saved = value.alias()
+        if self.region:
+            return self.region.pack(saved)
+        mark_kept(saved)
+        return saved
+
+    def input(self, words: str, dims: str, itemsize: int) -> Value:
+        """What an earlier part has made and wants a gradient for."""
+        return self.new(words, dims, itemsize, Node("input"))
+
+    def keep(self, value: Value) -> Value:
+        """Someone outside of the part holds it until backward is through."""
+        mark_kept(value)
+        self._outside.append(value.storage)
+        return value
+
+    def parameter(self, name: str, dims: str, itemsize: int) -> Value:
+        return Value(None, dims, itemsize, Node(name, parameter=name) if self.is_trained(name) else None)
+
+    def product(self, kind: str, make: Callable, node: Node | None):
+        """The result of a matrix product or of attention, which a region may have kept."""
+        return self.region.product(kind, make, node) if self.region else make()
+
+    @property
+    def live(self) -> tuple[Account, ...]:
+        return tuple(storage.account for ref in self._live if (storage := ref()))
+
+    # Backward
+
+    def backward(self, of: tuple[Node, int], gradients: list[Value]) -> None:
+        """Undo every node, beginning with the gradient in the list, which is taken out of it.
+
+        What arrives at a leaf that is no parameter stays: the part before will use it.
+        """
+        node, output = of
+        self._waiting = {node: {output: gradients.pop()}}
+        del of
+        while self.nodes:
+            node = self.nodes.pop()
+            if node in self._waiting:
+                self._undo(node)
+
+    def gradient(self, of: Value, dims: str, itemsize: int, words: str = "") -> Value | None:
+        """A new gradient; a parameter's is noted by name."""
+        if of.node and of.node.parameter:
+            self._gradients.append(of.node.parameter)
+            self.look(f"gradient of {of.node.parameter}")
+            return None
+        return self.new(words or "gradient", dims, itemsize)
+
+    def _undo(self, node: Node) -> None:
+        before, self._at = self._at, f"backward of {node.name}: "
+        _compute_again(node)
+        gradients = list(node.backward(*self._incoming(node)))
+        node.saved.clear()
+        del self._waiting[node]
+        for edge in node.edges:
+            gradient = gradients.pop(0)
+            if edge and gradient:
+                self._hand_on(*edge, gradient)
+        self._at = before
+
+    def _incoming(self, node: Node) -> list[Value | None]:
+        waiting = self._waiting[node]
+        return [waiting.get(output) for output in range(max(waiting) + 1)]
+
+    def _hand_on(self, node: Node, output: int, gradient: Value) -> None:
+        waiting = self._waiting.setdefault(node, {})
+        if output in waiting:
+            words = waiting[output].storage.account.words.split(",")[0]
+            gradient = self.new(words, gradient.dims, gradient.itemsize)
+        waiting[output] = gradient
+
+
+def mark_kept(value: Value) -> None:
+    if value.storage:
+        value.storage.account.kept = True
+
+
+def _compute_again(node: Node) -> None:
+    for saved in node.saved:
+        if not isinstance(saved, Value) and saved.value is None:
+            saved.region.recompute()

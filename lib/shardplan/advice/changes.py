@@ -1,0 +1,152 @@
+"""Single changes of a strategy that may save memory or time, each with its price. Whether it helps, a plan says.
+
+The global batch stays as it is: a smaller micro-batch comes with as many more of them, and the other way round. A
+change that can't keep it says so, and has the price of one that changes the training.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from shardplan.setup import Setup
+from shardplan.strategy import CROSS_ENTROPY, OPTIMIZER_KERNELS, RECOMPUTE, Strategy
+
+# What a change costs, the cheapest first; the price of a change is its place here.
+PRICES = (
+    "nothing but a line of code",
+    "time, memory or traffic",
+    "other rounding",
+    "another parallelism, and code for it",
+    "more GPUs",
+    "another training",
+)
+NOTHING, TRADE, ROUNDING, CODE, GPUS, TRAINING = range(len(PRICES))
+
+
+@dataclass(frozen=True)
+class Change:
+    price: int  # an index of PRICES
+    fields: tuple[tuple[str, object], ...]  # of the strategy
+    note: str = ""  # what a reader must know before following it
+    world_size: int | None = None
+
+    def words(self, setup: Setup) -> str:
+        """ "recompute='selective', micro_batch=1": what it changes of this setup."""
+        changed = [(name, value) for name, value in self.fields if value != getattr(setup.strategy, name)]
+        gpus = [("GPUs", self.world_size)] if self.world_size else []
+        said = ", ".join(f"{name}={value!r}" for name, value in (*changed, *gpus))
+        return f"{said} ({self.note})" if self.note else said
+
+    def applied(self, setup: Setup) -> Setup | None:
+        """None where it doesn't go together with the rest, or changes nothing."""
+        try:
+            strategy = replace(setup.strategy, **dict(self.fields))
+            changed = replace(setup, strategy=strategy, world_size=self.world_size or setup.world_size)
+        except ValueError:
+            return None
+        return None if changed == setup else changed
+
+    def and_(self, other: "Change") -> "Change | None":
+        """Both at once; None where they are about the same field."""
+        names = [name for name, _ in (*self.fields, *other.fields)]
+        if len(set(names)) < len(names) or (self.world_size and other.world_size):
+            return None
+        note = "; ".join(n for n in (self.note, other.note) if n)
+        fields = self.fields + other.fields
+        return Change(max(self.price, other.price), fields, note, self.world_size or other.world_size)
+
+
+def single_changes(setup: Setup) -> list[Change]:
+    """The cheapest first; those that don't go together with the setup among them."""
+    s = setup.strategy
+    found = [*_free(s), *_recompute(s), *_batches(s), *_sharding(setup), *_precision(s), *_parallel(setup)]
+    found += [*_offload(s), *_lora(s)]
+    return sorted(found, key=lambda change: change.price)
+
+
+def _change(price: int, note: str = "", **fields) -> Change:
+    return Change(price, tuple(fields.items()), note)
+
+
+def _free(s: Strategy) -> Iterator[Change]:
+    if s.sharding.startswith("DDP"):
+        yield _change(NOTHING, gradient_as_bucket_view=True)
+    yield _change(NOTHING, attention="flash")
+    yield _change(NOTHING, wrap="block")
+    for kernel in OPTIMIZER_KERNELS:
+        yield _change(NOTHING, optimizer_kernel=kernel)
+    yield _change(NOTHING, norm_kernel="fused")
+    yield _change(NOTHING, compile=True)
+    for loss in CROSS_ENTROPY:
+        yield _change(NOTHING, cross_entropy=loss)
+    if s.tensor > 1:
+        yield _change(TRADE, gather_again=True)
+    if s.accumulation > 1:
+        yield _change(TRADE, accumulate_unsharded=not s.accumulate_unsharded)
+
+
+def _recompute(s: Strategy) -> Iterator[Change]:
+    for kind in RECOMPUTE:
+        yield _change(TRADE, recompute=kind, recompute_every=1)
+    for every in (4, 2):
+        yield _change(TRADE, recompute="full", recompute_every=every)
+
+
+def _batches(s: Strategy) -> Iterator[Change]:
+    for parts in (2, 4, 8):
+        if s.micro_batch % parts == 0:
+            yield _change(TRADE, micro_batch=s.micro_batch // parts, accumulation=s.accumulation * parts)
+        if s.accumulation % parts == 0:
+            yield _change(TRADE, micro_batch=s.micro_batch * parts, accumulation=s.accumulation // parts)
+    if s.accumulation == 1:
+        for times in (2, 4):
+            yield _change(TRAINING, f"{times} times the global batch", micro_batch=s.micro_batch * times)
+            yield _change(TRAINING, f"{times} times the global batch", accumulation=times)
+
+
+def _sharding(setup: Setup) -> Iterator[Change]:
+    for sharding in ("NONE", "DDP", "ZERO_1", "ZERO_2", "SHARD_GRAD_OP", "FULL_SHARD"):
+        yield _change(TRADE, sharding=sharding, shard_size=None)
+        if setup.nodes > 1 and sharding in ("SHARD_GRAD_OP", "FULL_SHARD"):
+            for nodes in (1, 2, 4):
+                yield _change(TRADE, sharding=sharding, shard_size=nodes * setup.machine.gpus_per_node)
+
+
+def _precision(s: Strategy) -> Iterator[Change]:
+    if s.precision == "fp32":
+        yield _change(ROUNDING, precision="bf16-mixed")
+    if s.precision == "bf16-mixed":
+        yield _change(ROUNDING, "gradients are summed in bf16", precision="bf16-mixed-bf16-reduce")
+    if s.optimizer == "adamw":
+        yield _change(ROUNDING, optimizer="adamw-8bit")
+
+
+def _parallel(setup: Setup) -> Iterator[Change]:
+    s = setup.strategy
+    for degree in (1, 2, 4, 8):
+        if degree <= setup.machine.gpus_per_node:
+            yield from _fewer_batches(s, s.tensor, tensor=degree)
+        yield from _fewer_batches(s, s.context, context=degree)
+    for times in (2, 4, 8, 16, 32):
+        if s.accumulation % times == 0:
+            kept = (("accumulation", s.accumulation // times),)
+            yield Change(GPUS, kept, world_size=setup.world_size * times)
+        else:
+            yield Change(GPUS, (), f"{times} times the global batch", setup.world_size * times)
+
+
+def _fewer_batches(s: Strategy, degree: int, **new) -> Iterator[Change]:
+    """Ranks that work on one sequence together leave fewer to work on others; more micro-batches make up for it."""
+    (after,) = new.values()
+    if s.accumulation * after % degree == 0:
+        yield _change(CODE, accumulation=s.accumulation * after // degree, **new)
+
+
+def _offload(s: Strategy) -> Iterator[Change]:
+    for where in ("none", "cpu", "nvme"):
+        yield _change(TRADE, offload=where)
+
+
+def _lora(s: Strategy) -> Iterator[Change]:
+    if not s.lora_rank:
+        yield _change(TRAINING, "trains adapters, not the model", lora_rank=16)
+        yield _change(TRAINING, "trains adapters on 4-bit weights", lora_rank=16, base_4bit=True)

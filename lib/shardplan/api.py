@@ -1,0 +1,46 @@
+"""From a model's name, a machine's and the choices of a strategy to a plan.
+
+plan("8B", "dgx-h100", 64, recompute="selective", seq_len=8192).fits        "yes"
+"""
+
+from dataclasses import fields, replace
+
+from shardplan.advice.advice import advise
+from shardplan.advice.bottleneck import bottleneck
+from shardplan.figures import figures_of
+from shardplan.models import shape_of
+from shardplan.records import Plan
+from shardplan.setup import Setup
+from shardplan.shape import Shape
+from shardplan.strategy import Strategy, one_of
+from shardsim import machines
+from shardsim.machines import Machine
+
+FIELDS = tuple(f.name for f in fields(Strategy))
+
+
+def plan(model: str | Shape, machine: str | Machine, world_size: int, **strategy) -> Plan:
+    """`model`: a name, the path of a Hugging Face config.json, or a Shape. The rest are fields of `Strategy`.
+
+    Raises ValueError that names the field and the nearest valid value.
+    """
+    return plan_of(setup_of(model, machine, world_size, **strategy))
+
+
+def setup_of(model: str | Shape, machine: str | Machine, world_size: int, **strategy) -> Setup:
+    """Without a `seq_len`, of as many positions as the model has, if that is less than the default.
+
+    Raises ValueError, as `plan` does.
+    """
+    for name in strategy:
+        one_of("the field", name, FIELDS)
+    shape = model if isinstance(model, Shape) else shape_of(model)
+    strategy = {"seq_len": min(Strategy.seq_len, shape.max_seq_len)} | strategy
+    found = machine if isinstance(machine, Machine) else machines.machine(machine)
+    return Setup(shape, found, world_size, Strategy(**strategy))
+
+
+def plan_of(setup: Setup) -> Plan:
+    """With the bottleneck and what would help in words, for which some dozen other plans are made."""
+    found = figures_of(setup)
+    return replace(found, bottleneck=bottleneck(found), advice=tuple(a.words for a in advise(found)))

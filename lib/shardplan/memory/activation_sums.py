@@ -1,0 +1,58 @@
+"""Activations, ready to be walked through: added up once for all blocks and all setups that have the same ones."""
+
+from functools import cache
+
+from shardplan import activations
+from shardplan.activations.sizes import Chosen
+from shardplan.memory.live import Terms, total
+from shardplan.records import Part
+from shardplan.setup import Setup
+from shardplan.weights import Stage
+
+KEPT = 256  # sets of walks
+
+
+class Walk:
+    """A part. `backward` has for each point: what is live; what at most is left of that when the point's new gradients
+    are handed over; and these."""
+
+    def __init__(self, part: Part) -> None:
+        self.kept, self.until_loss = part.kept, part.until_loss
+        self.fullest_forward = max((point.terms for point in part.forward), key=total)
+        self.backward: list[tuple[Terms, Terms, tuple[str, ...]]] = []
+        known: set[str] = set()
+        for point, following in zip(part.backward, (*part.backward[1:], None), strict=False):
+            new = tuple(name for name in point.gradients if name not in known)
+            known.update(new)
+            same = following and following.gradients == point.gradients
+            afterwards = min(point.terms, following.terms, key=total) if same else point.terms
+            self.backward.append((point.terms, afterwards, new))
+
+
+class Walks:
+    """Of a setup; each made when it is asked for."""
+
+    def __init__(self, setup: Setup, on_gpu: bool) -> None:
+        self.embedding = cache(lambda: Walk(activations.embedding(setup, on_gpu=on_gpu)))
+        self.head = cache(lambda: Walk(activations.head(setup, on_gpu=on_gpu)))
+        self.block = cache(
+            lambda recomputed, first: Walk(activations.block(setup, recomputed, first=first, on_gpu=on_gpu))
+        )
+
+    def blocks(self, setup: Setup, stage: Stage) -> list[Walk]:
+        """The first may differ: LoRA trains nothing before it."""
+        s, numbers = setup.strategy, range(1, stage.n_blocks + 1)
+        return [self.block(s.recomputes(n), stage.first and n == 1 and s.lora_rank > 0) for n in numbers]
+
+
+_known: dict[tuple[Chosen, bool], Walks] = {}
+
+
+def walks(setup: Setup, on_gpu: bool) -> Walks:
+    """The same for setups whose activations are the same."""
+    key = Chosen.of(setup), on_gpu
+    if key not in _known:
+        if len(_known) == KEPT:
+            _known.clear()
+        _known[key] = Walks(setup, on_gpu)
+    return _known[key]

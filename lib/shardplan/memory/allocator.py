@@ -1,0 +1,68 @@
+"""What nvidia-smi shows beyond the bytes of tensors: the caching allocator's reserve, and what lies outside of it.
+
+[Note: reserved] The allocator takes segments from the driver and keeps them. Each CUDA stream has a pool of its own:
+what is freed in one can't serve another. FSDP2 allocates the all_gathers' outputs in a stream of theirs, the reduced
+gradients in another, all else where it computes. So what is reserved is at least the sum of what each pool held when
+it was fullest, though those were different moments: gradients count even if the peak lies before they are there.
+(Tensors below 1 MiB share segments of 2 MiB, others have multiples of 2 MiB; blocks are multiples of 512 bytes; when
+the driver has no more, the allocator gives free segments back and tries again, slowly: less can then be reserved than
+the plan's least, but never less than is allocated.)
+
+Beyond that it depends on whether free blocks fit the next request: on the program's history. The plan states a range,
+reserved over the sum of pools, and its ends are what others measured, none of them a run that the plan is compared to:
+
+    1.00  none is lost: expandable_segments map pages instead of cutting segments, and come near it
+    1.09  203.5 GB allocated, 221.7 reserved: Megatron-FSDP, 42 layers (NVIDIA/Megatron-LM#6885, 2026-08)
+    1.18  15% of the reserve lost on average over eight LLMs with recomputation, ZeRO, offload, LoRA (up to 33%):
+          Guo et al. 2024, "GMLake" (ASPLOS)
+    1.21  77 GiB allocated, 93 reserved (meta-pytorch/torchrec#4584)
+
+Source: CUDACachingAllocator.cpp; FSDPParamGroup.get_all_gather_streams; pytorch/pytorch#129721 for the streams.
+
+[Note: outside] The CUDA context with its loaded kernels: about 300 MB since CUDA 11.7 loads lazily, above 1 GB before
+(pytorch/pytorch#107667); cuBLAS and cuBLASLt workspaces: 32 MiB each from Hopper on, else 8 and 4 (CUDAContextLight.h,
+CUDABlas.cpp; the first comes from the caching allocator). A communicator of NCCL on one node of A100: 544 to 688 MB
+with the context (NVIDIA/nccl#964), of 8 H100: 1.06 GB before any all_to_all (NVIDIA/nccl#1685); each further one
+shares the context. With replicas, tensor, pipeline or context groups there is a communicator for each.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+from shardplan.records import Moment
+from shardplan.setup import Setup
+
+MIB = 1 << 20
+SEGMENT_BYTES = 2 * MIB
+WORST = 1.21  # of the above
+CONTEXT_BYTES = 300 * MIB
+COMMUNICATOR_BYTES = 388 * MIB  # the larger one of nccl#964, less the context
+WORKSPACES_BYTES = 64 * MIB
+
+
+def reserved_bytes(moments: Sequence[Moment]) -> tuple[float, float]:
+    """At its tidiest and at its worst."""
+    fullest: dict[str, float] = {}
+    for moment in moments:
+        for pool, n_bytes in by_pool(moment).items():
+            fullest[pool] = max(fullest.get(pool, 0.0), n_bytes)
+    least = sum(ceil(n_bytes / SEGMENT_BYTES) * SEGMENT_BYTES for n_bytes in fullest.values())
+    return least, least * WORST
+
+
+def by_pool(moment: Moment) -> dict[str, float]:
+    pools: dict[str, float] = {}
+    for term in moment.terms:
+        pools[term.pool] = pools.get(term.pool, 0.0) + term.n_bytes
+    return pools
+
+
+def context_bytes(setup: Setup) -> float:
+    return CONTEXT_BYTES + WORKSPACES_BYTES + communicators(setup) * COMMUNICATOR_BYTES
+
+
+def communicators(setup: Setup) -> int:
+    """One for each group of ranks that talk: of shards, of replicas, and of each further parallelism."""
+    s = setup.strategy
+    degrees = (min(setup.shards, setup.data_ranks), setup.data_ranks // setup.shards, s.tensor, s.pipeline, s.context)
+    return sum(degree > 1 for degree in degrees)

@@ -1,0 +1,57 @@
+"""What stays on the device and what lives on the host or an NVMe disk, when states are offloaded.
+
+FSDP (CPUOffloadPolicy): the shards of parameters, their gradients and the optimizer live on the host; the device has
+nothing between steps but what `gathering` brings and takes. Others (ZeRO-Offload, CPUOffloadOptimizer): the device
+keeps the parameters; the host keeps what the optimizer updates: its own copy of this rank's share (or the masters),
+gradients and states. ZeRO sends gradients there bucket by bucket, and a rank without others each as it is made; under
+DDP they stay until all ranks have added theirs.
+
+With an NVMe disk (ZeRO-Infinity), the states and the copy or shards go there, and stream through two buffers on the
+host, each as large as what the largest unit has: one is read while the other is written.
+
+Source: Ren et al. 2021, "ZeRO-Offload", section 4; Rajbhandari et al. 2021, "ZeRO-Infinity", section 6.3.
+"""
+
+from typing import NamedTuple
+
+from shardplan.memory import states
+from shardplan.memory.live import total
+from shardplan.records import Term
+from shardplan.setup import Setup
+from shardplan.weights import Stage
+
+STREAMING_BUFFERS = 2
+
+
+class Away(NamedTuple):
+    host_bytes: float
+    nvme_bytes: float
+
+
+def on_device(setup: Setup, stage: Stage) -> tuple[Term, ...]:
+    """Between steps."""
+    if setup.strategy.offload == "none":
+        return (states.parameters(setup, stage), *states.optimizer_states(setup, stage))
+    return () if setup.strategy.sharded[0] else (states.parameters(setup, stage),)
+
+
+def away(setup: Setup, stage: Stage) -> Away:
+    """Of one rank."""
+    if setup.strategy.offload == "none":
+        return Away(0.0, 0.0)
+    updated = _copy_bytes(setup, stage) + total(states.optimizer_states(setup, stage))
+    shards = states.shards_of_states(setup, stage)
+    gradients = setup.strategy.bytes.gradients * sum(shards)
+    if setup.strategy.offload == "cpu":
+        return Away(updated + gradients, 0.0)
+    largest = max(sum(w.numel for w in unit) for unit in (stage.root, stage.block))
+    part = largest / sum(w.numel for w in stage.weights)
+    return Away(gradients + STREAMING_BUFFERS * part * updated, updated)
+
+
+def _copy_bytes(setup: Setup, stage: Stage) -> float:
+    """The shards themselves under FSDP; else the optimizer's own copy, unless it is the master."""
+    if setup.strategy.sharded[0]:
+        return states.parameters(setup, stage).n_bytes
+    b = setup.strategy.bytes
+    return 0.0 if b.master else b.parameters * sum(states.shards_of_states(setup, stage))

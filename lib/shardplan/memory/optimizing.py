@@ -1,0 +1,60 @@
+"""What the optimizer's step makes for the moment, beside states and gradients.
+
+Adam computes sqrt(v) / correction + eps in a tensor as large as v; how many of those there are at once depends on the
+kernel. *forloop* takes one parameter after the other: the root and the quotient, beside the quotient of the parameter
+before, which a variable still holds. *foreach* takes all in one go: one list as large as all shards, divided in place.
+*fused* keeps it in registers. Clipping by the norm makes scalars only.
+
+Masters are those of `shardlab.precision.MasterWeights`, which takes one parameter after the other whatever the kernel,
+and casts its gradient first where that has 16 bits.
+
+Source: torch/optim/adamw.py and adam.py, _single_tensor_adam and _multi_tensor_adam; torchao's optim/adam.py.
+"""
+
+from shardplan.memory import states
+from shardplan.records import Term
+from shardplan.setup import Setup
+from shardplan.weights import Stage
+
+
+def temporaries(setup: Setup, stage: Stage, on_gpu: bool) -> tuple[Term, ...]:
+    s, shards = setup.strategy, states.shards_of_states(setup, stage)
+    if not shards:
+        return ()
+    if s.optimizer == "adamw-8bit":
+        return (_8bit(max(shards), compiled=on_gpu),)
+    return (*_cast_gradient(setup, shards), *_denominator(setup, shards))
+
+
+def _cast_gradient(setup: Setup, shards: list[int]) -> tuple[Term, ...]:
+    b = setup.strategy.bytes
+    words = f"gradient cast to {b.master} bytes each, of the largest shard"
+    return (Term("temporaries", words, b.master * max(shards)),) if b.master > b.gradients else ()
+
+
+def _denominator(setup: Setup, shards: list[int]) -> tuple[Term, ...]:
+    s, each = setup.strategy, setup.strategy.bytes.states
+    if s.optimizer != "adamw" or s.optimizer_kernel == "fused":
+        return ()
+    if s.optimizer_kernel == "foreach":
+        n, of = (max(shards), "the largest shard") if s.bytes.master else (sum(shards), "all shards")
+        return (Term("temporaries", f"sqrt of the second moments, {each} bytes each, of {of}", each * n),)
+    before = [0] * len(shards) if s.bytes.master else [0, *shards]  # masters: an optimizer for each, its variables die
+    n = max(2 * n + m for n, m in zip(shards, before, strict=False))
+    words = "sqrt of the second moment, its quotient, the quotient of the parameter before"
+    return (Term("temporaries", words, each * n),)
+
+
+def _8bit(n: int, compiled: bool) -> Term:
+    """torchao takes one parameter after the other; its step is compiled on a GPU (see parallel.quantised.AdamW8bit)."""
+    words = (
+        "weight, moments, and the search for the second one's codes" if not compiled else "weight and moments in fp32"
+    )
+    return Term("temporaries", f"{words}, of the largest shard", (COMPILED_8BIT if compiled else EAGER_8BIT) * n)
+
+
+# Bytes an element. In eager mode the codes are searched for by indices of 64 bits. Live at once: the weight, both
+# moments and the scaled moment in fp32 (16), codes and their neighbours (8 + 8), the values of both (4 + 4), the
+# residual (4), the comparison (1) and the chosen codes (8). Compiled, all but the first three stays in registers; that
+# is an upper bound from reading the code, not a measurement.
+EAGER_8BIT, COMPILED_8BIT = 53, 12

@@ -1,0 +1,129 @@
+"""What a rank holds between steps: parameters, optimizer states, and the gradients when backward is through.
+
+[Note: shares] FSDP cuts each parameter on dim 0 into N chunks of ceil(rows / N) rows, padded, so that N shards may hold
+a little more than the whole. ZeRO cuts whole buckets, and pads one element a rank at most. `shards` ranks share a copy;
+with a hybrid mesh each of the `data_ranks / shards` replicas has a copy of its own.
+
+Source: torch.distributed.fsdp's FSDPParam; Rajbhandari et al. 2020, "ZeRO", section 3.1 (16 bytes a parameter in mixed
+precision with Adam: weight 2, gradient 2, master 4, two moments of 4).
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+from shardplan.records import Term
+from shardplan.setup import Setup
+from shardplan.strategy import OPTIMIZERS
+from shardplan.weights import Stage, Weight
+
+STEP_BYTES = 4  # of Adam's count of steps, a float32 for each parameter
+SMALLEST_8BIT, BLOCK_8BIT = 4096, 256  # torchao: fewer numbers, or no multiple of a block, stay in float32
+TABLES_8BIT = 2 * 256 * 4  # of the two states' 256 values each, for each parameter
+
+
+def parameters(setup: Setup, stage: Stage) -> Term:
+    cut = setup.strategy.sharded[0]
+    n_bytes = sum(w.stored * n for w, n in _numels(setup, stage.weights, cut))
+    each = f"{setup.strategy.bytes.parameters} bytes each" + (", the frozen base in 4 bits" * setup.strategy.base_4bit)
+    return Term("parameters", f"parameters, {each}{_share(setup, cut)}", n_bytes)
+
+
+def gradients(setup: Setup, stage: Stage) -> Term:
+    """When the last micro-batch's backward is through."""
+    cut, each = setup.strategy.sharded[1], setup.strategy.bytes.gradients
+    n_bytes = each * sum(n for w, n in _numels(setup, trained(stage), cut))
+    return Term("gradients", f"gradients, {each} bytes each{_share(setup, cut)}", n_bytes)
+
+
+def optimizer_states(setup: Setup, stage: Stage) -> tuple[Term, ...]:
+    """Adam's two moments (or momentum's one, or none), and the fp32 master weights, if it keeps them."""
+    b, optimizer = setup.strategy.bytes, setup.strategy.optimizer
+    shards = shards_of_states(setup, stage)
+    share, n = _share(setup, setup.strategy.sharded[2]), sum(shards)
+    count = OPTIMIZERS[optimizer][0]
+    terms = []
+    if optimizer == "adamw-8bit":
+        n_bytes = sum(map(_bytes_8bit, shards))
+        terms.append(Term("optimizer_states", f"two moments in 8 bits, a scale for each 256{share}", n_bytes))
+    elif count:
+        words = f"{'two moments' if count == 2 else 'momentum'}, {count} x {b.states} bytes each{share}"
+        terms.append(Term("optimizer_states", words, count * b.states * n))
+    if b.master:
+        terms.append(Term("optimizer_states", f"master weights, {b.master} bytes each{share}", b.master * n))
+    if optimizer.startswith("adamw"):
+        terms.append(Term("optimizer_states", "a count of steps for each parameter", STEP_BYTES * len(shards)))
+    return tuple(terms)
+
+
+def trained(stage: Stage) -> list[Weight]:
+    return [w for w in stage.weights if w.trained]
+
+
+def shards_of_states(setup: Setup, stage: Stage) -> list[int]:
+    """Elements of each tensor that the optimizer of the fullest rank works on."""
+    weights, sharding = trained(stage), setup.strategy.sharding
+    if sharding in ("NONE", "DDP") or setup.shards == 1:
+        return [w.numel for w in weights]
+    if sharding == "DDP+ZERO_1":
+        return max(deal_out(weights, setup.shards), key=sum)
+    if setup.strategy.sharded[0]:
+        return [w.shard_numel(setup.shards) for w in weights]
+    return [n for bucket in buckets(setup, weights) for n in slice_of(bucket, setup.shards)]
+
+
+def deal_out(weights: Sequence[Weight], n: int) -> list[list[int]]:
+    """Whole parameters, the largest first, each to the rank that has least so far: elements, for each rank.
+
+    Source: torch.distributed.optim.ZeroRedundancyOptimizer._partition_parameters.
+    """
+    ranks: list[list[int]] = [[] for _ in range(n)]
+    totals = [0] * n
+    for numel in sorted((w.numel for w in weights), reverse=True):
+        rank = totals.index(min(totals))
+        ranks[rank].append(numel)
+        totals[rank] += numel
+    return ranks
+
+
+def buckets(setup: Setup, weights: Sequence[Weight]) -> list[list[Weight]]:
+    """Of whole gradients, as backward makes them, the last parameter first; each closes when its cap is reached."""
+    cap = setup.strategy.bucket_cap_mb * 2**20
+    closed: list[list[Weight]] = []
+    bucket: list[Weight] = []
+    n_bytes = 0.0
+    for w in reversed(weights):
+        bucket.append(w)
+        n_bytes += w.numel * w.stored
+        if n_bytes >= cap:
+            closed.append(bucket)
+            bucket, n_bytes = [], 0.0
+    return closed + [bucket] if bucket else closed
+
+
+def slice_of(bucket: list[Weight], n: int) -> list[int]:
+    """The first rank's slice of a bucket: elements of each parameter in it."""
+    left, owned = ceil(sum(w.numel for w in bucket) / n), []
+    for w in bucket:
+        if left > 0:
+            owned.append(min(w.numel, left))
+            left -= w.numel
+    return owned
+
+
+def _numels(setup: Setup, weights: Sequence[Weight], cut: bool):
+    """Elements of each that the fullest rank holds."""
+    if not cut or setup.shards == 1:
+        return [(w, w.numel) for w in weights]
+    if setup.strategy.sharded[0]:
+        return [(w, w.shard_numel(setup.shards)) for w in weights]
+    return [(bucket[0], ceil(sum(w.numel for w in bucket) / setup.shards)) for bucket in buckets(setup, weights)]
+
+
+def _share(setup: Setup, cut: bool) -> str:
+    return f", 1/{setup.shards} of them" if cut and setup.shards > 1 else ""
+
+
+def _bytes_8bit(n: int) -> float:
+    if n < SMALLEST_8BIT or n % BLOCK_8BIT:
+        return 8 * n
+    return 2 * (n + 4 * n / BLOCK_8BIT) + TABLES_8BIT

@@ -1,0 +1,116 @@
+"""What a strategy promises, promise by promise: the evidence of `shardlab.measure.probes` beside `formulas`.
+
+Each check is a function that finds fault, and says so in words, or does not. For each there is a broken program that
+it alone stops (lib/tests/shardlab/measure/test_probes.py): a check that nothing needs is no check.
+"""
+
+from collections.abc import Callable, Iterator
+
+from shardlab.measure.probes import MOMENTS, Evidence, reducing
+from shardplan.formulas import Expected
+
+ELSEWHERE = ("buckets", "activations", "temporaries", "other")
+FEW_ELEMENTS = 256  # counts, flags and norms may be summed at any time
+WHEN = {moment: f"after {moment}" for moment in MOMENTS} | {"between": "between steps"}
+
+
+def failures(evidence: Evidence, expected: Expected) -> dict[str, str]:
+    """What the strategy promises and this rank does not keep: a sentence by name of the check (see CHECKS)."""
+    found = {name: next(check(evidence, expected), None) for name, check in CHECKS.items()}
+    claim = f"{expected.strategy} over {expected.shards} ranks"
+    return {name: f"rank {evidence.rank}: {words} under {claim}" for name, words in found.items() if words}
+
+
+def parameters_sharded(e: Evidence, x: Expected) -> Iterator[str]:
+    yield from _held(e, x, "parameters", ("init", "between"), x.parameters)
+
+
+def gradients_sharded(e: Evidence, x: Expected) -> Iterator[str]:
+    yield from _held(e, x, "gradients", ("backward", "step", "between"), x.gradients)
+    yield from _at_once(e, x, "gradients", x.gradients_peak)
+
+
+def optimizer_states_sharded(e: Evidence, x: Expected) -> Iterator[str]:
+    yield from _held(e, x, "optimizer_states", ("step", "between"), x.optimizer_states)
+
+
+def freed_after_use(e: Evidence, x: Expected) -> Iterator[str]:
+    yield from _held(e, x, "unsharded", ("forward",), x.unsharded_after_forward)
+    yield from _held(e, x, "unsharded", ("backward", "step", "between"), 0)
+
+
+def few_units_at_once(e: Evidence, x: Expected) -> Iterator[str]:
+    yield from _at_once(e, x, "unsharded", x.unsharded_peak)
+
+
+def nothing_else_held(e: Evidence, x: Expected) -> Iterator[str]:
+    for moment in ("init", "between"):
+        held = {name: n for name, n in e.held[moment].items() if name in ELSEWHERE and n}
+        if (total := sum(held.values())) > x.elsewhere + x.spare_bytes:
+            yield f"{mib(total)} in {' and '.join(held)} {WHEN[moment]}, where at most {mib(x.elsewhere)} are due"
+
+
+def gradients_reduced(e: Evidence, x: Expected) -> Iterator[str]:
+    elements = sum(s.elements for s in reducing(e.sent))
+    if elements < x.reduced_elements:
+        yield f"{elements:,} elements of gradients are summed over ranks, where all {x.reduced_elements:,} are due"
+
+
+def wire_bytes(e: Evidence, x: Expected) -> Iterator[str]:
+    if e.wire_bytes > x.wire_bytes + x.spare_bytes:
+        yield f"{mib(e.wire_bytes)} sent in a step, where at most {mib(x.wire_bytes)} are due"
+
+
+def overlap(e: Evidence, x: Expected) -> Iterator[str]:
+    if e.hidden_share < x.hidden_share and x.world_size > 1:
+        yield (
+            f"{e.hidden_share:.0%} of the gradients are on their way before backward has made the last one, "
+            f"where at least {x.hidden_share:.0%} are due"
+        )
+
+
+def accumulates_locally(e: Evidence, x: Expected) -> Iterator[str]:
+    elements = sum(s.elements for s in reducing(e.sent_in_no_sync))
+    if elements > FEW_ELEMENTS:
+        yield f"{elements:,} elements of gradients are summed over ranks inside no_sync, where none are due"
+
+
+CHECKS: dict[str, Callable[[Evidence, Expected], Iterator[str]]] = {
+    check.__name__: check
+    for check in (
+        parameters_sharded,
+        gradients_sharded,
+        optimizer_states_sharded,
+        freed_after_use,
+        few_units_at_once,
+        nothing_else_held,
+        gradients_reduced,
+        wire_bytes,
+        overlap,
+        accumulates_locally,
+    )
+}
+
+
+def _held(e: Evidence, x: Expected, category: str, moments: tuple[str, ...], limit: int) -> Iterator[str]:
+    for moment in moments:
+        if (n := e.held[moment][category]) > limit + x.spare_bytes:
+            yield f"{mib(n)} of {_WORDS[category]} {WHEN[moment]}, where at most {mib(limit)} are due"
+
+
+def _at_once(e: Evidence, x: Expected, category: str, limit: int) -> Iterator[str]:
+    if (n := e.peak[category]) > limit + x.spare_bytes:
+        yield f"{mib(n)} of {_WORDS[category]} at once, where at most {mib(limit)} are due"
+
+
+_WORDS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_states": "optimizer states",
+    "unsharded": "unsharded parameters and gradients",
+}
+
+
+def mib(n_bytes: float) -> str:
+    """As people are told sizes: 1572864 is "1.50 MiB"."""
+    return f"{n_bytes / 2**20:.2f} MiB"

@@ -1,0 +1,100 @@
+"""Training runs that others published, as Setups to plan: the other side of every comparison with the real world.
+
+The file's `words` explain it. A run says for each of its figures whether a constant of the planner was fitted on it.
+"""
+
+import json
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+
+from shardplan.models import shape_of
+from shardplan.setup import Setup
+from shardplan.shape import Shape
+from shardplan.strategy import Strategy
+from shardsim.machines import machine
+
+FILE = Path(__file__).parents[1] / "benchmarks" / "published-runs.json"
+MEMORY = ("memory_gib", "memory_gb", "fits")
+SPEED = ("tokens_per_s", "step_s", "mfu", "hfu", "model_tflops", "hardware_tflops")
+_STRATEGY = {f.name for f in fields(Strategy)}
+
+
+@dataclass(frozen=True)
+class Run:
+    id: str
+    table: str  # of the file
+    source: str  # its title, and where in it
+    url: str
+    read: str  # "table", "summary" or "recalled": how far the source itself was seen
+    model: str
+    machine: str
+    world_size: int
+    strategy: dict  # the fields that differ from Strategy's defaults
+    published: dict[str, float | bool]  # by a name of MEMORY or SPEED
+    memory_of: str = ""  # "reserved" by the allocator, or "states" alone
+    used: str = "predicted"  # or "fit": a constant of the planner was fitted on it
+    outside: dict[str, str] | None = None  # "speed" or "memory": why the planner can't say it
+    assumed: str = ""  # what the source leaves open
+    differs: dict[str, str] = field(default_factory=dict)  # "speed" or "memory": why a prediction is off, where known
+
+    @property
+    def setup(self) -> Setup:
+        """Raises ValueError where the run does not go together."""
+        strategy = Strategy(**self.strategy)
+        return Setup(_shape(self.model, strategy.seq_len), machine(self.machine), self.world_size, strategy)
+
+    def predictable(self, figure: str) -> bool:
+        return ("memory" if figure in MEMORY else "speed") not in (self.outside or {})
+
+
+@cache
+def runs() -> tuple[Run, ...]:
+    """All of them, in the file's order."""
+    data = json.loads(FILE.read_text())
+    return tuple(run for table in data["tables"] for run in _runs_of(table, data["sources"]))
+
+
+def _runs_of(table: dict, sources: dict) -> list[Run]:
+    common = {name: table[name] for name in ("memory_of", "used", "outside", "assumed", "differs") if name in table}
+    source = sources[table["source"]]
+    title = f"{source['title']}, {table['where']}"
+    found = []
+    for number, row in enumerate(table["rows"], 1):
+        cells = {**table, **dict(zip(table["columns"], row, strict=True))}
+        strategy = dict(table["strategy"]) | {name: cells[name] for name in table["columns"] if name in _STRATEGY}
+        found.append(
+            Run(
+                f"{table['id']}-{number}",
+                table["id"],
+                title,
+                source["url"],
+                source["read"],
+                cells["model"],
+                cells["machine"],
+                cells["world_size"],
+                strategy,
+                {name: cells[name] for name in table["columns"] if name in (*MEMORY, *SPEED)},
+                **common | ({"used": cells["used"]} if "used" in cells else {}),
+            )
+        )
+    return found
+
+
+@cache
+def _models() -> dict[str, dict]:
+    return json.loads(FILE.read_text())["models"]
+
+
+def _shape(name: str, seq_len: int) -> Shape:
+    """A public model's, or one that the file makes of a public model by changing fields."""
+    if name not in _models():
+        return shape_of(name)
+    changes = {key: value for key, value in _models()[name].items() if not key.startswith("published_")}
+    like = shape_of(changes.pop("like"))
+    if changes.get("learned_positions") == "seq_len":
+        changes |= {"learned_positions": seq_len}
+    dim, n_heads = changes.get("dim", like.dim), changes.get("n_heads", like.n_heads)
+    made = {"n_kv_heads": n_heads, "head_dim": dim // n_heads, "hidden_dim": 4 * dim} if not like.gated else {}
+    changes.setdefault("max_seq_len", max(seq_len, like.max_seq_len))
+    return replace(like, name=name, **{**made, **changes})

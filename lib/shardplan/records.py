@@ -1,0 +1,184 @@
+"""What a plan says: memory as terms at named moments of a step, speed as spans of a timeline."""
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import inf
+from typing import TYPE_CHECKING
+
+from shardlab.measure.ledger import CATEGORIES
+from shardlab.measure.timeline import Timeline
+
+if TYPE_CHECKING:
+    from shardplan.setup import Setup
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of a rank's memory, with the words that derive it: "logits, B T V in fp32"."""
+
+    category: str  # one of measure.ledger.CATEGORIES
+    words: str
+    n_bytes: float
+    pool: str = "compute"  # the allocator's, one for each CUDA stream: "all_gather" and "reduce_scatter" under FSDP
+
+    def __post_init__(self) -> None:
+        if self.category not in CATEGORIES:
+            raise ValueError(f"no category {self.category!r}; there are {', '.join(CATEGORIES)}")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of one part's forward or backward: what of the part itself is live there, and nothing else's."""
+
+    name: str  # "feed_forward.down"
+    terms: tuple[Term, ...]  # activations and temporaries
+    gradients: tuple[str, ...] = ()  # of the part's parameters, those that backward has made by then
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the embedding, a block, or the output layer with its loss makes of one micro-batch on one rank."""
+
+    kept: tuple[Term, ...]  # from its forward until its backward
+    forward: tuple[Point, ...]
+    backward: tuple[Point, ...]  # `kept`, as far as it is still there, is among the terms
+    until_loss: tuple[Term, ...] = ()  # from its forward until the loss is made: autocast's casts of weights
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is live at once, at the fullest point of one part of a step."""
+
+    name: str  # "forward of block 3", "loss", "backward of the output layer", "optimizer"
+    phase: str  # forward, backward, optimizer
+    terms: tuple[Term, ...]
+    part: str = ""  # of the step, which has several moments: "backward of block 3" has its all_gather, too
+
+    @cached_property
+    def n_bytes(self) -> float:
+        return sum(t.n_bytes for t in self.terms)
+
+    def by_category(self) -> dict[str, float]:
+        return {c: sum(t.n_bytes for t in self.terms if t.category == c) for c in CATEGORIES}
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Of one rank, the fullest one: bytes on its device, and beside them what the host and an NVMe disk hold."""
+
+    moments: tuple[Moment, ...]  # in the order of a step
+    reserved_bytes: tuple[float, float]  # by the caching allocator, at its tidiest and at its worst
+    context_bytes: float  # CUDA's context, NCCL's buffers, libraries' workspaces
+    host_bytes: float = 0.0
+    nvme_bytes: float = 0.0
+
+    @cached_property
+    def peak(self) -> Moment:
+        return max(self.moments, key=lambda m: m.n_bytes)
+
+    @property
+    def allocated_bytes(self) -> float:
+        return self.peak.n_bytes
+
+    @property
+    def device_bytes(self) -> tuple[float, float]:
+        """What nvidia-smi would show, low and high."""
+        low, high = self.reserved_bytes
+        return low + self.context_bytes, high + self.context_bytes
+
+
+@dataclass(frozen=True)
+class SpeedPlan:
+    """Of a whole step: all its micro-batches and the optimizer. Seconds, bytes of one rank."""
+
+    parts_s: dict[str, float]  # computation, exposed communication, optimizer, offload, bubble, launch; sum: step_s
+    waits_s: dict[str, float]  # exposed communication, by message; the longest first
+    timeline: Timeline  # of the last micro-batch
+    bytes_by_link: dict[str, float]  # "inside" and "between" nodes, "host", "nvme": sent by a rank in a step
+    tokens: float  # that a GPU trains on in a step (the job's tokens over its GPUs)
+    model_flops: float  # of a GPU in a step, recomputation not counted
+    hardware_flops: float  # recomputation counted
+    peak_flops: float  # of the GPU, a second
+
+    @property
+    def step_s(self) -> float:
+        return sum(self.parts_s.values())
+
+    @property
+    def tokens_per_s(self) -> float:
+        """A GPU's."""
+        return self.tokens / self.step_s
+
+    @property
+    def mfu(self) -> float:
+        return self.model_flops / self.step_s / self.peak_flops
+
+    @property
+    def hfu(self) -> float:
+        return self.hardware_flops / self.step_s / self.peak_flops
+
+
+@dataclass(frozen=True)
+class Plan:
+    setup: "Setup"
+    memory: MemoryPlan
+    speed: SpeedPlan
+    bottleneck: str = ""
+    advice: tuple[str, ...] = ()
+
+    @property
+    def margin_bytes(self) -> tuple[float, float]:
+        """What is left on the device (short of it: below 0) with the allocator at its worst, and without its reserve,
+        which it gives back before it gives up.
+        """
+        there, memory = self.setup.machine.memory_bytes, self.memory
+        return there - memory.device_bytes[1], there - memory.allocated_bytes - memory.context_bytes
+
+    @property
+    def host_margin_bytes(self) -> float:
+        """What is left of a node's memory; infinite where that is not known."""
+        machine = self.setup.machine
+        if machine.host_memory_bytes is None:
+            return inf
+        return machine.host_memory_bytes - min(machine.gpus_per_node, self.setup.world_size) * self.memory.host_bytes
+
+    @property
+    def fits(self) -> str:
+        """ "yes", "maybe" (it is up to the allocator) or "no"."""
+        worst, best = self.margin_bytes
+        if best < 0 or self.host_margin_bytes < 0:
+            return "no"
+        return "yes" if worst >= 0 else "maybe"
+
+    @property
+    def job_tokens_per_s(self) -> float:
+        return self.speed.tokens_per_s * self.setup.world_size
+
+    def as_json(self) -> dict:
+        """Plain figures, in bytes and seconds, that json.dumps takes."""
+        setup = self.setup
+        return {
+            "model": {"name": setup.shape.name, "n_params": setup.shape.n_params},
+            "machine": {"name": setup.machine.name, "memory_bytes": setup.machine.memory_bytes},
+            "world_size": setup.world_size,
+            "strategy": asdict(setup.strategy),
+            "fits": self.fits,
+            "margin_bytes": self.margin_bytes,
+            "memory": _memory_as_json(self.memory),
+            "speed": _speed_as_json(self.speed) | {"job_tokens_per_s": self.job_tokens_per_s},
+            "bottleneck": self.bottleneck,
+            "advice": list(self.advice),
+        }
+
+
+def _memory_as_json(memory: MemoryPlan) -> dict:
+    plain = ("allocated_bytes", "reserved_bytes", "context_bytes", "device_bytes", "host_bytes", "nvme_bytes")
+    return {name: getattr(memory, name) for name in plain} | {
+        "peak": {"name": memory.peak.name, "phase": memory.peak.phase, "terms": [asdict(t) for t in memory.peak.terms]},
+        "moments": [{"name": m.name, "phase": m.phase, "bytes": m.by_category()} for m in memory.moments],
+    }
+
+
+def _speed_as_json(speed: SpeedPlan) -> dict:
+    plain = ("step_s", "parts_s", "waits_s", "tokens", "tokens_per_s", "mfu", "hfu", "model_flops", "hardware_flops")
+    return {name: getattr(speed, name) for name in (*plain, "peak_flops", "bytes_by_link")}

@@ -1,0 +1,131 @@
+"""Which strategy is the fastest that fits? All sensible ones are planned: some hundreds to some thousand.
+
+    search("8B", "dgx-h100", gpus=64, global_batch=256, seq_len=8192).best
+
+Whatever of `Strategy` is given stays as it is. Of the rest these are tried: what is sharded and over how many ranks,
+what is recomputed, how many sequences at a time, and tensor and pipeline parallelism. Context parallelism is tried for
+sequences of 32,768 tokens and more, and offload where nothing fits without it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from shardplan.api import setup_of
+from shardplan.memory import memory_plan
+from shardplan.records import Plan
+from shardplan.setup import Setup
+from shardplan.shape import Shape
+from shardplan.speed import speed_plan
+from shardplan.strategy import RECOMPUTE
+from shardsim.machines import Machine
+
+SHARDINGS = ("NONE", "DDP", "ZERO_1", "ZERO_2", "SHARD_GRAD_OP", "FULL_SHARD")
+WITH_MODEL_PARALLEL = ("ZERO_1", "FULL_SHARD")  # Megatron's distributed optimizer, and torchtitan's FSDP2
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+TENSOR = (1, 2, 4, 8)  # inside a node
+PIPELINE = (1, 2, 4, 8, 16)
+CONTEXT = (1, 2, 4, 8)
+LONG = 32_768  # tokens of a sequence, from which on it may be cut
+
+
+@dataclass(frozen=True)
+class Search:
+    """`fitting`: plans that fit for certain, the fastest job first. `n_maybe` more are within the allocator's range."""
+
+    fitting: tuple[Plan, ...]
+    n_tried: int
+    n_maybe: int
+
+    @property
+    def best(self) -> Plan | None:
+        return self.fitting[0] if self.fitting else None
+
+    @property
+    def front(self) -> tuple[Plan, ...]:
+        """Plans than which none is as fast and smaller: the fastest first, and then ever smaller ones."""
+        front: list[Plan] = []
+        for plan in self.fitting:
+            if not front or plan.memory.device_bytes[1] < front[-1].memory.device_bytes[1]:
+                front.append(plan)
+        return tuple(front)
+
+
+def search(
+    model: str | Shape,
+    machine: str | Machine,
+    *,
+    gpus: int,
+    global_batch: int | None = None,
+    progress: Callable[[list], Iterable] = iter,
+    **fixed,
+) -> Search:
+    """All plans for so many GPUs. `global_batch`: sequences a step; strategies that can't have just that many are left
+    out. Without it a step has `accumulation` micro-batches, 1 by default. `progress` wraps the list of what is tried,
+    as `rich.progress.track` does.
+
+    Raises ValueError as `plan` does.
+    """
+    start = setup_of(model, machine, gpus, **fixed)
+    verdicts, fitting = Counter(), []
+    for offload in (start.strategy.offload,) if "offload" in fixed else ("none", "cpu", "nvme"):
+        for growing in progress([*_layouts(start, {**fixed, "offload": offload}, global_batch)]):
+            for setup in growing:
+                plan = Plan(setup, memory_plan(setup, every_block=False), None)
+                verdicts[plan.fits] += 1
+                if plan.fits == "no":
+                    break
+                if plan.fits == "yes":
+                    fitting.append(replace(plan, speed=speed_plan(setup)))
+        if fitting:
+            break
+    fitting.sort(key=lambda plan: -plan.job_tokens_per_s)
+    return Search(tuple(fitting), verdicts.total(), verdicts["maybe"])
+
+
+def _layouts(start: Setup, fixed: dict, global_batch: int | None) -> Iterator[list[Setup]]:
+    """Setups that differ in the micro-batch alone, in one list, the smallest first."""
+    sizes = (fixed["micro_batch"],) if "micro_batch" in fixed else MICRO_BATCHES
+    for degrees in _degrees(start, fixed):
+        for sharding in _shardings(start, fixed, max(degrees.values()) > 1):
+            for recompute in (fixed["recompute"],) if "recompute" in fixed else RECOMPUTE:
+                choice = {**fixed, **degrees, **sharding, "recompute": recompute}
+                growing = [_setup(start, {**choice, "micro_batch": size}, global_batch) for size in sizes]
+                if growing := [setup for setup in growing if setup]:
+                    yield growing
+
+
+def _degrees(start: Setup, fixed: dict) -> Iterator[dict[str, int]]:
+    tensor = [degree for degree in TENSOR if degree <= start.machine.gpus_per_node]
+    context = CONTEXT if start.strategy.seq_len >= LONG else (start.strategy.context,)
+    tried = {"tensor": tensor, "pipeline": PIPELINE, "context": context}
+    tried |= {name: (fixed[name],) for name in tried if name in fixed}
+    for values in product(*tried.values()):
+        yield dict(zip(tried, values, strict=True))
+
+
+def _shardings(start: Setup, fixed: dict, model_parallel: bool) -> Iterator[dict]:
+    """Over all ranks; and, of data parallelism alone, over those of one node."""
+    shardings = WITH_MODEL_PARALLEL if model_parallel else SHARDINGS
+    for sharding in (fixed["sharding"],) if "sharding" in fixed else shardings:
+        bucket_view = {"gradient_as_bucket_view": True} if sharding.startswith("DDP") else {}
+        yield {"sharding": sharding, **bucket_view, **fixed}
+        may_be_hybrid = start.nodes > 1 and not model_parallel and "shard_size" not in fixed
+        if sharding in ("SHARD_GRAD_OP", "FULL_SHARD") and may_be_hybrid:
+            yield {"sharding": sharding, "shard_size": start.machine.gpus_per_node, **fixed}
+
+
+def _setup(start: Setup, choice: dict, global_batch: int | None) -> Setup | None:
+    """None where it doesn't go together, or can't have the global batch."""
+    try:
+        setup = replace(start, strategy=replace(start.strategy, **choice))
+    except ValueError:
+        return None
+    s = setup.strategy
+    if global_batch is None:
+        return setup
+    accumulation, rest = divmod(global_batch, s.micro_batch * setup.data_ranks // s.context)
+    if rest or not accumulation or accumulation != choice.get("accumulation", accumulation):
+        return None
+    return replace(setup, strategy=replace(s, accumulation=accumulation))

@@ -1,0 +1,12 @@
+"""How long a step takes, what share of it is what, and the figures that follow: tokens a second, MFU.
+
+Read `achievable` (what share of a data sheet's figures programs reach), `passes` and `kernels` (how long a unit
+computes), `collectives` (how long its messages take), `micro_batch` and `replicas` (what waits for what), `updating`
+and `offloading` (the optimizer), `step` (the sum).
+"""
+
+from shardplan.flops import hardware_flops, model_flops
+from shardplan.speed.step import speed_plan
+from shardplan.traffic import bytes_by_link
+
+__all__ = ["bytes_by_link", "hardware_flops", "model_flops", "speed_plan"]

@@ -1,0 +1,111 @@
+"""How long a GPU computes: matrix products by FLOPs, attention by FLOPs, the rest by bytes: a roofline for each.
+
+    product    the longer of  FLOPs / (peak x share x K / (K + TILE_DEPTH))  and  bytes / (bandwidth x MEMORY)
+    attention  FLOPs that the mask leaves / (peak x share x T / (T + LEAD_IN))
+    passes     bytes / (bandwidth x MEMORY)
+
+The shares are in `achievable`, each with its origin. K is the inner dimension: a tile of the result is started and
+finished once, and in between multiplies K times.
+
+Source: Williams, Waterman & Patterson 2009, "Roofline"; NVIDIA, "Matrix multiplication background user's guide", for
+tiles; Dao 2023, "FlashAttention-2".
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardplan import flops
+from shardplan.flops import Product
+from shardplan.setup import Setup
+from shardplan.speed import achievable, passes
+from shardplan.speed.passes import Pass
+
+FORWARD, BACKWARD = 0, 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """Seconds on the GPU, and how many kernels the host launches for it."""
+
+    products_s: float = 0.0
+    attention_s: float = 0.0
+    memory_bound_s: float = 0.0
+    launches: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.products_s + self.attention_s + self.memory_bound_s
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+@dataclass(frozen=True)
+class Both:
+    """Of one micro-batch; recomputation is backward's."""
+
+    forward: Work
+    backward: Work
+
+
+def block_work(setup: Setup, recomputed: bool) -> Both:
+    products, moved = flops.block_products(setup), passes.block_passes(setup)
+    attention = flops.attention_flops(setup, causal=setup.strategy.attention != "math")
+    forward = _work(setup, products) + _moved(setup, moved, FORWARD) + _attention(setup, attention, FORWARD)
+    backward = _gradients(setup, products) + _moved(setup, moved, BACKWARD) + _attention(setup, attention, BACKWARD)
+    if recomputed:
+        backward += _work(setup, flops.recomputed_products(setup)) + _moved(setup, moved, FORWARD)
+        if flops.recomputed_attention(setup):
+            backward += _attention(setup, attention, FORWARD)
+    return Both(forward, backward)
+
+
+def root_work(setup: Setup, first: bool, last: bool) -> Both:
+    """The embedding's, on a pipeline's first stage, and the output layer's and the loss's, on its last."""
+    products = flops.head_products(setup) if last else ()
+    moved = (passes.embedding_passes(setup) if first else []) + (passes.head_passes(setup) if last else [])
+    forward = _work(setup, products) + _moved(setup, moved, FORWARD)
+    return Both(forward, _gradients(setup, products) + _moved(setup, moved, BACKWARD))
+
+
+def moved_s(setup: Setup, n_bytes: float) -> float:
+    """That the GPU reads and writes in its own memory."""
+    return n_bytes / (setup.machine.gpu.hbm_bandwidth * achievable.MEMORY)
+
+
+def peak_flops(setup: Setup) -> float:
+    """A second, of what computes: fp32 products run outside of the tensor cores, as torch's default has it."""
+    gpu = setup.machine.gpu
+    return gpu.half_flops if setup.strategy.bytes.compute < 4 else gpu.flops["fp32"]
+
+
+def product_s(setup: Setup, p: Product) -> float:
+    depth = p.inner / (p.inner + achievable.TILE_DEPTH)
+    computed_s = p.flops / (peak_flops(setup) * achievable.product_share(setup.machine.gpu) * depth)
+    n_elements = p.rows * p.inner + p.inner * p.columns + p.rows * p.columns
+    return max(computed_s, moved_s(setup, n_elements * setup.strategy.bytes.compute))
+
+
+def _work(setup: Setup, products: Iterable[Product]) -> Work:
+    times_s = [product_s(setup, p) for p in products]
+    return Work(products_s=sum(times_s), launches=len(times_s))
+
+
+def _gradients(setup: Setup, products: Iterable[Product]) -> Work:
+    return _work(setup, [q for p in products for q in p.backward()])
+
+
+def _moved(setup: Setup, found: Iterable[Pass], way: int) -> Work:
+    found = list(found)
+    n_bytes, launches = sum(p.n_bytes[way] for p in found), sum(p.launches[way] for p in found)
+    return Work(memory_bound_s=moved_s(setup, n_bytes), launches=launches)
+
+
+def _attention(setup: Setup, n_flops: float, way: int) -> Work:
+    """Of a block. Without flash, forward has two products and backward four, of the (T, T) scores, mask or not."""
+    if setup.strategy.attention == "math":
+        rate = peak_flops(setup) * achievable.product_share(setup.machine.gpu)
+        return Work(attention_s=n_flops * (1, 2)[way] / rate, launches=(2, 4)[way])
+    share = achievable.attention_shares(setup.machine.gpu, setup.strategy.attention)[way]
+    share *= setup.strategy.seq_len / (setup.strategy.seq_len + achievable.LEAD_IN)
+    return Work(attention_s=n_flops * (1, flops.FLASH_BACKWARD)[way] / (peak_flops(setup) * share), launches=1)

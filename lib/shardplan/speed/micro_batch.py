@@ -1,0 +1,157 @@
+"""The timeline of one micro-batch on one stage: units with their costs, put in order by `schedules`.
+
+[Note: contention] Collectives run on the GPU too: while one is under way, computation has fewer processors and goes
+slower by CONTENTION. The units are slowed by the share of their time that is overlapped, and put in order once more.
+
+[Note: model parallel] Tensor parallelism's collectives stand between two products that need each other: nothing hides
+them. Context parallelism's ring hides behind attention, as far as that takes longer. Both are part of a unit's time in
+the timeline, and counted as exposed.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from shardlab.measure.timeline import Timeline
+from shardplan.setup import Setup
+from shardplan.speed import achievable
+from shardplan.speed.collectives import all_s, seconds
+from shardplan.speed.kernels import Both, block_work, moved_s, root_work
+from shardplan.speed.offloading import stream_s
+from shardplan.speed.replicas import bucket_timeline
+from shardplan.traffic.data_parallel import unit_sends
+from shardplan.traffic.model_parallel import context_sends, root_tensor_sends, tensor_sends
+from shardplan.traffic.units import BLOCK, ROOT, gathered_bytes, gradient_bytes
+from shardplan.weights import Stage, Weight
+from shardsim.step_schedules import Unit, fsdp_step
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of a block or of what a stage has of the root, by one micro-batch."""
+
+    work: Both
+    waited_s: tuple[float, float]  # forward, backward: see [Note: model parallel]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    timeline: Timeline
+    on_device: Timeline  # the same, if all of it were on the GPU
+    waited_s: float  # of the timeline's computation, that is really waiting: see [Note: model parallel]
+    launches: float
+
+    @property
+    def computed_s(self) -> float:
+        return self.on_device.compute_s - self.waited_s
+
+    @property
+    def exposed_s(self) -> float:
+        return self.on_device.duration_s - self.computed_s
+
+    @property
+    def offload_s(self) -> float:
+        """By which streaming from the host makes it longer."""
+        return self.timeline.duration_s - self.on_device.duration_s
+
+
+def micro_batches(setup: Setup, stage: Stage) -> list[tuple[int, MicroBatch]]:
+    """(how many are alike, one of them), in the order of a step.
+
+    The first gathers parameters that may stay for the others; the last may be alone in reducing gradients.
+    """
+    s = setup.strategy
+    keeps, delays = s.pipeline > 1 and s.sharding == "SHARD_GRAD_OP", s.accumulate_unsharded
+    kinds = Counter((not keeps or i == 0, not delays or i == s.accumulation - 1) for i in range(s.accumulation))
+    recomputed = [s.recomputes(block) for block in range(1, stage.n_blocks + 1)]
+    blocks = {r: Costs(block_work(setup, r), messages_s(setup, r)) for r in sorted(set(recomputed))}
+    root = Costs(root_work(setup, stage.first, stage.last), root_messages_s(setup, stage))
+    costs = [root, *(blocks[r] for r in recomputed)]
+    return [(n, _micro_batch(setup, stage, costs, *kind)) for kind, n in kinds.items()]
+
+
+def _micro_batch(setup: Setup, stage: Stage, costs: Sequence[Costs], gathers: bool, reduces: bool) -> MicroBatch:
+    timeline = on_device = _timeline(setup, stage, costs, gathers, reduces, streams=False)
+    if setup.strategy.offload != "none":
+        timeline = _timeline(setup, stage, costs, gathers, reduces, streams=True)
+    launches = sum(c.work.forward.launches + c.work.backward.launches for c in costs)
+    return MicroBatch(timeline, on_device, sum(sum(c.waited_s) for c in costs), launches)
+
+
+def _timeline(
+    setup: Setup, stage: Stage, costs: Sequence[Costs], gathers: bool, reduces: bool, streams: bool
+) -> Timeline:
+    """See [Note: contention]."""
+    kinds = {c: _unit(setup, stage, c, c is costs[0], gathers, reduces, streams) for c in set(costs)}
+    units = [replace(kinds[c], name=f"blocks.{i}" if i >= 0 else "root") for i, c in enumerate(costs, start=-1)]
+    found = _in_order(setup, stage, units, reduces)
+    if not found.overlapped_s:
+        return found
+    slower = 1 + achievable.CONTENTION * found.overlapped_s / found.compute_s
+    units = [replace(u, forward_s=slower * u.forward_s, backward_s=slower * u.backward_s) for u in units]
+    return _in_order(setup, stage, units, reduces)
+
+
+def _in_order(setup: Setup, stage: Stage, units: Sequence[Unit], reduces: bool) -> Timeline:
+    s = setup.strategy
+    if not setup.strategy.sharded[0]:
+        return bucket_timeline(setup, stage, units, reduces)
+    units = [_joined(units)] if s.wrap == "whole" else units
+    keeps = s.sharding == "SHARD_GRAD_OP"
+    return fsdp_step(units[0], units[1:], reshard_after_forward=not keeps, host_runs_ahead=True)
+
+
+def _unit(setup: Setup, stage: Stage, costs: Costs, is_root: bool, gathers: bool, reduces: bool, streams: bool) -> Unit:
+    """With what FSDP copies: out of the gathered buffer, and gradients into the one that is reduced."""
+    name, weights = (ROOT, stage.root) if is_root else (BLOCK, stage.block)
+    forward_s = costs.work.forward.seconds + costs.waited_s[0]
+    backward_s = costs.work.backward.seconds + costs.waited_s[1]
+    if not setup.strategy.sharded[0] or not weights:
+        return Unit(name, forward_s, backward_s, 0.0, 0.0)
+    sends_s = {send.kind: seconds(setup, send) for send in unit_sends(setup, name, weights)}
+    fetch_s, bring_s = stream_s(setup, weights) if streams else (0.0, 0.0)
+    again = setup.strategy.sharding == "FULL_SHARD" and not is_root and setup.strategy.wrap == "block"
+    out_s = gathers * copy_out_s(setup, weights)
+    return Unit(
+        name,
+        forward_s + out_s,
+        backward_s + again * out_s + reduces * copy_in_s(setup, weights),
+        gathers * (sends_s["all_gather"] + fetch_s),
+        reduces * (sends_s["reduce_scatter"] + bring_s),
+        reduces * sends_s["all_reduce"],
+    )
+
+
+def copy_out_s(setup: Setup, weights: tuple[Weight, ...]) -> float:
+    """Parameters out of the buffer that they were gathered in: read and written."""
+    return moved_s(setup, 2 * gathered_bytes(setup, weights)) if setup.shards > 1 else 0.0
+
+
+def copy_in_s(setup: Setup, weights: tuple[Weight, ...]) -> float:
+    """Gradients into the buffer to be reduced: read as computed, written as reduced."""
+    b = setup.strategy.bytes
+    read = (b.parameters if b.autocast else b.compute) / b.reduce
+    return moved_s(setup, (read + 1) * gradient_bytes(setup, weights)) if setup.shards > 1 else 0.0
+
+
+def messages_s(setup: Setup, recomputed: bool) -> tuple[float, float]:
+    """Of a block, forward and backward, what is not hidden: see [Note: model parallel]."""
+    if setup.strategy.tensor == setup.strategy.context == 1:
+        return 0.0, 0.0
+    tensor, ring, work = (f(setup, recomputed) for f in (tensor_sends, context_sends, block_work))
+    ahead = 1 - 1 / setup.strategy.context  # of the attention; the rank's own keys and values need no waiting
+    forward_s = max(0.0, all_s(setup, ring["forward"]) - ahead * work.forward.attention_s)
+    backward_s = max(0.0, all_s(setup, ring["backward"]) - ahead * work.backward.attention_s)
+    return forward_s + all_s(setup, tensor["forward"]), backward_s + all_s(setup, tensor["backward"])
+
+
+def root_messages_s(setup: Setup, stage: Stage) -> tuple[float, float]:
+    """Forward has half of the embedding's and of the output layer's messages, and backward the other."""
+    half_s = all_s(setup, root_tensor_sends(setup)) * (stage.first + stage.last) / 2
+    return half_s, half_s
+
+
+def _joined(units: Sequence[Unit]) -> Unit:
+    """All of them as one."""
+    costs = [f.name for f in fields(Unit) if f.name != "name"]
+    return Unit("root", *(sum(getattr(u, cost) for u in units) for cost in costs))

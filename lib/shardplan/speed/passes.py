@@ -1,0 +1,152 @@
+"""Memory-bound work: operations that do little with each number, and so take as long as their operands travel.
+
+In eager mode every operation reads its operands from the GPU's memory and writes its result there, and so does each of
+its gradients. Here are those of `model.py`, in bytes an element; c is the bytes of what computes (2 for bf16, and then
+whatever runs in fp32 is cast before and after, for 4 + c bytes each time).
+
+                    forward                                    backward
+    RMSNorm         square 8, mean 4, scale 8, weight 2c       weight and its sum 6c, scale 24, square and mean 32,
+                    cast 2 (4 + c), back 4 + c                 gradients added up 3c, cast 3 (4 + c)
+    rotary          products of halves 16, difference and      the same, and 4 to add up
+                    sum 12, put together 8, cast, back
+    SwiGLU          silu 2c, product 3c                        9c
+    residual        3c, twice a block                          3c: two gradients added up
+    shared inputs   none                                       3c for each product but the first that reads one
+    cross-entropy   cast 4 + c, log-softmax 8; a logit         its gradient 4, through log-softmax 12, cast
+    LayerNorm, GELU 2c, one kernel each, as a fused RMSNorm    3c
+
+torch.compile fuses neighbours: a chain reads its inputs and writes its result once, in c bytes. It is the blocks that
+are compiled; for a loss that is, see `cross_entropy`.
+"""
+
+from dataclasses import dataclass
+
+from shardplan.flops import block_products
+from shardplan.setup import Setup
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Of one micro-batch on one GPU: bytes read and written, kernels launched; forward, backward."""
+
+    name: str
+    n_bytes: tuple[float, float]
+    launches: tuple[int, int]
+
+
+def block_passes(setup: Setup) -> list[Pass]:
+    shape, t = setup.shape, setup.strategy.tensor
+    stream, c = _stream_elements(setup), _wide(setup)
+    rotated = setup.tokens * (shape.q_dim + shape.kv_dim) / t
+    fused = setup.strategy.compile
+    shared = 3 if shape.gated else 2  # queries, keys and values read one input; gate and up another
+    found = [
+        *2 * [_norm(setup, stream)],
+        *2 * [_pass("residual", stream, 2.5 * c if fused else 3 * c, c if fused else 3 * c, (1, 1))],
+        _pass("shared inputs", shared * stream, 0, c if fused else 3 * c, (0, 0 if fused else shared)),
+        _activation(setup),
+    ]
+    if not shape.learned_positions:
+        found += [_rotary(setup, setup.tokens * dim / t) for dim in (shape.q_dim, shape.kv_dim)]
+    if shape.qk_norm:
+        found.append(_norm(setup, rotated))
+    if setup.strategy.bytes.autocast:
+        casts = 3 + (2 if shape.gated else 1)
+        found.append(_pass("casts of inputs", casts * setup.tokens * shape.dim, 4 + 2, 4 + 2, (casts, casts)))
+    if setup.strategy.attention == "math":
+        found.append(_scores(setup))
+    return found + _lora(setup)
+
+
+def embedding_passes(setup: Setup) -> list[Pass]:
+    """Rows are looked up; backward makes a gradient of the whole table and adds to its rows."""
+    c, table = _wide(setup), setup.shape.vocab_size * setup.shape.dim / setup.strategy.tensor
+    elements = _stream_elements(setup)
+    return [_pass("embedding", elements, 2 * c, 3 * c, (1, 1)), _pass("its gradient", table, 0, c, (0, 1))]
+
+
+def head_passes(setup: Setup) -> list[Pass]:
+    s, c = setup.strategy, setup.strategy.bytes.compute
+    logits = setup.tokens * setup.shape.vocab_size / s.tensor
+    if s.cross_entropy == "fused":  # reads the logits twice, and puts their gradient in their place: all in forward
+        each = (3 * c, 0)
+    elif s.cross_entropy == "in-place":  # reads them; backward reads them again, and puts their gradient there
+        each = (c, 2 * c)
+    elif s.cross_entropy == "compiled":  # for their maximum and for their sum; then once more, to write their gradient
+        each = (2 * c, 2 * c)
+    else:
+        each = (8 + _cast(c), 16 + _cast(c))
+    chunks = s.cross_entropy_chunks if s.cross_entropy == "chunked" else 1
+    return [
+        _norm(setup, _stream_elements(setup)),
+        _pass("cross-entropy", logits, *each, (3 * chunks, 4 * chunks)),
+    ]
+
+
+def _norm(setup: Setup, elements: float) -> Pass:
+    c = _wide(setup)
+    one_kernel = setup.strategy.compile or setup.strategy.norm_kernel == "fused" or setup.shape.norm == "layer"
+    if one_kernel:
+        return _pass("norm", elements, 2 * c, 3 * c, (1, 1))
+    return _pass("norm", elements, 20 + 2 * c + 3 * _cast(c), 56 + 9 * c + 3 * _cast(c), (9, 17) if c < 4 else (6, 14))
+
+
+def _rotary(setup: Setup, elements: float) -> Pass:
+    c = setup.strategy.bytes.compute
+    if setup.strategy.compile:
+        return _pass("rotary", elements, 2 * c, 2 * c, (1, 1))
+    return _pass("rotary", elements, 36 + 2 * _cast(c), 40 + 2 * _cast(c), (9, 10) if c < 4 else (7, 8))
+
+
+def _activation(setup: Setup) -> Pass:
+    s, c = setup.shape, setup.strategy.bytes.compute
+    hidden = setup.tokens * s.hidden_dim / setup.strategy.tensor
+    if not s.gated:
+        return _pass("gelu", hidden, 2 * c, 3 * c, (1, 1))
+    if setup.strategy.compile:
+        return _pass("swiglu", hidden, 3 * c, 5 * c, (1, 1))
+    return _pass("swiglu", hidden, 5 * c, 9 * c, (2, 3))
+
+
+def _scores(setup: Setup) -> Pass:
+    """Attention without flash: scale, mask and softmax each read and write the (B, H, T, T) scores."""
+    c = setup.strategy.bytes.compute
+    scores = setup.tokens * setup.strategy.seq_len * setup.shape.n_heads / setup.strategy.tensor
+    return _pass("scores", scores, 2 * c if setup.strategy.compile else 6 * c, 5 * c, (3, 3))
+
+
+def _lora(setup: Setup) -> list[Pass]:
+    """The narrow products' results are scaled and added; a base in 4 bits is made whole, forward and backward."""
+    s, c = setup.strategy, setup.strategy.bytes.compute
+    if not s.lora_rank:
+        return []
+    wide = [p for p in block_products(setup) if p.frozen]
+    n = len(wide)
+    found = [_pass("LoRA's sums", sum(p.rows * p.columns for p in wide), 5 * c, 5 * c, (2 * n, 2 * n))]
+    if s.base_4bit:
+        each = c + 1 if s.compile else 19 + 7 * c  # unpack 2, widen 9, look up 4 + 3c, scale 3c, put together 4 + c
+        found.append(
+            _pass("weights out of 4 bits", sum(p.inner * p.columns for p in wide), each, each, (10 * n, 10 * n))
+        )
+    return found
+
+
+def _pass(name: str, elements: float, forward: float, backward: float, launches: tuple[int, int]) -> Pass:
+    return Pass(name, (elements * forward, elements * backward), launches)
+
+
+def _cast(c: int) -> int:
+    """Between c bytes and fp32."""
+    return 4 + c if c < 4 else 0
+
+
+def _stream_elements(setup: Setup) -> float:
+    """Of the residual stream, of which a GPU computes norms and sums."""
+    s = setup.strategy
+    return setup.tokens / (s.tensor if s.sequence_parallel else 1) * setup.shape.dim
+
+
+def _wide(setup: Setup) -> int:
+    """Bytes of the residual stream: under autocast the embedding is as its weight is, and so is what follows."""
+    b = setup.strategy.bytes
+    return b.parameters if b.autocast else b.compute

@@ -1,0 +1,76 @@
+"""How long a step takes: what each unit computes and sends, put in order by `shardsim.step_schedules`.
+
+    kernels                  how long a unit computes, forward and backward      products, attention, memory-bound work
+    collectives              how long each of its collectives takes, alone       at the bandwidths that NCCL reaches
+    micro_batch, replicas    what waits for what: the timeline of a micro-batch  what is hidden, what is exposed
+    waits                    what is exposed, by message
+    step                     micro-batches, the pipeline's bubble, the optimizer, offloading, launches
+
+[Note: pipeline] In 1F1B the first micro-batch passes p-1 stages before the last stage can begin, and so does its
+gradient: a bubble of p-1 micro-batches' time. With v virtual stages a rank, interleaved, a stage takes 1/v of that
+time, and so does the bubble. The slowest stage sets the pace.
+Source: Narayanan et al. 2021, section 2.2.
+
+[Note: launches] The host runs ahead of the GPU and launches one kernel after the other. Where that takes it longer
+than the GPU computes, the GPU waits.
+"""
+
+from shardlab.measure.timeline import Timeline
+from shardplan.flops import hardware_flops, model_flops
+from shardplan.records import SpeedPlan
+from shardplan.setup import Setup
+from shardplan.speed import achievable
+from shardplan.speed.collectives import all_s, seconds
+from shardplan.speed.exposed import waits_s
+from shardplan.speed.kernels import peak_flops
+from shardplan.speed.micro_batch import micro_batches
+from shardplan.speed.offloading import offload_s
+from shardplan.speed.replicas import after_backward_s
+from shardplan.speed.updating import optimizer_launches, optimizer_s
+from shardplan.traffic import bytes_by_link
+from shardplan.traffic.model_parallel import pipeline_parallel, tied_matrix
+from shardplan.weights import Stage, stages
+
+
+def speed_plan(setup: Setup) -> SpeedPlan:
+    """Of the stage that sets the pace."""
+    slowest = max((_stage(setup, stage) for stage in stages(setup)), key=lambda found: sum(found[0].values()))
+    s = setup.strategy
+    return SpeedPlan(
+        *slowest,
+        bytes_by_link=bytes_by_link(setup),
+        tokens=setup.tokens * s.accumulation / (s.tensor * s.pipeline),
+        model_flops=model_flops(setup),
+        hardware_flops=hardware_flops(setup),
+        peak_flops=peak_flops(setup),
+    )
+
+
+def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], dict[str, float], Timeline]:
+    """Its parts, its waits, and the timeline of its last micro-batch."""
+    n, batches = setup.strategy.accumulation, micro_batches(setup, stage)
+    computed_s, exposed_s = sum(k * b.computed_s for k, b in batches), sum(k * b.exposed_s for k, b in batches)
+    streamed_s = sum(k * b.offload_s for k, b in batches)
+    late_s = sum(k * max(0.0, launch_s(setup, b.launches) - b.timeline.duration_s) for k, b in batches)
+    update_s, unhidden_s = optimizer_s(setup, stage), after_backward_s(setup, stage)
+    tied_s = all_s(setup, tied_matrix(setup, stage))
+    parts_s = {
+        "computation": computed_s,
+        "exposed communication": exposed_s + unhidden_s + tied_s,
+        "optimizer": update_s,
+        "offload": streamed_s + offload_s(setup, stage),
+        "bubble": bubble_s(setup, (computed_s + exposed_s + streamed_s) / n),
+        "launch": late_s + max(0.0, launch_s(setup, optimizer_launches(setup, stage)) - update_s),
+    }
+    return parts_s, waits_s(setup, batches, unhidden_s, tied_s), batches[-1][1].timeline
+
+
+def bubble_s(setup: Setup, micro_batch_s: float) -> float:
+    """See [Note: pipeline]."""
+    hops_s = sum(2 * seconds(setup, send) for send in pipeline_parallel(setup))
+    return (setup.strategy.pipeline - 1) * (micro_batch_s / setup.strategy.virtual_stages + hops_s)
+
+
+def launch_s(setup: Setup, launches: float) -> float:
+    """See [Note: launches]."""
+    return launches * achievable.LAUNCH_S * (achievable.COMPILED_LAUNCH if setup.strategy.compile else 1)

@@ -1,0 +1,219 @@
+"""A plan as tables for a terminal of 80 columns: memory, time, its limit, what would help; and the best of a search."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+
+from rich import box
+from rich.bar import Bar
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from shardplan.advice.bottleneck import largest_terms, memory_in_words, time_in_words
+from shardplan.formatting import GIB, duration, gib, percent, seconds
+from shardplan.records import MemoryPlan, Moment, Plan, SpeedPlan
+from shardplan.search.strategies import Search
+from shardplan.search.training_cost import Cost
+from shardplan.setup import Setup
+from shardplan.strategy import Strategy
+
+WIDTH = 80
+_BAR = 22
+_COLOURS = {"yes": "green", "maybe": "yellow", "no": "red"}
+_VERDICTS = {"yes": "fits", "maybe": "may fit, or not", "no": "does not fit"}
+_LINKS = {"inside": "inside the node", "between": "between nodes", "host": "to the host", "nvme": "to NVMe"}
+
+
+def plan_report(plan: Plan, costs: Cost | None = None) -> Group:
+    """Everything that a plan says. Without a price `costs` has no dollars."""
+    parts: list[RenderableType] = [
+        title(plan.setup),
+        verdict(plan),
+        "",
+        categories_table(plan),
+        _below("At the peak, ", memory_in_words(plan) + "."),
+        "",
+        moments_table(plan),
+        "",
+        time_table(plan.speed),
+        _below("Per GPU, ", speed_line(plan.speed)),
+        _below("Sent by a GPU in a step, ", links_line(plan.speed)),
+        *([_below("The training, ", cost_line(costs))] if costs else []),
+        "",
+        _below("Bottleneck: ", plan.bottleneck or time_in_words(plan)),
+        *advice_lines(plan),
+    ]
+    return Group(*parts)
+
+
+def title(setup: Setup) -> Text:
+    """The model, the machines, and the choices that are not the defaults."""
+    n, machine = setup.world_size, setup.machine
+    gpus = "1 GPU" if n == 1 else f"{n:,} GPUs"
+    nodes = f", {setup.nodes:,} nodes" if setup.nodes > 1 else ""
+    text = Text(f"{setup.shape.name}", style="bold")
+    text.append(f", {setup.shape.n_params:,} parameters, on {gpus} of {machine.name}{nodes}\n", style="not bold")
+    text.append(choices(setup.strategy), style="not bold")
+    return text
+
+
+def choices(strategy: Strategy) -> str:
+    """What tells it from the defaults, and always how it shards and what it computes on."""
+    told = ("sharding", "precision", "micro_batch", "seq_len")
+    values = {f.name: (getattr(strategy, f.name), f.default) for f in fields(strategy)}
+    return ", ".join(f"{name}={value}" for name, (value, default) in values.items() if name in told or value != default)
+
+
+def verdict(plan: Plan) -> Text:
+    low, high = plan.memory.device_bytes
+    worst, best = plan.margin_bytes
+    margin = f"{gib(worst)} to spare" if worst >= 0 else f"{gib(-worst)} short at worst"
+    margin = f"{gib(-best)} short at best" if best < 0 else margin
+    if plan.host_margin_bytes < 0:
+        margin += f"; and a node's memory is {gib(-plan.host_margin_bytes)} short of what is offloaded"
+    text = Text(_VERDICTS[plan.fits], style=f"bold {_COLOURS[plan.fits]}")
+    held = f": {gib(low, unit=False)} to {gib(high)} of {gib(plan.setup.machine.memory_bytes)}, {margin}"
+    return text.append(held, style="not bold default")
+
+
+def categories_table(plan: Plan) -> Table:
+    """Bytes at the peak, and what the allocator and CUDA add."""
+    memory, capacity = plan.memory, plan.setup.machine.memory_bytes
+    low, high = memory.reserved_bytes
+    size = max(memory.device_bytes[1], capacity)
+    table = _table(("memory of a GPU", "left"), ("", "right"), (f"of {gib(size)}", "left"))
+    for name, n_bytes in memory.peak.by_category().items():
+        if n_bytes > 1e-4 * memory.allocated_bytes:
+            table.add_row(name.replace("_", " "), gib(n_bytes), _bar(n_bytes, size))
+    table.add_section()
+    table.add_row("allocated", gib(memory.allocated_bytes), _bar(memory.allocated_bytes, size))
+    table.add_row("reserved by the allocator", _range(low, high), _bar(high, size))
+    table.add_row("CUDA, NCCL and libraries", gib(memory.context_bytes), _bar(memory.context_bytes, size))
+    table.add_row("in use, as nvidia-smi shows", _range(*memory.device_bytes), _bar(memory.device_bytes[1], size))
+    for name, n_bytes in (("host memory", memory.host_bytes), ("NVMe", memory.nvme_bytes)):
+        if n_bytes:
+            table.add_row(f"beside it, {name}", gib(n_bytes), "")
+    return table
+
+
+def moments_table(plan: Plan) -> Table:
+    """The fullest moment of each kind."""
+    memory = plan.memory
+    size = memory.allocated_bytes
+    table = _table(("over a step", "left"), ("", "right"), ("", "left"))
+    for name, moment in stretches(memory.moments):
+        peak = moment.n_bytes == memory.allocated_bytes
+        style = "bold" if peak else ""
+        table.add_row(
+            name + (", the peak" if peak else ""), gib(moment.n_bytes), _bar(moment.n_bytes, size), style=style
+        )
+    return table
+
+
+def stretches(moments: Sequence[Moment]) -> list[tuple[str, Moment]]:
+    """(name, its fullest moment) in the order of a step; what repeats for every block is one: "forward of blocks"."""
+    fullest: dict[tuple[str, str], Moment] = {}
+    for moment in moments:
+        key = moment.phase, re.sub(r"block \d+", "blocks", moment.name)
+        fullest[key] = max(fullest.get(key, moment), moment, key=lambda m: m.n_bytes)
+    return [(name, moment) for (_, name), moment in fullest.items()]
+
+
+def peak_table(memory: MemoryPlan, most: int = 8) -> Table:
+    """What the peak consists of, in the words of its terms."""
+    table = _table((f"{memory.peak.name}: what is live", "left"), ("", "right"))
+    for words, n_bytes in largest_terms(memory.peak.terms, most):
+        table.add_row(escape(words), gib(n_bytes))
+    return table
+
+
+def time_table(speed: SpeedPlan) -> Table:
+    """The parts of a step; they add up to it."""
+    table = _table((f"a step of {seconds(speed.step_s)}", "left"), ("", "right"), ("share", "right"), ("", "left"))
+    for name, part_s in speed.parts_s.items():
+        if part_s:
+            table.add_row(name, seconds(part_s), percent(part_s / speed.step_s), _bar(part_s, speed.step_s))
+    return table
+
+
+def speed_line(speed: SpeedPlan) -> str:
+    reached = f"MFU {speed.mfu:.1%}, HFU {speed.hfu:.1%}" if speed.hfu != speed.mfu else f"MFU {speed.mfu:.1%}"
+    return f"{speed.tokens_per_s:,.0f} tokens/s, {speed.tokens:,.0f} tokens a step; {reached}."
+
+
+def links_line(speed: SpeedPlan) -> str:
+    sent = [f"{_LINKS.get(name, name)} {gib(n_bytes)}" for name, n_bytes in speed.bytes_by_link.items() if n_bytes]
+    return (", ".join(sent) or "nothing") + "."
+
+
+def cost_line(costs: Cost) -> str:
+    dollars = f", {costs.dollars:,.0f} dollars" if costs.dollars is not None else ""
+    return f"{duration(costs.seconds)}, {costs.gpu_hours:,.0f} GPU hours{dollars}."
+
+
+def advice_lines(plan: Plan) -> list[RenderableType]:
+    if not plan.advice:
+        return [_below("Advice: ", "nothing that was tried would help.")]
+    what = "What would make it faster:" if plan.fits == "yes" else "What would make it fit, the cheapest first:"
+    return [what, *(_below("- ", words) for words in plan.advice)]
+
+
+def search_table(found: Search, most: int = 10, costs: Sequence[Cost | None] = ()) -> Table:
+    """The fastest first; with a star, those than which nothing smaller is as fast."""
+    n = len(found.fitting)
+    table = _table(
+        (f"{n:,} of {found.n_tried:,} fit", "left"), ("memory", "right"), ("tokens/s/GPU", "right"), ("MFU", "right")
+    )
+    table.leading = 1
+    table.caption, table.caption_justify = f"* nothing smaller is as fast. {found.n_maybe:,} more may fit.", "left"
+    priced = [*costs, *[None] * most]
+    for plan, its_cost in zip(found.fitting[:most], priced, strict=False):
+        star = "* " if plan in found.front else ""
+        words = star + choices(plan.setup.strategy) + (f"\n{cost_line(its_cost)}" if its_cost else "")
+        table.add_row(
+            words,
+            gib(plan.memory.device_bytes[1]),
+            f"{plan.speed.tokens_per_s:,.0f}",
+            f"{plan.speed.mfu:.1%}",
+        )
+    return table
+
+
+def trace_table(planned: Moment, traced: Moment) -> Table:
+    """The closed form beside the trace, each at its peak."""
+    table = _table(("at the peak", "left"), ("closed form", "right"), ("traced", "right"), ("ratio", "right"))
+    ours, theirs = planned.by_category(), traced.by_category()
+    for name in ours:
+        _compare(table, name.replace("_", " "), ours[name], theirs[name])
+    table.add_section()
+    _compare(table, "allocated", planned.n_bytes, traced.n_bytes)
+    elsewhere = "" if traced.name == planned.name else f"; the trace's in {traced.name}"
+    table.caption = escape(f"The peak lies in {planned.name}{elsewhere}.")
+    return table
+
+
+def _compare(table: Table, name: str, planned: float, traced: float) -> None:
+    if planned or traced:
+        table.add_row(name, gib(planned), gib(traced), f"{planned / traced:.3f}" if traced else "")
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", width=WIDTH)
+    for i, (name, side) in enumerate(columns):
+        table.add_column(name, justify=side, ratio=1 if i == 0 else None)
+    return table
+
+
+def _bar(amount: float, size: float) -> Bar:
+    return Bar(size, 0, amount, width=_BAR)
+
+
+def _range(low: float, high: float) -> str:
+    return f"{gib(low)} to {gib(high)}" if low < GIB / 10 else f"{gib(low, unit=False)} to {gib(high)}"
+
+
+def _below(label: str, words: str) -> Padding:
+    return Padding(Text(label, style="bold").append(words, style="not bold"), (0, 0, 0, 0))

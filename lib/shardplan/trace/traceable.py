@@ -1,0 +1,42 @@
+"""What has a trace: what the course's model and the engines of `program` can do."""
+
+from shardplan.setup import Setup
+from shardplan.strategy import Strategy
+
+# field -> its one value that can be traced
+ONLY_SHAPES = {"gated": True, "norm": "rms", "qkv_bias": False, "linear_bias": False, "qk_norm": False}
+ONLY_STRATEGIES = {
+    "offload": "none",
+    "lora_rank": 0,
+    "base_4bit": False,
+    "compile": False,
+    "cross_entropy": "whole",
+    "norm_kernel": "composed",
+    "tensor": 1,
+    "pipeline": 1,
+    "context": 1,
+}
+
+
+def check_traceable(setup: Setup) -> None:
+    """Raises ValueError that names the field which no trace has."""
+    shape, s = setup.shape, setup.strategy
+    for holder, only in ((shape, ONLY_SHAPES), (s, ONLY_STRATEGIES)):
+        for name, value in only.items():
+            if getattr(holder, name) != value:
+                raise ValueError(f"{name}={getattr(holder, name)!r} can't be traced, only {value!r}: plan it instead")
+    if shape.learned_positions or shape.q_dim != shape.dim:
+        field = "learned_positions" if shape.learned_positions else "head_dim"
+        raise ValueError(f"{field}={getattr(shape, field)} can't be traced: the course's model has no such thing")
+    if s.optimizer == "adamw-8bit":
+        raise ValueError("optimizer='adamw-8bit' can't be traced, only 'adamw', 'momentum' and 'sgd'")
+    if s.precision == "bf16-master-fp32-gradients":
+        raise ValueError(f"precision={s.precision!r} can't be traced: torch's gradients have their parameter's dtype")
+    if s.bytes.master and s.sharding in ("DDP+ZERO_1", "ZERO_1", "ZERO_2"):
+        raise ValueError(f"precision={s.precision!r} can't be traced with {s.sharding}: MasterWeights are whole")
+    if not is_fsdp(s) and s.precision.startswith("bf16-mixed"):
+        raise ValueError(f"precision={s.precision!r} is FSDP's; with sharding={s.sharding!r} trace 'bf16-autocast'")
+
+
+def is_fsdp(s: Strategy) -> bool:
+    return s.sharding in ("FULL_SHARD", "SHARD_GRAD_OP")

@@ -1,0 +1,30 @@
+"""What a rank sends in a step, by link: inside its node, between nodes, to and from its host and its host's drives.
+
+Read `messages` (one kind of message), `groups` (who sends to whom, over which links), `units` (what a step gathers and
+reduces), `data_parallel`, `model_parallel`, `host`. How long it all takes, `speed` says.
+"""
+
+from shardplan.setup import Setup
+from shardplan.traffic.data_parallel import data_parallel, unit_sends
+from shardplan.traffic.host import host_bytes
+from shardplan.traffic.messages import Send
+from shardplan.traffic.model_parallel import context_parallel, pipeline_parallel, tensor_parallel, tied_matrix
+from shardplan.weights import stages
+
+__all__ = ["Send", "bytes_by_link", "sends", "unit_sends"]
+
+
+def bytes_by_link(setup: Setup) -> dict[str, float]:
+    """ "inside" and "between" nodes, to the "host" and its "nvme": sent or fetched by a rank in a step."""
+    found = sends(setup)
+    between = sum(s.bytes_between for s in found)
+    return {"inside": sum(s.bytes for s in found) - between, "between": between, **host_bytes(setup)}
+
+
+def sends(setup: Setup) -> list[Send]:
+    """Of a rank of the stage that sends most, in a step."""
+    by_stage = []
+    for stage in stages(setup):
+        of_model = (*tensor_parallel(setup, stage), *context_parallel(setup, stage), *pipeline_parallel(setup))
+        by_stage.append([*data_parallel(setup, stage), *of_model, *tied_matrix(setup, stage)])
+    return max(by_stage, key=lambda found: sum(s.bytes for s in found))

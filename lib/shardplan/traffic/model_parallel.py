@@ -1,0 +1,118 @@
+"""What the parallelisms inside a model send: tensor, sequence, context, pipeline. B T D is a micro-batch's activations.
+
+    tensor, sequences cut   a block: 2 all_gathers and 2 reduce_scatters of B T D forward, as many backward
+    tensor, whole           a block: 2 all_reduces of B T D forward, 2 backward
+    the root                as half a block forward: the embedding's sum, the output layer's input; backward likewise
+    context                 a block: keys and values go round; in backward they do, and so do their gradients
+    pipeline                a stage: B T D to the next one, its gradient back
+    tied, in a pipeline     a step: an all_reduce of the matrix's gradient between first and last stage
+
+Recomputation repeats forward's messages, but for the last of a block: it stops at the last product, whose result
+nobody needs. An all_reduce is an all_gather and a reduce_scatter: cutting sequences costs no bytes. `gather_again`
+keeps a share of what was gathered, and gathers it once more for the weights' gradients, while inputs' are computed.
+
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, section 4.2; Liu et al. 2023, "Ring
+Attention"; Narayanan et al. 2021, section 2.2.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from shardplan.flops import recomputed_blocks
+from shardplan.setup import Setup
+from shardplan.traffic.groups import ends, group
+from shardplan.traffic.messages import Send
+from shardplan.weights import Stage
+
+# Of one micro-batch: "forward"; "backward", recomputation included; "hidden", which computation does not wait for
+ByPass = dict[str, list[Send]]
+
+
+def tensor_sends(setup: Setup, recomputed: bool) -> ByPass:
+    """Of one block."""
+    s = setup.strategy
+    if s.tensor == 1:
+        return {"forward": [], "backward": [], "hidden": []}
+    again = _pairs(setup, 2, 1) if recomputed else []
+    hidden = _pairs(setup, 2, 0) if s.gather_again and s.sequence_parallel else []
+    return {"forward": _pairs(setup, 2, 2), "backward": _pairs(setup, 2, 2) + again, "hidden": hidden}
+
+
+def root_tensor_sends(setup: Setup) -> list[Send]:
+    """Of the embedding, forward and backward; of the output layer as many.
+
+    Each rank looks up the tokens of its part of the vocabulary, and the sum is scattered; the output layer's input is
+    gathered. Backward does the other of the two.
+    """
+    return _pairs(setup, 1, 1) if setup.strategy.tensor > 1 else []
+
+
+def context_sends(setup: Setup, recomputed: bool) -> ByPass:
+    """Of one block."""
+    s = setup.strategy
+    if s.context == 1:
+        return {"forward": [], "backward": []}
+    n_bytes = 2 * setup.tokens * setup.shape.kv_dim / s.tensor * s.bytes.compute
+    ring = Send("ring", "keys and values", group(setup, "context"), n_bytes, 1)
+    again = recomputed and s.recompute == "full"
+    return {"forward": [ring], "backward": [replace(ring, of="keys, values, their gradients", times=2 + again)]}
+
+
+def tensor_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:
+    """Of a step."""
+    yield from _of_blocks(setup, stage, tensor_sends)
+    for send in root_tensor_sends(setup):
+        yield replace(send, times=send.times * (stage.first + stage.last) * setup.strategy.accumulation)
+
+
+def context_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:
+    """Of a step."""
+    return _of_blocks(setup, stage, context_sends)
+
+
+def pipeline_parallel(setup: Setup) -> Iterable[Send]:
+    """Of a step. A stage in the middle sends activations on and their gradient back; of two stages each sends one."""
+    s = setup.strategy
+    if s.pipeline > 1:
+        both = s.pipeline > 2 or s.virtual_stages > 1
+        times = s.accumulation * s.virtual_stages * (2 if both else 1)
+        yield Send("send", "activations of a stage", group(setup, "pipeline"), stage_bytes(setup), times)
+
+
+def tied_matrix(setup: Setup, stage: Stage) -> Iterable[Send]:
+    """Of a step. First and last stage have a copy each, and a gradient, whose sum both need before they update."""
+    s = setup.strategy
+    if s.pipeline > 1 and setup.shape.tied:
+        n = setup.shards if s.sharded[1] else 1
+        for w in stage.root:
+            if w.name == "embedding.weight" and w.trained:
+                yield Send(
+                    "all_reduce", "gradient of the tied matrix", ends(setup), s.bytes.reduce * w.shard_numel(n), 1
+                )
+
+
+def stage_bytes(setup: Setup) -> float:
+    """A rank's part of the activations that go to the next stage."""
+    s = setup.strategy
+    return activation_bytes(setup) / (s.tensor if s.sequence_parallel else 1)
+
+
+def activation_bytes(setup: Setup) -> float:
+    """B T D, whole over the tensor-parallel ranks."""
+    return setup.tokens * setup.shape.dim * setup.strategy.bytes.compute
+
+
+def _pairs(setup: Setup, gathers: int, scatters: int) -> list[Send]:
+    kinds = {"all_gather": gathers, "reduce_scatter": scatters}
+    if not setup.strategy.sequence_parallel:
+        kinds = {"all_reduce": scatters}
+    tensor, n_bytes = group(setup, "tensor"), activation_bytes(setup)
+    return [Send(kind, "activations", tensor, n_bytes, times) for kind, times in kinds.items()]
+
+
+def _of_blocks(setup: Setup, stage: Stage, of_one: Callable[[Setup, bool], ByPass]) -> Iterable[Send]:
+    again = recomputed_blocks(setup)
+    for recomputed, share in ((False, 1 - again), (True, again)):
+        for send in sum(of_one(setup, recomputed).values(), []):
+            if share:
+                yield replace(send, times=send.times * share * stage.n_blocks * setup.strategy.accumulation)

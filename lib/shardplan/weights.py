@@ -1,0 +1,133 @@
+"""The weights of the fullest pipeline stages, as one rank of a tensor-parallel group holds them.
+
+[Note: tensor parallel] Queries, keys, values, gate and up are cut by rows (each rank computes some heads, some hidden
+units), out and down by columns, the embedding and the output by tokens of the vocabulary; norms are whole everywhere.
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
+
+[Note: pipeline] A stage has ceil(layers / stages) blocks; the first has the embedding too, and keeps most micro-batches
+in flight; the last has the output layer and the loss. The fullest stage is one of the two.
+
+[Note: LoRA] Each matrix W (out, in) of a block is frozen and gets A (rank, in) and B (out, rank), which are trained; so
+are these alone. QLoRA holds W in NF4: half a byte a number, a byte of scale for each 64, a factor for 256 of those.
+Source: Hu et al. 2021, "LoRA", section 4.1; Dettmers et al. 2023, "QLoRA", section 3.
+"""
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from shardplan.setup import Setup
+
+BY_ROWS = ("query", "key", "value", "gate", "up", "embedding", "output")
+BY_COLUMNS = ("out", "down")
+
+
+@dataclass(frozen=True)
+class Weight:
+    name: str
+    shape: tuple[int, ...]
+    stored: float  # bytes an element, between steps
+    gathered: float  # bytes an element, while it computes
+    trained: bool = True
+
+    @property
+    def numel(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def gathered_bytes(self) -> float:
+        return self.numel * self.gathered
+
+    def shard_numel(self, n: int) -> int:
+        """Elements of one rank's share, cut on dim 0 and padded: ceil(rows / n) rows."""
+        return ceil(self.shape[0] / n) * (self.numel // self.shape[0])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Of a pipeline; without one there is a single stage, with all of it."""
+
+    root: tuple[Weight, ...]
+    block: tuple[Weight, ...]
+    n_blocks: int
+    first: bool
+    last: bool
+    in_flight: float  # micro-batches that have gone forward and not yet back, with the one at work
+
+    @property
+    def weights(self) -> tuple[Weight, ...]:
+        """In the order of the model's parameters."""
+        inner = [w for w in self.root if w.name.startswith(("embedding", "positions"))]
+        return (*inner, *self.block * self.n_blocks, *(w for w in self.root if w not in inner))
+
+
+def stages(setup: Setup) -> tuple[Stage, ...]:
+    """The first and the last."""
+    depth = setup.strategy.pipeline
+    if depth == 1:
+        return (_stage(setup, True, True, 1),)
+    first, last = in_flight(setup)
+    return (_stage(setup, True, False, first), _stage(setup, False, True, last))
+
+
+def in_flight(setup: Setup) -> tuple[float, float]:
+    """Of micro-batches, on the first and the last of p stages: p and 1 under 1F1B.
+
+    With v virtual stages a rank, interleaved, it goes forward with 2 (p-1) + (v-1) p pieces of 1/v of its layers before
+    its first backward, p + (p-1)/v micro-batches with the one at work; the last rank with (v-1) p pieces.
+
+    Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2;
+    Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.2.3.
+    """
+    p, v, n = setup.strategy.pipeline, setup.strategy.virtual_stages, setup.strategy.accumulation
+    if v == 1:
+        return min(p, n), 1
+    return min(p + (p - 1) / v, n), min(((v - 1) * p + 1) / v, n)
+
+
+def _stage(setup: Setup, first: bool, last: bool, in_flight: float) -> Stage:
+    def here(name: str) -> bool:
+        at_the_start, at_the_end = name.startswith(("embedding", "positions")), name.startswith(("norm", "output"))
+        return (first and at_the_start) or (last and (at_the_end or (setup.shape.tied and name == "embedding.weight")))
+
+    root = {name: shape for name, shape in setup.shape.root().items() if here(name)}
+    n_blocks = ceil(setup.shape.n_layers / setup.strategy.pipeline)
+    return Stage(
+        _weights(setup, root, lora=False), _weights(setup, setup.shape.block()), n_blocks, first, last, in_flight
+    )
+
+
+def _weights(setup: Setup, shapes: dict[str, tuple[int, ...]], lora: bool = True) -> tuple[Weight, ...]:
+    s, b = setup.strategy, setup.strategy.bytes
+    gathered = b.parameters if b.autocast else b.compute
+    weights = []
+    for name, whole in shapes.items():
+        shape = _on_this_rank(setup, name, whole)
+        if not (lora and len(shape) == 2 and s.lora_rank):
+            weights.append(Weight(name, shape, b.parameters, gathered, trained=not s.lora_rank))
+            continue
+        weights.append(_frozen_matrix(setup, name, shape, gathered))
+        module = name.removesuffix("weight")
+        weights.append(Weight(f"{module}lora_a", (s.lora_rank, shape[1]), b.parameters, gathered))
+        weights.append(Weight(f"{module}lora_b", (shape[0], s.lora_rank), b.parameters, gathered))
+    return tuple(weights)
+
+
+def _frozen_matrix(setup: Setup, name: str, shape: tuple[int, ...], gathered: float) -> Weight:
+    if not setup.strategy.base_4bit:
+        return Weight(name, shape, setup.strategy.bytes.parameters, gathered, trained=False)
+    each = nf4_bytes_each(setup.strategy.bytes.parameters)
+    return Weight(name, (prod(shape),), each, each, trained=False)  # codes and scales are gathered, never the matrix
+
+
+def nf4_bytes_each(itemsize: int) -> float:
+    """A number's: 4 bits, its part of a scale for 64 (8 bits) and of a factor for 256 scales (`itemsize` bytes)."""
+    return 1 / 2 + 1 / 64 + itemsize / (64 * 256)
+
+
+def _on_this_rank(setup: Setup, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    t, module, is_bias = setup.strategy.tensor, name.split(".")[-2], name.endswith("bias")
+    if t == 1:
+        return shape
+    if module in BY_ROWS:
+        return (ceil(shape[0] / t), *shape[1:])
+    return (shape[0], ceil(shape[1] / t)) if module in BY_COLUMNS and not is_bias else shape

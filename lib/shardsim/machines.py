@@ -1,0 +1,213 @@
+"""Machines whose networks can be imitated, and jobs planned: GPUs of `hardware`, joined by the links of `link_speeds`.
+
+Bandwidths are of one direction. 400 Gb/s of InfiniBand are 50 GB/s: vendors count networks in bits and NVLink in bytes
+of both directions together (900 GB/s of NVLink 4 are 450 each way).
+
+Latencies are of one message as NCCL sends it, software included; they are round figures of the right size, as no data
+sheet has them. The share of the peak that training reaches (`mfu`) is an assumption too. Measure both on your machine.
+Makers say how many NVMe drives there are, seldom which: those named stand for the fast ones of their generation.
+"""
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from os.path import commonprefix
+
+from shardsim.hardware import GIB, GPUS, Gpu
+from shardsim.link import Link
+from shardsim.link_speeds import DRIVES, LINKS, Nvme
+
+# Of what a slot carries, headers and acknowledgements take a fifth: copies of 4.0 x16's 31.5 GB/s reach about 25
+PCIE_SHARE = 25 / 31.5
+LATENCY_S = {"NVLink": 3e-6, "xGMI": 5e-6, "PCIe": 8e-6, "InfiniBand": 10e-6, "RoCE": 15e-6, "EFA": 20e-6}
+ETHERNET_LATENCY_S = 30e-6
+
+
+@dataclass(frozen=True)
+class Machine:
+    name: str
+    words: str
+    gpu: Gpu
+    gpus_per_node: int
+    mfu: float  # model FLOPs utilisation: the part of the peak that training is taken to reach, for imitations
+    inside: Link  # a GPU's port to the others of its node
+    between: Link | None  # one network card
+    nics_per_node: int
+    host: Link  # a GPU's port to the memory of its host
+    host_memory_bytes: int | None = None  # of a node; None: not known
+    drive: Nvme | None = None
+    drives_per_node: int = 0
+    source: str = ""
+
+    @property
+    def flops(self) -> float:
+        """Of one GPU a second: bf16 (fp16 on cards without it), dense, the data sheet's."""
+        return self.gpu.half_flops
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of one GPU, that programs can use."""
+        return self.gpu.memory_bytes
+
+    @property
+    def compute_flops(self) -> float:
+        return self.flops * self.mfu
+
+    @property
+    def nvme_read(self) -> float:
+        """Bytes/s of a node's drives together."""
+        return self.drives_per_node * self.drive.read if self.drive else 0.0
+
+    @property
+    def nvme_write(self) -> float:
+        return self.drives_per_node * self.drive.write if self.drive else 0.0
+
+
+def _wire(name: str) -> Link:
+    latency_s = LATENCY_S.get(name.split()[0], ETHERNET_LATENCY_S)
+    share = PCIE_SHARE if name.startswith("PCIe") else 1.0
+    return Link(LINKS[name].bandwidth * share, latency_s)
+
+
+def _cluster(
+    name: str,
+    words: str,
+    gpu: str,
+    n: int,
+    between: str | Link,
+    nics: int,
+    host_gib: int,
+    drives: tuple[int, str] | None = None,
+    source: str = "",
+    mfu: float = 0.4,
+) -> Machine:
+    card = GPUS[gpu]
+    return Machine(
+        name,
+        words,
+        card,
+        n,
+        mfu,
+        inside=_wire(card.link),
+        between=_wire(between) if isinstance(between, str) else between,
+        nics_per_node=nics,
+        host=_wire(card.host_link),
+        host_memory_bytes=host_gib * GIB,
+        drive=DRIVES[drives[1]] if drives else None,
+        drives_per_node=drives[0] if drives else 0,
+        source=source,
+    )
+
+
+def _shared(gb_per_s: float, latency_s: float = LATENCY_S["EFA"]) -> Link:
+    """A GPU's share of a node's network, where the cards are fewer or more than the GPUs."""
+    return Link(gb_per_s * 1e9, latency_s)
+
+
+_AWS = "AWS EC2 documentation, accelerated computing instances"
+_GCP = "Google Cloud documentation, accelerator-optimized machines"
+_AZURE = "Microsoft Azure documentation, ND series"
+
+# fmt: off
+MACHINES = {
+    machine.name: machine
+    for machine in (
+        _cluster("dgx-h100", "8 H100 SXM with NVLink 4, a 400 Gb/s InfiniBand card for each",
+            "H100-80GB", 8, "InfiniBand NDR", 8, 2048, (8, "PM9A3"), "NVIDIA DGX H100 data sheet"),
+        _cluster("dgx-h200", "8 H200 SXM with NVLink 4, a 400 Gb/s InfiniBand card for each",
+            "H200-141GB", 8, "InfiniBand NDR", 8, 2048, (8, "PM9A3"), "NVIDIA DGX H200 data sheet"),
+        _cluster("dgx-b200", "8 B200 SXM with NVLink 5, a 400 Gb/s InfiniBand card for each",
+            "B200-180GB", 8, "InfiniBand NDR", 8, 2048, (8, "PM9A3"), "NVIDIA DGX B200 data sheet"),
+        _cluster("gb200-nvl72", "racks of 72 GB200 on one NVLink 5 (the node), a 400 Gb/s InfiniBand card for each",
+            "GB200-186GB", 72, "InfiniBand NDR", 72, 17_280, None, "NVIDIA GB200 NVL72 data sheet"),
+        _cluster("grand-teton", "8 H100 96 GB held to 500 W, NVLink 4, 400 Gb/s for each (torchtitan's published runs)",
+            "H100-96GB-500W", 8, "RoCE 400", 8, 2048, None, "torchtitan, llama3_h100_202412_torchtitan.md, hardware"),
+        _cluster("dgx-a100", "8 A100 80 GB SXM with NVLink 3, a 200 Gb/s InfiniBand card for each",
+            "A100-80GB", 8, "InfiniBand HDR", 8, 2048, (8, "PM9A3"), "NVIDIA DGX A100 data sheet", mfu=0.5),
+        _cluster("dgx-a100-40gb", "8 A100 40 GB SXM with NVLink 3, a 200 Gb/s InfiniBand card for each",
+            "A100-40GB", 8, "InfiniBand HDR", 8, 1024, (4, "PM9A3"), "NVIDIA DGX A100 data sheet", mfu=0.5),
+        _cluster("dgx-2", "16 V100 32 GB with NVLink 2, 8 InfiniBand cards of 100 Gb/s",
+            "V100-32GB", 16, _shared(6.25, LATENCY_S["InfiniBand"]), 16, 1536, (8, "PM983"), "NVIDIA DGX-2 data sheet"),
+        _cluster("aws-p3dn", "p3dn.24xlarge: 8 V100 32 GB with NVLink 2, 100 Gb/s for all of them",
+            "V100-32GB", 8, "EFA 100", 1, 768, (2, "PM983"), _AWS),
+        _cluster("aws-p4d", "p4d.24xlarge: 8 A100 40 GB with NVLink 3, 400 Gb/s for all of them",
+            "A100-40GB", 8, _shared(6.25), 8, 1152, (8, "PM983"), _AWS),
+        _cluster("aws-p4de", "p4de.24xlarge: 8 A100 80 GB with NVLink 3, 400 Gb/s for all of them",
+            "A100-80GB", 8, _shared(6.25), 8, 1152, (8, "PM983"), _AWS),
+        _cluster("aws-p5", "p5.48xlarge: 8 H100 SXM with NVLink 4, 3,200 Gb/s for all of them",
+            "H100-80GB", 8, _shared(50), 8, 2048, (8, "PM9A3"), _AWS),
+        _cluster("aws-p5en", "p5en.48xlarge: 8 H200 with NVLink 4, 3,200 Gb/s for all of them",
+            "H200-141GB", 8, _shared(50), 8, 2048, (8, "PM9A3"), _AWS),
+        _cluster("aws-g5", "g5.48xlarge: 8 A10G on PCIe 4.0, 100 Gb/s for all of them",
+            "A10G", 8, "100 GbE", 1, 768, (2, "PM9A3"), _AWS, mfu=0.35),
+        _cluster("aws-g6e", "g6e.48xlarge: 8 L40S on PCIe 4.0, 400 Gb/s for all of them",
+            "L40S", 8, _shared(6.25), 8, 1536, (4, "PM9A3"), _AWS, mfu=0.35),
+        _cluster("gcp-a2", "a2-highgpu-8g: 8 A100 40 GB with NVLink 3, 100 Gb/s for all of them",
+            "A100-40GB", 8, "100 GbE", 1, 680, None, _GCP),
+        _cluster("gcp-a3-high", "a3-highgpu-8g: 8 H100 SXM with NVLink 4, 4 cards of 200 Gb/s for their traffic",
+            "H100-80GB", 8, _shared(12.5, ETHERNET_LATENCY_S), 8, 1872, (16, "PM983"), _GCP),
+        _cluster("gcp-a3-mega", "a3-megagpu-8g: 8 H100 SXM with NVLink 4, a 200 Gb/s card for each",
+            "H100-80GB", 8, "RoCE 200", 8, 1872, (16, "PM983"), _GCP),
+        _cluster("azure-nd-h100", "ND96isr H100 v5: 8 H100 SXM with NVLink 4, a 400 Gb/s InfiniBand card for each",
+            "H100-80GB", 8, "InfiniBand NDR", 8, 1900, (8, "PM9A3"), _AZURE),
+        _cluster("mi300x-box", "8 MI300X on xGMI, a 400 Gb/s card for each",
+            "MI300X-192GB", 8, "RoCE 400", 8, 2048, (8, "PM9A3"), "AMD Instinct MI300X platform data sheet", mfu=0.35),
+        _cluster("frontier", "4 MI250X, that is 8 devices, and 4 Slingshot cards of 200 Gb/s",
+            "MI250X-64GB", 8, _shared(12.5), 8, 512, (2, "PM9A3"), "OLCF Frontier user guide, node overview", mfu=0.3),
+        _cluster("pcie-box", "4 L40S on PCIe 4.0 x16, one 100 GbE card",
+            "L40S", 4, Link(12.5e9, 20e-6), 1, 512, (1, "PM9A3"), mfu=0.35),
+        _cluster("cloud-25gbe", "4 A10 on PCIe 4.0 x16, one 25 GbE card",
+            "A10", 4, "25 GbE", 1, 512, (1, "PM9A3"), mfu=0.35),
+    )
+}
+# fmt: on
+
+_CARDS = re.compile(
+    r"(?P<gpu>.+?)(?:\s+x\s*(?P<n>\d+))?(?:\s*,\s*(?P<speed>\d+(?:\.\d+)?)\s*Gb/s(?P<each> each)?)?", re.I
+)
+
+
+def machine(name: str) -> Machine:
+    """One of MACHINES, or cards in words: "H100-80GB", "A10G x 4", "H100-80GB x 8, 400 Gb/s each" (each GPU's card).
+
+    Raises ValueError with the nearest name to a typo.
+    """
+    by_lower = {known.lower(): known for known in (*MACHINES, *GPUS)}
+    words = _CARDS.fullmatch(name.strip())
+    known = by_lower.get(name.strip().lower()) or (words and by_lower.get(words["gpu"].lower()))
+    if known in MACHINES and known.lower() == name.strip().lower():
+        return MACHINES[known]
+    if known in GPUS:
+        return _box(GPUS[known], int(words["n"] or 1), words["speed"], bool(words["each"]))
+    raise ValueError(_unknown(name, words["gpu"].lower() if words else name.lower(), by_lower))
+
+
+def _box(gpu: Gpu, n: int, gigabits: str | None, each: bool) -> Machine:
+    if n < 1:
+        raise ValueError(f"machine='{gpu.name} x {n}', but a box has at least 1 GPU")
+    network = Link(float(gigabits) / 8 * 1e9, LATENCY_S["RoCE"] if each else ETHERNET_LATENCY_S) if gigabits else None
+    joined = f", {gigabits} Gb/s{' each' if each else ''}" if gigabits else ""
+    return Machine(
+        f"{gpu.name} x {n}{joined}",
+        f"{n} of {gpu.name} ({gpu.words}) in one box" + (f"{joined} to others" if joined else ""),
+        gpu,
+        n,
+        mfu=0.4,
+        inside=_wire(gpu.link),
+        between=network,
+        nics_per_node=n if each else 1,
+        host=_wire(gpu.host_link),
+        drive=DRIVES["980 PRO"],  # one as people have them; how much memory the host has is not known
+        drives_per_node=1,
+        source=gpu.source,
+    )
+
+
+def _unknown(name: str, asked: str, by_lower: dict[str, str]) -> str:
+    begun = max(len(commonprefix((lower, asked))) for lower in by_lower)
+    alike = [lower for lower in by_lower if len(commonprefix((lower, asked))) == begun]
+    near = [by_lower[lower] for lower in get_close_matches(asked, alike, 3, 0.0)]
+    return (
+        f"machine={name!r} is not known; did you mean {' or '.join(map(repr, near))}? There are the machines "
+        f"{', '.join(MACHINES)}, and cards in words, such as 'H100-80GB x 8', of {', '.join(GPUS)}"
+    )

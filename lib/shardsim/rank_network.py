@@ -1,0 +1,37 @@
+"""`simulated(...)`: a network for `launch`, from words or from a `Network`."""
+
+from dataclasses import dataclass
+
+from shardlab.measure import event_source
+from shardsim.event_source import SimulatedEvents
+from shardsim.network import Network
+from shardsim.process_group import use_network
+
+
+@dataclass(frozen=True)
+class SimulatedNetwork:
+    """What `launch` carries to its ranks. Each rank installs it before it makes its process group."""
+
+    asked: Network | str
+    backend: str = "simulated"
+
+    def for_ranks(self, world_size: int) -> "SimulatedNetwork":
+        """The same network for a job of `world_size` ranks. Raises ValueError if it has another number of ranks."""
+        network = Network.parse(self.asked, world_size) if isinstance(self.asked, str) else self.asked
+        if network.world_size != world_size:
+            raise ValueError(f"the network has {network.world_size} ranks, and the job has {world_size}")
+        return SimulatedNetwork(network)
+
+    def install(self) -> None:
+        """Use the network for all process groups that this rank makes from now on."""
+        use_network(self.asked)
+        event_source.plug_in(SimulatedEvents())
+
+
+def simulated(network: Network | str) -> SimulatedNetwork:
+    """Return a network for `launch(..., network=...)`.
+
+    `network` is a `Network` or its words, such as "2x2 nodes, 1 GB/s inside, 100 MB/s between": see `shardsim.network`.
+    Words are read when `launch` says how many ranks there are; it raises ValueError for words that can't be read.
+    """
+    return SimulatedNetwork(network)

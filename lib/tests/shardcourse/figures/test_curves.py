@@ -1,0 +1,46 @@
+"""Predicted curves beside measured points: it shows the numbers that it was given, and everybody can read it."""
+
+import legible
+import pytest
+
+from shardcourse import figures
+from shardcourse.figures.style import BLUE, ORANGE, TEXT
+
+PREDICTED = {"stage 1": {1: 1.0, 2: 1.3, 1024: 2.0}, "stage 2": {1: 1.0, 2: 1.6, 1024: 4.0}}
+MEASURED = {"measured, stage 1": {2: 1.31, 4: 1.6}, "measured, stage 2": {2: 1.6}}
+
+
+@pytest.fixture
+def fig():
+    levels = {"the limit": 8.0}
+    return figures.curves_beside_points(PREDICTED, MEASURED, "ranks", "ratio", levels=levels, log_x=True, title="T")
+
+
+def lines(fig, color):
+    return [dict(zip(*line.get_data(), strict=True)) for line in fig.axes[0].lines if line.get_color() == color]
+
+
+def test_it_shows_the_numbers(fig):
+    level, *curves = lines(fig, TEXT)
+    assert curves == list(PREDICTED.values())
+    assert set(level.values()) == {8.0}
+    assert [lines(fig, BLUE), lines(fig, ORANGE)] == [[curve] for curve in MEASURED.values()]
+
+
+def test_ticks_stand_where_something_was_measured_and_at_the_end(fig):
+    fig.draw_without_rendering()
+    assert list(fig.axes[0].get_xticks()) == [2, 4, 1024]
+
+
+def test_names_stand_at_the_ends_of_their_curves(fig):
+    heights = {t.get_text(): t.xy[1] for t in fig.axes[0].texts}
+    assert heights == pytest.approx({"stage 1": 2.0, "stage 2": 4.0, "the limit": 8.0}, abs=0.5)
+    assert {"measured, stage 1", "ranks", "ratio"} <= {t.get_text() for t in legible.texts(fig)}
+
+
+def test_it_can_be_read(fig):
+    assert legible.problems(fig) == []
+    one = figures.curves_beside_points(
+        {"predicted": {1: 5.0, 12: 2.0}}, {"measured": {1: 5.1, 12: 2.1}}, "ranks", "MiB"
+    )
+    assert legible.problems(one) == []
