@@ -1,57 +1,33 @@
 """Distributed data parallel: every rank holds the whole model, works on its own samples, and averages gradients.
 
 Vocabulary. A *bucket* is a flat buffer that holds the gradients of several parameters; a parameter's *view* is its
-slice of the bucket in the parameter's shape. A bucket is *ready* when this backward has written all of its views.
+slice of the bucket in the parameter's shape. A bucket is *full* when this backward has written all of its views.
 
-First the naive version, one blocking all_reduce for each parameter; then the one that is used in practice, which
-differs in three ideas: few large messages (buckets), sent while backward still computes (overlap), from memory that
-the gradients live in anyway (views).
+One blocking all_reduce for each parameter would be right and slow. DDP differs from that in three ideas: few large
+messages (buckets), sent while backward still computes (overlap, in `bucketed_backward`), from memory that the gradients
+live in anyway (views).
 
 Source: Li et al. 2020, "PyTorch Distributed" (VLDB), sections 3.2.1 to 3.2.3; torch's DistributedDataParallel.
 """
 
-from contextlib import contextmanager
 from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardlab.nested_tensors import before_backward, with_gradient
+from shardlab.bucketed_backward import BucketedBackward, broadcast_tensors
 
 MIB = 1 << 20
 DEFAULT_CAP_MB, FIRST_BUCKET_BYTES = 25, MIB  # torch's: a small first bucket puts the link to work early
 
 
-class NaiveDDP(nn.Module):
-    """Average each gradient as soon as backward has made it, and wait for the network every time.
-
-    Sends: one all_reduce for each parameter, in all 2 (N-1)/N times the gradients' bytes a rank and step.
-    """
-
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
-        super().__init__()
-        self.module, self.group = module, process_group
-        _broadcast(module, process_group)
-        for p in module.parameters():
-            if p.requires_grad:
-                p.register_post_accumulate_grad_hook(self._average)
-
-    def _average(self, p: nn.Parameter) -> None:
-        p.grad.div_(dist.get_world_size(self.group))
-        dist.all_reduce(p.grad, group=self.group)
-
-    def forward(self, *args, **kwargs):
-        return self.module(*args, **kwargs)
-
-
-class DDP(nn.Module):
+class DDP(BucketedBackward):
     """Average gradients in buckets while backward computes; afterwards every `p.grad` is the mean over ranks.
 
-    Takes what torch's DistributedDataParallel takes, for the part it covers: `device_ids`, only as the name of the one
-    device that the module is on, inputs must be there already; `broadcast_buffers` sends rank 0's buffers before the
-    first forward, and before each that follows a forward with gradients outside `no_sync`: so in evaluation before the
-    first batch alone. Buckets close at `bucket_cap_mb` MiB (default: 25, the first one 1).
+    The arguments are torch's DistributedDataParallel's. `device_ids` may only name the one device that the module is
+    on; inputs must be there already. A bucket closes at `bucket_cap_mb` MiB (default: 25, the first one 1). For
+    `broadcast_buffers` see `BucketedBackward`.
 
     Sends: 2 (N-1)/N times the gradients' bytes a rank and step, in one all_reduce a bucket; none under `no_sync`.
     With `find_unused_parameters` one more all_reduce, of 4 bytes a parameter; with `broadcast_buffers`, the buffers.
@@ -59,9 +35,9 @@ class DDP(nn.Module):
     copy of all gradients lives for the length of the training.
 
     Raises ValueError if `device_ids` or `output_device` names a device that the module is not on; RuntimeError if the
-    module differs between ranks or trains nothing, and in backward if a parameter got no gradient and
-    `find_unused_parameters` is False: the ranks that did use it would wait for this one. With True, such a parameter
-    counts as zero, and keeps `grad=None` where no rank used it.
+    module differs between ranks or trains nothing; and in backward, if a parameter got no gradient and
+    `find_unused_parameters` is False, because the ranks that did use it would wait for this one. With True, such a
+    parameter counts as zero, and keeps `grad=None` where no rank used it.
     """
 
     def __init__(
@@ -76,9 +52,7 @@ class DDP(nn.Module):
         find_unused_parameters: bool = False,
         gradient_as_bucket_view: bool = False,
     ) -> None:
-        super().__init__()
-        self.module, self.group = module, process_group
-        self.broadcast_buffers = broadcast_buffers
+        super().__init__(module, process_group, broadcast_buffers)
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}  # a tied weight counts once
@@ -86,79 +60,31 @@ class DDP(nn.Module):
             raise RuntimeError("DDP has nothing to do: no parameter of the module requires a gradient")
         _check_device(module, [*(device_ids or []), *([] if output_device is None else [output_device])])
         check_same_on_every_rank([*module.named_parameters(), *module.named_buffers()], process_group)
-        _broadcast(module, process_group)
+        broadcast_tensors([*module.parameters(), *module.buffers()], process_group)  # ranks that differ stay apart
         caps = (FIRST_BUCKET_BYTES, DEFAULT_CAP_MB * MIB) if bucket_cap_mb is None else (int(bucket_cap_mb * MIB),) * 2
         self.buckets = [_Bucket(params) for params in assign_buckets(list(self.names), *caps)]
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
-        self._sync = True  # whether the next forward asks its backward to communicate
-        self._armed = False  # whether the next backward communicates: torch decides in forward, and so do we
-        self._after_training = True  # whether the last forward asked for that; torch's require_forward_param_sync
         for p in self.names:
             p.register_post_accumulate_grad_hook(self._gradient_ready)
 
-    def forward(self, *args, **kwargs):
-        trains = self._sync and torch.is_grad_enabled()
-        if trains:
-            self._prepare_backward()
-        if self.broadcast_buffers and self._after_training:
-            broadcast_tensors(self.module.buffers(), self.group)
-        output = self.module(*args, **kwargs)
-        self._after_training = trains
-        for t in with_gradient(output) if self._armed else []:
-            before_backward(t, self._backward_begins)
-        return output
+    def take(self, p: nn.Parameter) -> None:
+        self._bucket_of[p].take(p, dist.get_world_size(self.group), keep_view=self.gradient_as_bucket_view)
 
-    @contextmanager
-    def no_sync(self):
-        """Gradients of the forwards inside stay local and add up; the first backward outside sends the sum."""
-        before, self._sync = self._sync, False
-        try:
-            yield
-        finally:
-            self._sync = before
-
-    def _prepare_backward(self) -> None:
-        self._armed, self._backward_running = True, False
-        self._next = 0  # buckets go out in order of index on every rank, whatever order they become ready in
-        for bucket in self.buckets:
-            bucket.reset()
-
-    def _backward_begins(self, *_) -> None:
-        """Hook: ask for a call at backward's end. The first gradient may come from a backward inside of it, of a
-        reentrant checkpoint, whose end is not this one's."""
-        if self._armed and not self._backward_running:
-            self._backward_running = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
-
-    def _gradient_ready(self, p: nn.Parameter) -> None:
-        """Hook: autograd has just accumulated `p.grad`. Move it to its bucket; send what is next and full."""
-        if not self._armed:
-            return
-        self._backward_begins()  # no hook has said so if the output is of a kind that `with_gradient` can't look into
-        bucket = self._bucket_of[p]
-        bucket.take(p, dist.get_world_size(self.group), keep_view=self.gradient_as_bucket_view)
-        while self._next < len(self.buckets) and not self.buckets[self._next].missing:
-            self._send_next()
-
-    def _send_next(self) -> None:
-        bucket = self.buckets[self._next]
+    def send(self, bucket: "_Bucket") -> None:
         bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
-        self._next += 1
 
-    def _backward_done(self) -> None:
-        """Runs when backward is through: what is on its way must arrive before anybody reads a gradient."""
-        self._armed = False
+    def finish(self) -> None:
+        """Wait for all buckets; then `p.grad` is the mean of every parameter that some rank used."""
         unused = [p for bucket in self.buckets for p in bucket.missing]
         if unused and not self.find_unused_parameters:
             raise RuntimeError(self._unused_message(unused))
         for p in unused:
             self._bucket_of[p].take(p, dist.get_world_size(self.group), keep_view=False)
-        while self._next < len(self.buckets):
-            self._send_next()
+        self._send_full_buckets()
         used = self._used_anywhere()
         for bucket in self.buckets:
             bucket.work.wait()
-        if dist.get_world_size(self.group) > 1:  # alone, each gradient was the mean at once: who took it, has it
+        if dist.get_world_size(self.group) > 1:  # with one rank the local gradient already is the mean
             self._hand_back(used)
 
     def _hand_back(self, used: dict[nn.Parameter, bool]) -> None:
@@ -220,7 +146,7 @@ class _Bucket:
 
 
 def assign_buckets(params: list[nn.Parameter], first_cap_bytes: int, cap_bytes: int) -> list[list[nn.Parameter]]:
-    """Deal parameters out to buckets, last parameter first: backward makes its gradient first.
+    """Fill buckets with parameters, last parameter first: backward makes its gradient first.
 
     A bucket closes as soon as it holds at least its cap; it holds one dtype and device. Buckets come in the order in
     which they close, those that never filled up last.
@@ -258,20 +184,3 @@ def _check_device(module: nn.Module, wanted: list) -> None:
             f"rank {dist.get_rank()}: device_ids or output_device names {wanted}, but the module is on "
             f"{', '.join(map(str, found))}: move it there before, and on a CPU leave them out"
         )
-
-
-def _broadcast(module: nn.Module, group: dist.ProcessGroup | None) -> None:
-    """Start from rank 0's weights: ranks that begin apart stay apart, since only gradients are averaged."""
-    broadcast_tensors([*module.parameters(), *module.buffers()], group)
-
-
-def broadcast_tensors(tensors, group: dist.ProcessGroup | None) -> None:
-    """Rank 0's values for everybody. A backend sends memory as it lies: what is not contiguous goes as a copy that is.
-
-    Raises RuntimeError if elements of one overlap, as an expanded tensor's do.
-    """
-    for t in tensors:
-        sent = t.detach().contiguous()
-        dist.broadcast(sent, group_src=0, group=group)
-        if not t.is_contiguous():
-            t.detach().copy_(sent)

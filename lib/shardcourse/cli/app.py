@@ -166,9 +166,16 @@ def bench_shaped(json_file: JsonFile = None) -> None:
 
 
 @bench.command("plan")
-def bench_plan(json_file: JsonFile = None) -> None:
+def bench_plan(
+    json_file: JsonFile = None,
+    rows: Annotated[Path | None, typer.Option(help="every row that was compared, as JSON")] = None,
+) -> None:
     """The planner: beside real ranks, beside a trace of the real FSDP2, and beside what others have published."""
-    _write(_measure("plan"), json_file)
+    from shardbench.plan_summary import summarise
+
+    result = _measure("plan")
+    _write(result, rows)
+    _write(summarise(result), json_file)
 
 
 @bench.command("labs")

@@ -12,7 +12,7 @@ whole; to *reshard*, to free the whole again. An *all_gather_input* is what a ra
 unit's gradients, in row r what rank r is to keep. S counts the elements of a unit's shard, padding included. The
 *layout* of a unit says which element belongs to which rank.
 
-Read in this order: `naive` (the idea, 60 lines), `ranks` and `slots` (among whom, and where in the model),
+Read in this order: `ranks` and `slots` (among whom, and where in the model),
 `per_parameter` (a `layout`), `unit` (what is held and sent), `schedule` (the hooks that make it happen in time), `api`
 (`fully_shard`); then `flat_parameter` (the other layout), `wrapper` (the older interface) and, as you meet them,
 `shardlab.nested_tensors`, `limiter`, and what names mistakes: `validate`, `freed`.
@@ -33,7 +33,6 @@ from torch.distributed.fsdp import (
 
 from shardlab.fsdp.api import FSDPModule, fully_shard
 from shardlab.fsdp.flat_parameter import FlatParameter, flat_intervals
-from shardlab.fsdp.naive import NaiveFSDP
 from shardlab.fsdp.per_parameter import PerParameter
 from shardlab.fsdp.wrapper import FullyShardedDataParallel
 
@@ -46,7 +45,6 @@ __all__ = [
     "FullyShardedDataParallel",
     "MixedPrecision",
     "MixedPrecisionPolicy",
-    "NaiveFSDP",
     "OffloadPolicy",
     "PerParameter",
     "ShardingStrategy",

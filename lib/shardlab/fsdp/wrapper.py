@@ -27,7 +27,7 @@ from torch.distributed.fsdp import (
     ShardingStrategy,
 )
 
-from shardlab.ddp import broadcast_tensors
+from shardlab.bucketed_backward import broadcast_tensors
 from shardlab.fsdp.api import make_unit, schedule_of
 from shardlab.fsdp.flat_parameter import FlatParameter, OrigParams
 from shardlab.fsdp.ranks import Ranks, current_device, default_device_type, ranks_of

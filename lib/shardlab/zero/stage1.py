@@ -23,12 +23,12 @@ import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
+from shardlab.bucketed_backward import broadcast_tensors
 from shardlab.ddp import (
     DEFAULT_CAP_MB,
     FIRST_BUCKET_BYTES,
     MIB,
     assign_buckets,
-    broadcast_tensors,
     check_same_on_every_rank,
 )
 from shardlab.grad_norm import common_dtype, total_norm

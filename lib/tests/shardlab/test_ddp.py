@@ -11,8 +11,9 @@ from torch.nn.parallel import DistributedDataParallel as TorchDDP
 from torch.utils.checkpoint import checkpoint
 from training import CLOSE, train, train_alone, uneven
 
+from shardbench.ddp import NaiveDDP
 from shardlab import LaunchError, data, launch
-from shardlab.ddp import DDP, NaiveDDP
+from shardlab.ddp import DDP
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import Transformer, preset
@@ -521,13 +522,13 @@ class NeverSends(DDP):
 
 class ForgetsToDivide(NaiveDDP):
     def _average(self, p):
-        dist.all_reduce(p.grad, group=self.group)
+        dist.all_reduce(p.grad)
 
 
 class AveragesTheParameter(NaiveDDP):
     def _average(self, p):
-        dist.all_reduce(p.data, group=self.group)
-        p.data.div_(dist.get_world_size(self.group))
+        dist.all_reduce(p.data)
+        p.data.div_(dist.get_world_size())
 
 
 class KeepsItsOwnWeights(NaiveDDP):

@@ -20,9 +20,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.fsdp import fully_shard as torch_fully_shard
 from training import CLOSE, Mixer, Uneven, samples
 
+from shardbench.ddp import NaiveDDP
 from shardlab import launch, recompute
-from shardlab.ddp import DDP, NaiveDDP
-from shardlab.fsdp import FSDPModule, NaiveFSDP, fully_shard
+from shardlab.ddp import DDP
+from shardlab.fsdp import FSDPModule, fully_shard
 from shardlab.fsdp.flat_parameter import FlatParameter
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
@@ -147,17 +148,6 @@ def shard_optimizer(case: Case, model: nn.Module, **options) -> ZeroRedundancyOp
     return ZeroRedundancyOptimizer(model.named_parameters(), make.func, **make.keywords, **options)
 
 
-def naive_fsdp(case: Case) -> Run:
-    model = NaiveFSDP(build(case))
-
-    def full_weights():
-        for shard in model.shards.values():
-            shard.gather()
-        return model.module.state_dict()
-
-    return Run(model, OPTIMIZERS[case.optimizer](trained(model)), full_weights=full_weights)
-
-
 def fsdp(case: Case, fully_shard=fully_shard, **options) -> Run:
     model = build(case)
     recompute_blocks(case, model)
@@ -209,13 +199,12 @@ STRATEGIES = {
     "ZeRO-1": zero_1,
     "ZeRO-1 under DDP": zero_1_under_ddp,
     "ZeRO-2": zero_2,
-    "NaiveFSDP": naive_fsdp,
     "FSDP": fsdp,
     "FSDP flat": flat_fsdp,
 }
 SHARDS_UNITS = {"FSDP", "FSDP flat"}
-HAS_NO_NORM = {"NaiveFSDP", "FSDP flat"}  # whose shards torch's clip_grad_norm_ would take for whole gradients
-SENDS_EACH = {"NaiveDDP", "NaiveFSDP"}  # they have no way to keep gradients local
+HAS_NO_NORM = {"FSDP flat"}  # whose shards torch's clip_grad_norm_ would take for whole gradients
+SENDS_EACH = {"NaiveDDP"}  # it has no way to keep gradients local
 
 
 def recompute_blocks(case: Case, model: Uneven) -> None:
@@ -298,8 +287,6 @@ def cases(draw, strategy: str, world_sizes: tuple[int, int] = (1, 4)) -> Case:
     )
     if len(trained(build(case))) == 0:
         case = replace(case, frozen=())
-    if strategy == "NaiveFSDP":  # it frees a block that is run again before it goes backward
-        case = replace(case, recomputed="")
     if strategy in SHARDS_UNITS:
         ends = ["embedding+output"] if tied else ["embedding", "output"]
         case = replace(

@@ -30,23 +30,18 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from training import decoder, samples, train, uneven
 
 from shardlab import launch
-from shardlab.fsdp import NaiveFSDP
 from shardlab.measure.traffic import record_traffic, wire_bytes
 
 # Equal to one process
 
 
 def trained(strategies: dict, *, steps: int, n_blocks: int) -> dict:
-    """On a rank: losses and weights of AdamW, by every strategy and by the naive one."""
+    """On a rank: losses and weights of AdamW, by every strategy."""
     results = {}
     for name, options in strategies.items():
         model = shard(uneven(n_blocks=n_blocks), **options)
         results[name] = torch.tensor(train(model, adamw(model), steps), dtype=torch.float64), full_state(model)
-    model = NaiveFSDP(uneven(n_blocks=n_blocks))
-    losses = torch.tensor(train(model, adamw(model), steps), dtype=torch.float64)
-    for naive in model.shards.values():
-        naive.gather()
-    return results | {"naive": (losses, model.module.state_dict())}
+    return results
 
 
 def assert_trained(world_size: int, strategies: dict, **sizes: int) -> None:
@@ -169,22 +164,9 @@ def test_bytes_sent(world_size, strategies):
 
 def test_one_rank_sends_nothing():
     def ranks():
-        return sent(shard(uneven())), sent(NaiveFSDP(uneven()))[0]
+        return sent(shard(uneven()))
 
-    [(ours, naive)] = launch(ranks, 1)
-    assert ours == ({}, 0)
-
-
-def test_naive_sends_as_much_in_more_messages():
-    """Of each parameter two all_gathers and one reduce_scatter; flat shards, so padding of less than N elements."""
-
-    def ranks():
-        return sent(NaiveFSDP(uneven()))
-
-    sizes = [-(-p.numel() // 3) * 8 for p in uneven().parameters()]
-    for kinds, n_bytes in launch(ranks, 3):
-        assert kinds == {"all_gather": 2 * len(sizes), "reduce_scatter": len(sizes)}
-        assert n_bytes == pytest.approx(3 * 2 * sum(sizes))
+    assert launch(ranks, 1) == [({}, 0)]
 
 
 # Memory

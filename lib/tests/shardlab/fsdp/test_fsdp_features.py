@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from training import CLOSE, SINCE_2_12, Mixer, decoder, samples, train, train_alone, uneven
 
 from shardlab import launch
-from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, NaiveFSDP, fully_shard
+from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, fully_shard
 from shardlab.fsdp.ranks import default_device_type
 from shardlab.measure.traffic import record_traffic
 from shardlab.recompute import checkpoint, checkpoint_wrapper
@@ -271,15 +271,15 @@ def test_outputs_changed_in_place():
         return Blocks(through, [View(9, 9) for _ in range(3)])
 
     def ranks():
-        models = {"units": shard(build()), "naive": NaiveFSDP(build())}
-        return {name: train(model, sgd(model), 3) for name, model in models.items()}
+        model = shard(build())
+        return train(model, sgd(model), 3)
 
     def alone():
         model = build()
         return train_alone(model, sgd(model), 2, 3)
 
     [expected] = launch(alone, 1)
-    assert launch(ranks, 2) == [{"units": expected, "naive": expected}] * 2
+    assert launch(ranks, 2) == [expected] * 2
 
 
 # Training loops
@@ -400,10 +400,10 @@ def test_no_sync_sends_no_gradients():
 
 
 def test_micro_batches_equal_one_batch():
-    """Three micro-batches with and without communication, in each layout, and naive: as one process adds them up."""
+    """Three micro-batches with and without communication, in each layout: as one process adds them up."""
 
     def ranks():
-        models, found = {"naive": NaiveFSDP(uneven())}, {}
+        models, found = {}, {}
         for name, layout in LAYOUTS.items():
             models |= {f"{name}, sync": shard(uneven(), **layout), f"{name}, no_sync": shard(uneven(), **layout)}
         for name, model in models.items():
@@ -430,7 +430,7 @@ def test_micro_batches_equal_one_batch():
 
     [expected] = launch(alone, 1)
     for found in launch(ranks, 2):
-        assert len(found) == 5
+        assert len(found) == 4
         assert found == pytest.approx(dict.fromkeys(found, expected), rel=CLOSE["rtol"])
 
 

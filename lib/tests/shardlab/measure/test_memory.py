@@ -10,9 +10,10 @@ from torch.optim import AdamW
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from shardbench.ddp import NaiveDDP
 from shardlab import launch
 from shardlab.data import batch
-from shardlab.ddp import DDP, NaiveDDP
+from shardlab.ddp import DDP
 from shardlab.measure.ledger import CATEGORIES, Memory
 from shardlab.measure.memory import MemoryTracker
 from shardlab.model import ModelConfig, Transformer

@@ -16,7 +16,7 @@ from training import CLOSE, decoder, samples, uneven
 from shardlab import LaunchError, launch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
-from shardlab.zero import NaiveZeRO, ShardedDataParallel, ZeroRedundancyOptimizer
+from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 from shardlab.zero.stage1 import ELEMENTWISE
 
 EXACT = {"rtol": 0, "atol": 0}
@@ -177,12 +177,11 @@ SIZES = [2, 3, pytest.param(1, marks=pytest.mark.night), pytest.param(4, marks=p
 
 
 def assert_as_one_process(world_size: int, steps: int, names: list[str]) -> None:
-    """Losses, norms of gradients and weights; to the bit where a sum has only one order. "sgd" by NaiveZeRO, too."""
+    """Losses, norms of gradients and weights; to the bit where a sum has only one order."""
     cases = {name: replace(CASES[name], steps=steps) for name in names}
 
     def ranks():
-        found = {(name, stage): train_on_ranks(cases[name], stage) for name in cases for stage in (STAGE_1, STAGE_2)}
-        return found | {("sgd", "naive"): train_naively(cases["sgd"])}
+        return {(name, stage): train_on_ranks(cases[name], stage) for name in cases for stage in (STAGE_1, STAGE_2)}
 
     [expected] = launch(lambda: {name: train_one_process(case, world_size) for name, case in cases.items()}, 1)
     for rank, found in enumerate(launch(ranks, world_size)):
@@ -191,18 +190,6 @@ def assert_as_one_process(world_size: int, steps: int, names: list[str]) -> None
             same = EXACT if world_size <= 2 and CASES[name].ordered else CLOSE
             where = f"{name}, stage {stage}, rank {rank}"
             torch.testing.assert_close(result, (losses[rank], weights), **same, msg=lambda m, w=where: f"{w}: {m}")
-
-
-def train_naively(case: Case):
-    model, losses = uneven(**case.model), []
-    optimizer = NaiveZeRO(model.parameters(), case.optimizer_class, **case.options)
-    for step in range(case.steps):
-        loss = model(*samples(step, dist.get_rank(), dist.get_world_size()))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return torch.tensor(losses, dtype=torch.float64), model.state_dict()
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
