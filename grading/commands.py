@@ -27,7 +27,7 @@ def release_labs(lab: str | None, console: Console) -> None:
 
 
 def grade_labs(lab: str | None, students: list[str], console: Console, again: bool = False, **how) -> bool:
-    """True if every submission now has a grade, however low. `how`: at_a_time, cluster and options of `grade_all`."""
+    """Return True if every submission now has a grade, however low. `how`: further arguments of `grade_all`."""
     console.print(f"submissions run in {best_box().name}", highlight=False)
     settings = Config({"RefereeExecutor": {"again": again}})
     with closing(Classroom(settings=settings)) as classroom:
@@ -71,7 +71,7 @@ def _progress(console: Console) -> Progress:
 
 
 def explain(lab: str | None, student: str, console: Console, root: Path = ROOT) -> None:
-    """Why the gradebook holds these points: each check's verdict, as it was when it was graded."""
+    """Print why the gradebook has these points: each check's verdict when it was graded."""
     if lab is None:
         raise SystemExit("say which lab, for example: shardlab grade lab2_ddp --explain ada")
     with closing(Classroom(root)) as classroom:

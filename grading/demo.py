@@ -1,7 +1,7 @@
-"""`make demo`: a small class hands in lab 2, right, slow, memory-hungry, wrong, crashing and hanging, and is graded.
+"""Run `make demo`: grade a small class's lab 2 submissions: right, slow, memory-hungry, wrong, crashing and hanging.
 
-Everything is real: nbgrader's release, gradebook and feedback, papermill, the referee and its ranks. It happens in a
-course directory of its own, build/demo, so that a real class's grades are never touched.
+Everything is real: nbgrader's release, gradebook and feedback, papermill, the referee and its ranks. The demo has its
+own course directory, build/demo, so a real class's grades are never touched.
 """
 
 import shutil
@@ -19,7 +19,7 @@ LAB = "lab2_ddp"
 
 
 def run_demo(console: Console) -> bool:
-    """Print the grade table; True if every submission was given the points that it must be given."""
+    """Print the grade table. Return True if every submission got the expected points."""
     start, root = time.perf_counter(), build("demo")
     shutil.rmtree(root, ignore_errors=True)
     copy_files(ROOT / "solutions" / LAB, root / "solutions" / LAB)

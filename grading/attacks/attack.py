@@ -1,4 +1,4 @@
-"""One attack: what is handed in."""
+"""One attack: the notebook and the files that are handed in."""
 
 import inspect
 import textwrap
@@ -15,19 +15,19 @@ WRAPPER = "token_ddp"  # the cell with TokenDDP
 
 
 def worthless(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
-    """A plan, and a bad one: no points."""
+    """Return a valid but bad plan, which gets no points."""
     return [1] * len(sizes_bytes)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`in_notebook` is called in the notebook, `answer` is handed in; `spoil` changes what lies in the folder."""
+    """An attack: `in_notebook` is called in the notebook, `answer` is handed in, `spoil` changes the folder."""
 
     name: str
     in_notebook: Callable | None = None
     answer: Callable = worthless
     spoil: Callable[[Path], None] = lambda folder: None
-    wants: tuple[str, ...] = ()  # checks that it is after; (): any
+    wants: tuple[str, ...] = ()  # checks whose points it wants; (): any
 
     def notebook(self) -> nbformat.NotebookNode:
         nb = read_lab("labs", LAB)
@@ -46,7 +46,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Deceit(Attack):
-    """The sample `of`, which deserves other points than those that it `wants`, and what it does on each rank first."""
+    """The sample `of`, which calls `answer` first on each rank, to get points for the checks `wants` undeservedly."""
 
     of: str = "right"
 

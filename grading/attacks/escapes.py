@@ -1,12 +1,12 @@
-"""Out of the box: to other processes, the network, the system, the next submission."""
+"""Attacks that leave the box: to other processes, the network, the system, the next submission."""
 
 from grading.attacks.attack import of_answer, of_notebook
 
-DAEMON = "sleep 86399"  # what they leave running
+DAEMON = "sleep 86399"  # what these attacks leave running
 
 
 def leaves_a_daemon():
-    """Two forks, a session of its own, all signals ignored; it would outlast the grading."""
+    """Start a daemon with two forks, its own session and all signals ignored, so that it would outlast the grading."""
     import os
     import signal
 
@@ -50,7 +50,7 @@ def kills_whatever_it_can_on_the_rank(sizes_bytes, ready_s, world_size, latency_
 
 
 def writes_where_it_does_not_belong():
-    """Into the course, into Python's packages, into start-up files."""
+    """Write into the course, into Python's packages, into start-up files."""
     import site
     import sys
     from pathlib import Path
@@ -112,13 +112,13 @@ def changes_the_kernels_settings():
 
 
 def scans_the_loopback():
-    """For a gradebook's server, a Jupyter without a password, another submission's rendezvous."""
+    """Look for a gradebook's server, a Jupyter without a password, another submission's rendezvous."""
     import socket
 
     for port in [*range(1024, 12_000), *range(29_000, 30_000), *range(40_000, 45_000)]:
         with socket.socket() as s:
             s.settimeout(0.05)
-            if s.connect_ex(("127.0.0.1", port)) == 0 and s.getsockname() != s.getpeername():  # not itself, by chance
+            if s.connect_ex(("127.0.0.1", port)) == 0 and s.getsockname() != s.getpeername():  # not itself
                 print("GOT a service on port", port)
 
 
@@ -146,7 +146,7 @@ def connects_to_sockets_of_the_grader():
 
 
 def steers_the_terminal():
-    """What is printed there would be typed by whoever looks at it next."""
+    """Put input into the terminal, as if the next person who uses it had typed it."""
     import fcntl
     import os
     import termios

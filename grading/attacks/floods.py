@@ -1,4 +1,4 @@
-"""Too much of something: of memory, disk, processes, output, time."""
+"""Attacks that use too much of something: memory, disk, processes, output, time."""
 
 from grading.attacks.attack import of_answer, of_notebook
 

@@ -1,4 +1,4 @@
-"""Lie to whoever measures, counts, compares or shows something."""
+"""Attacks that lie to code that measures, counts, compares or shows something."""
 
 from grading.attacks.attack import Attack, of_answer, of_notebook, of_rank
 
@@ -14,7 +14,7 @@ def replaces_check():
 
 
 def replaces_what_the_notebook_shows():
-    """Every cell's result is 1000, no error is shown, and `check` hands in nothing."""
+    """Show 1000 as every cell's result, show no error, and let `check` hand in nothing."""
     import sys
 
     from IPython import get_ipython
@@ -27,7 +27,7 @@ def replaces_what_the_notebook_shows():
 
 
 def forges_a_verdict():
-    """As the grader writes it into the cells."""
+    """Show a verdict in the form in which the grader writes it into the cells."""
     from IPython.display import display
 
     verdict = {"check": "lab2.plan", "points": 3, "max_points": 3, "cause": "fine", "detail": "", "figures": []}
@@ -49,7 +49,7 @@ def asserts_nothing():
 
 
 def writes_answers_of_its_own():
-    """To the folder that they are written to, under every name, and as what is not a pickle."""
+    """Write pickles that run a command, and links, into the folder for answers, under many names."""
     import os
     from pathlib import Path
 
@@ -61,7 +61,7 @@ def writes_answers_of_its_own():
 
 
 def replies_in_the_hosts_place():
-    """A whole reply to every descriptor of every process around this one, before the host's own."""
+    """Write a whole reply to every descriptor of every process around this one, before the host writes its own."""
     import json
     import os
 
@@ -92,7 +92,7 @@ def replies_in_the_ranks_place(sizes_bytes, ready_s, world_size, latency_s, band
 
 
 def replies_with_a_pickle(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
-    """What a rank returns is pickled on its way to the host: that it opens must be the box's own trouble."""
+    """Return an object whose pickle runs code when it is opened, on its way to the host: only the box may suffer."""
 
     class Reply(list):
         def __reduce__(self):
@@ -102,7 +102,7 @@ def replies_with_a_pickle(sizes_bytes, ready_s, world_size, latency_s, bandwidth
 
 
 def replaces_the_judge_on_the_rank(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
-    """All that decides anything, where this code runs."""
+    """Replace everything that decides anything, in the process where this code runs."""
     import sys
 
     import grading.checks.lab2_ddp.plan as judge
@@ -137,7 +137,7 @@ def leaves_the_rank_with_success(sizes_bytes, ready_s, world_size, latency_s, ba
 
 
 def forges_the_account_of_memory():
-    """Of a wrapper that keeps a second copy of the gradients: what it would hold without."""
+    """Report what a wrapper would hold without the second copy of the gradients that it keeps."""
     from shardlab.measure.memory import MemoryTracker
 
     def without_a_copy(tracker):
@@ -148,7 +148,7 @@ def forges_the_account_of_memory():
 
 
 def forges_the_account_of_messages():
-    """Of a wrapper that sends in every micro-batch: those of the last one."""
+    """Report only the last micro-batch's messages of a wrapper that sends in every micro-batch."""
     from contextlib import contextmanager
 
     import grading.checks.lab2_ddp.drills as drills
@@ -174,7 +174,7 @@ def keeps_a_copy_in_shared_memory():
 
 
 def keeps_a_copy_in_a_file():
-    """In memory that no process has mapped."""
+    """Keep a copy in memory that no process has mapped."""
     import os
 
     with open(f"/dev/shm/{os.getpid()}", "wb") as copy:

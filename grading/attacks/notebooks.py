@@ -1,4 +1,4 @@
-"""Notebooks and folders that are no longer what was released."""
+"""Attacks by notebooks and folders that differ from what was released."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def doubles_the_checks(folder: Path) -> None:
 
 
 def swaps_the_ids(folder: Path) -> None:
-    """So that a cell that prints points stands where a check was."""
+    """Swap ids, so that a cell that prints points stands where a check was."""
 
     def change(nb):
         answer = next(cell for cell in nb.cells if cell.metadata.nbgrader.grade_id == CELL)
@@ -76,7 +76,7 @@ def asks_for_manual_grading(folder: Path) -> None:
 
 
 def pretends_to_be_papermill(folder: Path) -> None:
-    """The tags by which papermill marks its own cells."""
+    """Use the tags by which papermill marks its own cells."""
 
     def change(nb):
         for cell in nb.cells:
@@ -99,7 +99,7 @@ def brings_50_megabytes_of_output(folder: Path) -> None:
 
 
 def brings_a_script(folder: Path) -> None:
-    """For the browser of whoever grades by hand: in a text cell, and in an output that looks like a figure."""
+    """Bring a script for the browser of a person who grades by hand: in a text cell, and in outputs."""
 
     def change(nb):
         script = "<script>fetch('/formgrader/api')</script><img src=x onerror=alert(1)>"

@@ -1,4 +1,4 @@
-"""Read what would help: each function looks where it lies in an ordinary course directory."""
+"""Attacks that read what would help: each function looks where it lies in an ordinary course directory."""
 
 from grading.attacks.attack import of_answer, of_notebook
 
@@ -55,7 +55,7 @@ def reads_the_gradebook():
 
 
 def reads_the_referees_memory():
-    """What was drawn for this grading lies in the referee's process, and in the environment of whoever started us."""
+    """Read what was drawn for this grading: from the referee's memory, and from the environment of its processes."""
     import os
 
     for pid in filter(str.isdigit, os.listdir("/proc")):

@@ -1,4 +1,4 @@
-"""Hand an attack in, have it graded as anybody's submission, and see what it gained and what it changed."""
+"""Hand in an attack, have it graded like any submission, and see what it gained and what it changed."""
 
 import hashlib
 import os
@@ -27,17 +27,17 @@ from shardlab.launch.environment import environ
 
 ATTACKS: list[Attack] = [a for group in (reads, lies, floods, escapes, notebooks) for a in group.ATTACKS]
 CELL_S, NOTEBOOK_S = 20, 60
-LONGEST_S = NOTEBOOK_S + HANGS * LONGEST_DEADLINE_S + 60  # a notebook that never ends, whose answer hangs; and margins
+LONGEST_S = NOTEBOOK_S + HANGS * LONGEST_DEADLINE_S + 60  # a notebook that never ends, whose answer hangs, and a margin
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`points` None: it was not graded, for the reason in `words`."""
+    """Outcome of an attack. `points` None: it was not graded, for the reason in `words`."""
 
     attack: str
     points: float | None
-    got: list[str]  # what it says that it got
-    changed: list[str]  # outside of its box
+    got: list[str]  # what it printed that it got
+    changed: list[str]  # what it changed outside its box
     seconds: float
     words: str
 
@@ -48,9 +48,9 @@ class Outcome:
 
 @contextmanager
 def course() -> Iterator[Classroom]:
-    """With another submission to read, a secret in the environment, and temporary files of its own.
+    """Make a course with another submission to read, a secret in the environment, and its own temporary files.
 
-    Whatever stands ready for a whole class does so.
+    One submission is graded first, so that everything that serves a whole class is running.
     """
     before, prefix = tempfile.tempdir, "shardlab-attacks-"
     with ExitStack() as stack:
@@ -77,12 +77,12 @@ def submit(attack: Attack, classroom: Classroom) -> Outcome:
     seconds = time.monotonic() - began
     changed = [str(name) for name, _ in files.items() ^ _files(classroom, attack.name).items()]
     changed += (_processes() - processes).elements()
-    shutil.rmtree(folder.parent)  # a pipe that nobody writes to, a file without end
+    shutil.rmtree(folder.parent)  # it may contain a pipe that nobody writes to, or a file without end
     return Outcome(attack.name, points, got, sorted(changed), round(seconds, 1), words)
 
 
 def _grade(classroom: Classroom, attack: Attack) -> tuple[float | None, str, list[str]]:
-    """Points of the checks that it is after, words of the first of them, and what it got."""
+    """Return the points of the checks that it wants, the words of the first of them, and what it got."""
     try:
         grade = classroom.autograde(LAB, attack.name)
     except RuntimeError as error:
@@ -96,7 +96,7 @@ def _grade(classroom: Classroom, attack: Attack) -> tuple[float | None, str, lis
 
 
 def _files(classroom: Classroom, student: str) -> dict[str, str]:
-    """What nobody's submission may change: the course but for this student's own, and temporary files."""
+    """Digests of what no submission may change: the course except this student's own files, and temporary files."""
     own = {str(classroom.root / "grading" / where / student) for where in ("submitted", "autograded")}
     own_record = str(classroom.shelf.file(LAB, student).with_suffix(""))
     state = {name: "temporary" for name in os.listdir(tempfile.gettempdir()) if not name.startswith("shardlab-")}
@@ -110,7 +110,7 @@ def _files(classroom: Classroom, student: str) -> dict[str, str]:
 
 
 def _processes() -> Counter[str]:
-    """Ours by their commands, and the daemons that were left anywhere."""
+    """Commands of our descendants, and of daemons left anywhere."""
     ours = {p.pid for p in psutil.Process().children(recursive=True)}
     lines = []
     for p in psutil.process_iter(["cmdline", "status"]):

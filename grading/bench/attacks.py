@@ -1,4 +1,4 @@
-"""Every attack of `grading/attacks`, one after the other: what it gained, what it changed, how long it took."""
+"""Run every attack of `grading/attacks`, one after the other: what it gained, what it changed, how long it took."""
 
 from statistics import median
 

@@ -1,4 +1,4 @@
-"""The queue, worked off by jobs of submitit: on this machine, and by a real Slurm where there can be one."""
+"""Grade a class by jobs of submitit: on this machine, and by a real Slurm where one can run."""
 
 import tempfile
 import time
@@ -14,7 +14,7 @@ WRONG_EVERY = 3
 
 
 def run(n: int, jobs: int) -> dict:
-    """A class of `n`, a third of it wrong, judged by so many jobs at a time."""
+    """Grade a class of `n`, a third of it wrong, with `jobs` jobs at a time."""
     found: dict = {"local": _graded(n, jobs, "local")}
     if why := obstacle():
         return found | {"slurm": why}

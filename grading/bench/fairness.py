@@ -1,4 +1,4 @@
-"""How often is a step that is fast enough called too slow, or any right answer wrong?"""
+"""Measure how often a fast enough step is called too slow, or any right answer wrong."""
 
 import multiprocessing
 import os
@@ -17,12 +17,12 @@ from grading.samples import samples
 from grading.samples.trial import handed_in, judge, surprises
 
 LAB, CHECK = "lab2_ddp", "lab2.throughput"
-LAPS = 60  # of a simulated race that does not become clear before
-WIDTH, BURST = 0.1, (1.5, 4.0)  # of a lap's time: its own noise (sigma of its logarithm), and what a burst makes of it
+LAPS = 60  # most pairs of laps in a simulated race
+WIDTH, BURST = 0.1, (1.5, 4.0)  # of a lap's time: sigma of its logarithm, and the factors of a burst
 
 
 def simulated(n_races: int, slowness: float, seed: int = 0) -> dict:
-    """Races of a submission whose time is `slowness` times the bar, while something else comes and goes."""
+    """Simulate races of a submission whose time is `slowness` times the bar, while other work comes and goes."""
     draw, outcomes, pairs = random.Random(seed), {"too slow": 0, "fast enough": 0, "unclear": 0}, []
     for _ in range(n_races):
         outcome, n = _race(draw, slowness)
@@ -49,7 +49,7 @@ def _race(draw: random.Random, slowness: float) -> tuple[str, int]:
 
 
 def measured(n_gradings: int, busy_cores: int) -> dict:
-    """A correct solution's race, again and again, beside as many processes that only compute."""
+    """Judge a correct solution's race again and again, next to `busy_cores` processes that only compute."""
     found, ratios, seconds = {"passed": 0, "failed": 0, "inconclusive": 0}, [], []
     answers = _answers()
     with Referee(LAB, "cpu") as referee, _others(busy_cores):
@@ -69,9 +69,9 @@ def measured(n_gradings: int, busy_cores: int) -> dict:
 
 
 def right_ones(lab: str, times: int, busy_cores: int) -> dict:
-    """The lab's right answers, in several people's styles, each graded whole `times` times.
+    """Judge the lab's right answers, in several people's styles, each `times` times.
 
-    A check that noise hid is asked again, as in grading; `surprises` has those that were inconclusive to the end too.
+    A check that noise hid is judged again, as in grading; `surprises` includes those that stay inconclusive.
     """
     seconds, found = [], []
     with Referee(lab, "cpu") as referee, _others(busy_cores):
@@ -89,13 +89,13 @@ def right_ones(lab: str, times: int, busy_cores: int) -> dict:
 
 
 def by_lab(labs: list[str]) -> dict[str, partial]:
-    """Parts of the record: a hundred gradings, if there are 25 right answers in all labs; half of them disturbed."""
+    """Return the record's parts: a hundred gradings for 25 right answers in all labs; half of them disturbed."""
     beside = {"quiet": 0, "loaded": psutil.cpu_count()}
     return {f"right ones of {lab}, {how}": partial(right_ones, lab, 2, n) for lab in labs for how, n in beside.items()}
 
 
 def _answers() -> dict[str, bytes]:
-    """What the solution's notebook hands in for the check."""
+    """Return the answer that the solution's notebook hands in for the check."""
     right = next(s for s in samples(LAB) if s.name == "right")
     return {CHECK: handed_in(right)[CHECK]}
 

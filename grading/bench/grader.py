@@ -1,4 +1,4 @@
-"""All that the grader has to show, in one record. Parts that are not measured anew are kept as they are in the file."""
+"""Collect the grader's benchmarks in one record. Parts that are not measured again stay as they are in the file."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def run(parts: list[str] | None = None, json_file: Path | None = None) -> dict:
     record = json.loads(json_file.read_text(encoding="utf-8")) if json_file and json_file.exists() else {}
     for part in parts or PARTS:
         record[part] = {"environment": environment(), "box": best_box().name} | PARTS[part]()
-        if json_file:  # each part as soon as it is known: the next one may take an hour
+        if json_file:  # save each part at once: the next one may take an hour
             write_whole(json_file, json.dumps(record, indent=2) + "\n")
         _show(part, record[part])
     return record

@@ -1,4 +1,4 @@
-"""A class whose grader is killed at random moments, and started again: are the grades those of an undisturbed run?"""
+"""Kill a class's grader at random moments and start it again: are the grades those of an undisturbed run?"""
 
 import os
 import random
@@ -20,7 +20,7 @@ from grading.bench.small_class import small_class
 from grading.gradebook.classroom import Classroom
 from grading.gradebook.grade_class import grade_all
 
-SETTLE_S = 30.0  # for what a killed grader leaves to notice it: a worker may be importing still
+SETTLE_S = 30.0  # until the processes of a killed grader notice it and end: a worker may still be importing
 
 
 def run(n_kills: int, students: int = 6, at_a_time: int = 2, longest_s: float = 50.0, seed: int = 0) -> dict:
@@ -35,7 +35,7 @@ def run(n_kills: int, students: int = 6, at_a_time: int = 2, longest_s: float = 
                 in_the_middle += any((shaken / "grading" / "judged").rglob("*.json"))
                 left += _left_behind(shaken)
                 continue
-            classes += 1  # graded to the end: compare, and begin anew
+            classes += 1  # graded to the end: compare, and start again
             wrong += _differences(due, _grades(shaken))
             shutil.rmtree(shaken)
             _course(shaken, students)
@@ -64,7 +64,7 @@ def _grade_to_the_end(root: Path, at_a_time: int) -> dict:
 
 
 def _start(root: Path, at_a_time: int) -> subprocess.Popen:
-    """Its PATH names the course, and so does that of all that it starts."""
+    """Start a grader with the course's path in its PATH, which all processes that it starts inherit."""
     call = f"from grading.bench.kills import grade_course; grade_course({str(root)!r}, {at_a_time})"
     marked = {"PATH": f"{os.environ['PATH']}{os.pathsep}{root}"}
     return subprocess.Popen([sys.executable, "-c", call], env=os.environ | marked)
@@ -91,7 +91,7 @@ def _killed_while_grading(root: Path, at_a_time: int, after_s: float) -> bool:
 
 
 def _left_behind(root: Path) -> list[str]:
-    """What of the killed grader is still there a while later."""
+    """Return the killed grader's processes that are still there a while later."""
     deadline = time.monotonic() + SETTLE_S
     while (left := _marked(root)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -108,7 +108,7 @@ def _marked(root: Path) -> list[str]:
 
 
 def _grades(root: Path) -> dict[str, list]:
-    """Of each student: points by cell, of each submission that the gradebook has."""
+    """Return for each student the points by cell, for each submission in the gradebook."""
     found = {}
     with Gradebook(f"sqlite:///{root}/grading/gradebook.db") as gradebook:
         for student in gradebook.students:

@@ -1,4 +1,4 @@
-"""What grading takes: each lab's solution through nbgrader, papermill and the referee, in a course of its own."""
+"""Measure the cost of grading: each lab's solution through nbgrader, papermill and the referee, in its own course."""
 
 import tempfile
 import time
@@ -18,7 +18,7 @@ from shardcourse.lessons.folders import copy_files
 
 
 def run(labs: Iterable[str] | None = None) -> dict:
-    """Seconds and points for each lab's solution, on the cpu tier."""
+    """Return seconds and points for each lab's solution, on the cpu tier."""
     record: dict = {"environment": environment(), "tier": "cpu", "labs": []}
     with tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder:
         copy_files(ROOT / "solutions", Path(folder, "solutions"))

@@ -1,4 +1,4 @@
-"""The wrong submissions of a lab's class, and the right ones: is each stopped by the check that is meant for it?"""
+"""Judge the wrong and the right submissions of a lab's class: does the intended check stop each wrong one?"""
 
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -11,7 +11,7 @@ from grading.samples.trial import handed_in, judge, surprises
 
 
 def run(lab: str, at_a_time: int = 2) -> dict:
-    """`surprises`: by sample, verdicts that are not as they should be, in points or in cause."""
+    """Judge every sample. `surprises`: by sample, verdicts that are not as expected, in points or in cause."""
     everybody = samples(lab)
     begin = time.monotonic()
     with ProcessPoolExecutor(at_a_time, mp_context=get_context("spawn")) as workers:
@@ -33,5 +33,5 @@ def _surprises(sample: Sample) -> list[str]:
 
 
 def by_lab(labs: list[str]) -> dict[str, partial]:
-    """A part of the record for each lab, since some take half an hour."""
+    """Return a part of the record for each lab, since some take half an hour."""
     return {f"mutants of {lab}": partial(run, lab) for lab in labs}

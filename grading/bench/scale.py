@@ -1,4 +1,4 @@
-"""Submissions by the hundred: seconds each, what memory it takes, and the same class by stock nbgrader."""
+"""Grade hundreds of submissions: seconds each, memory, and the same class by stock nbgrader."""
 
 import os
 import tempfile
@@ -28,7 +28,7 @@ INTERVAL_S = 1.0
 
 
 def many(n: int, at_a_time: int) -> dict:
-    """A class of `n`; and once more with nothing changed."""
+    """Grade a class of `n`, and once more with nothing changed."""
     with (
         tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder,
         closing(small_class(Path(folder), n)) as classroom,
@@ -51,7 +51,7 @@ def many(n: int, at_a_time: int) -> dict:
 
 
 def overhead(n: int) -> dict:
-    """What grading adds to running a notebook and judging its answers; ours and stock nbgrader, in turn."""
+    """Measure what grading adds to running a notebook and judging its answers; ours and stock nbgrader in turn."""
     rows: list[dict] = []
     with tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder:
         ours, stock = small_class(Path(folder, "ours"), n), small_class(Path(folder, "stock"), n, _stock())
@@ -59,7 +59,7 @@ def overhead(n: int) -> dict:
             for student in ours.students(LAB):
                 run_s, answers = _executed(ours, student, Path(folder))
                 referee.prepare()
-                time.sleep(5)  # until its crew is ready, as it is while a notebook runs
+                time.sleep(5)  # until its crew is ready, as it would be after a notebook has run
                 judge_s = _seconds(lambda a=answers: referee.judge(a))
                 ours_s = _seconds(lambda s=student: ours.autograde(LAB, s))
                 stock_s = _seconds(lambda s=student: stock.api.autograde(LAB, s, force=True, create=True))
@@ -71,13 +71,13 @@ def overhead(n: int) -> dict:
 
 
 def _stock() -> Config:
-    """nbgrader's own execution, in which a check judges inside of the notebook, as at home."""
+    """Return settings for nbgrader's own execution, in which a check judges inside the notebook, as at home."""
     own = [f"nbgrader.preprocessors.{name}" for name in STOCK]
     return Config({"Autograde": {"autograde_preprocessors": own}, "Execute": {"timeout": 600}})
 
 
 def _executed(classroom: Classroom, student: str, folder: Path) -> tuple[float, dict[str, bytes]]:
-    """Seconds for papermill alone, in no box, and what was handed in."""
+    """Run papermill alone, in no box. Return the seconds and what was handed in."""
     nb = classroom.sanitized(LAB, student)
     answers = folder / f"answers-{student}"
     answers.mkdir()
@@ -95,7 +95,7 @@ def _seconds(work) -> float:
 
 
 class Memory(threading.Thread):
-    """What this process and all that it started hold, now and then."""
+    """A thread that samples the memory of this process and all its descendants."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -106,7 +106,7 @@ class Memory(threading.Thread):
             self._mib.append(sum(map(held_bytes, family(os.getpid()))) / (1 << 20))
 
     def in_tenths(self) -> list[int]:
-        """The most of each tenth of the time."""
+        """Return the most, in MiB, of each tenth of the time."""
         n = max(1, len(self._mib) // 10)
         return [round(max(self._mib[i : i + n])) for i in range(0, len(self._mib), n)]
 

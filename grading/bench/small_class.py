@@ -1,4 +1,4 @@
-"""A class of any size whose submissions are quick to judge: they solve the one part that trains nothing, or do not."""
+"""A class of any size, quick to judge: each submission solves only the part that trains nothing, or nothing at all."""
 
 import inspect
 from pathlib import Path
@@ -15,7 +15,7 @@ POINTS = 3  # for that part
 
 
 def small_class(root: Path, n: int, settings: Config | None = None, wrong_every: int | None = None) -> Classroom:
-    """A new course in `root`, with everything handed in. Close it."""
+    """Return a new course in `root`, with everything handed in. Close it when done."""
     copy_files(ROOT / "solutions" / LAB, root / "solutions" / LAB)
     classroom = Classroom(root, settings)
     classroom.release(LAB)
@@ -25,7 +25,7 @@ def small_class(root: Path, n: int, settings: Config | None = None, wrong_every:
 
 
 def submission(number: int, right: bool) -> NotebookNode:
-    """No two are the same."""
+    """Return a submission. No two are the same."""
     released, solved = read_lab("labs", LAB), read_lab("solutions", LAB)
     sources = {c.metadata.nbgrader.grade_id: c.source for c in solved.cells}
     for cell in released.cells:

@@ -1,4 +1,4 @@
-"""What a notebook's box and the code in it agree on: the folder for answers, and how much a cell may put out."""
+"""Settings shared by a notebook's box and the code in it: the folder for answers, and how much a cell may output."""
 
-ANSWERS = "SHARDLAB_ANSWERS"  # environment: the folder where answers are written down while a notebook is graded
-MOST_OUTPUTS = 200  # of a cell, and a word on how it ended: each is checked by itself
+ANSWERS = "SHARDLAB_ANSWERS"  # environment variable: the folder where answers are written while a notebook is graded
+MOST_OUTPUTS = 200  # kept for each cell, plus a note on how it ended; each output is validated by itself

@@ -1,11 +1,11 @@
-"""Where a program in a box is spoken to, out of the way of the code that it runs."""
+"""Pipes to a program in a box, kept apart from the code that it runs."""
 
 import os
 from typing import TextIO
 
 
 def private_pipes() -> tuple[TextIO, TextIO]:
-    """Orders and replies: standard input and output, moved from 0 and 1, where student code would read or print."""
+    """Return orders and replies: standard input and output, moved from 0 and 1, where student code reads or prints."""
     orders = os.fdopen(os.dup(0), "r", encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDWR)

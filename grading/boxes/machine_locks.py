@@ -1,7 +1,7 @@
-"""What only one submission at a time may use on this machine: its GPUs, and its quiet while a clock runs.
+"""Locks for what only one submission at a time may use on this machine: its GPUs, and its quiet while a clock runs.
 
-A lease is a locked file, so the system takes it back from whoever dies. Files lie in a private folder in the temporary
-one: there meets all that a user grades on a machine, whatever course it belongs to.
+A lock is a locked file, so the system frees it when its holder dies. The files lie in a private folder of the temporary
+folder, so everything that a user grades on a machine shares them, whatever the course.
 """
 
 import fcntl
@@ -24,14 +24,14 @@ _POLL_S = 0.05
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Wait for the other races of this machine to end, and run one."""
+    """Wait until no other race runs on this machine, and keep others waiting during the block."""
     with _open("clock") as clock:
         fcntl.flock(clock, fcntl.LOCK_EX)
         yield
 
 
 class Gpus:
-    """`n` of the GPUs called `names`, ours until `close`; it waits for them. ValueError if there are fewer."""
+    """`n` of the GPUs called `names`, locked until `close`; waits for them. ValueError if there are fewer than `n`."""
 
     def __init__(self, names: list[str], n: int) -> None:
         if n > len(names):
@@ -39,13 +39,13 @@ class Gpus:
         self.names: list[str] = []
         self._files: list[TextIO] = []
         while len(self.names) < n:
-            with _open("gpus") as turn:  # one after the other, or two would wait for each other's for ever
+            with _open("gpus") as turn:  # one taker at a time, or two could wait for each other for ever
                 fcntl.flock(turn, fcntl.LOCK_EX)
                 self._take(names, n)
             time.sleep(0 if self.names else _POLL_S)
 
     def _take(self, names: list[str], n: int) -> None:
-        """All of them or none."""
+        """Lock `n` free GPUs, or none if fewer are free."""
         free = {}
         for name in names:
             file = _open(f"gpu-{name}")
@@ -64,7 +64,7 @@ class Gpus:
 
 
 def gpus_for(tier: Tier) -> Gpus | None:
-    """As many as the tier's ranks use, and the only ones that processes see which are started from now on."""
+    """Lock as many GPUs as the tier's ranks use; processes that start later see only these. None without GPUs."""
     if tier.device != "cuda":
         return None
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -75,9 +75,9 @@ def gpus_for(tier: Tier) -> Gpus | None:
 
 
 def _open(name: str) -> TextIO:
-    """In a folder that is ours alone: whoever else may write there could hold a lease, or point it at another file.
+    """Open a lock file in our private folder: others who could write there could hold or redirect a lock.
 
-    Raises PermissionError if it is not.
+    Raises PermissionError if the folder is not ours alone.
     """
     folder = Path(tempfile.gettempdir(), f"shardlab-{getpass.getuser()}")
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The referee's side of a notebook's run: it goes into a box, and outputs and pickled answers come out."""
+"""The referee's side of a notebook's run: send the notebook into a box, and receive outputs and pickled answers."""
 
 import base64
 import shutil
@@ -13,16 +13,16 @@ from grading.boxes.sandbox import Box
 from grading.boxes.sandbox.wall import BoxedProgram, WallError
 from grading.boxes.sanitise import without_programs
 
-_START_S = 120.0  # a box; on a busy machine
-_ENDINGS = 4  # outputs that the host may add to a cell's
-_MARGIN_S = 30.0  # for reading what is left when time is up
+_START_S = 120.0  # to start a box on a busy machine
+_ENDINGS = 4  # outputs that the host may add to those of a cell
+_MARGIN_S = 30.0  # for reading the outputs when time is up
 
 
 @dataclass
 class NotebookRun:
-    """`cells`: for each cell its outputs and execution_count. `problem`: why there are none, in words.
+    """Result of a run. `cells`: each cell's outputs and execution_count. `problem`: why there are none, in words.
 
-    `killed`: processes of it ended, by its own doing or because the system was short of memory.
+    `killed`: processes of the run ended, by their own doing or because the system was short of memory.
     """
 
     cells: list[dict] = field(default_factory=list)
@@ -32,7 +32,7 @@ class NotebookRun:
 
 
 class NotebookRunner:
-    """Runs one notebook after the other, each in a new box; the next box starts while the last one is in use."""
+    """A runner of one notebook after the other, each in a new box; the next box starts while the last one is in use."""
 
     def __init__(self, box: Box) -> None:
         self.box = box
@@ -42,10 +42,10 @@ class NotebookRunner:
         return BoxedProgram("grading.boxes.notebook_host", box=self.box)
 
     def run(self, nb: NotebookNode, folder: str | None, **order) -> NotebookRun:
-        """`folder`: files to find beside the notebook. `order`: parameters, cell_timeout_s and timeout_s.
+        """Run a notebook. `folder`: files to copy next to it. `order`: parameters, cell_timeout_s and timeout_s.
 
-        One that was killed is run once more: what the system did, it hardly does twice. Raises RuntimeError if there is
-        no box to run it in, which is no fault of the notebook.
+        A notebook that was killed is run once more, since the system hardly kills twice. Raises RuntimeError if no box
+        starts, which is no fault of the notebook.
         """
         ran = self._run_once(nb, folder, order)
         return self._run_once(nb, folder, order) if ran.killed else ran
@@ -74,7 +74,7 @@ def _wait_until_ready(program: BoxedProgram) -> None:
 
 
 def _read(reply: dict, n_cells: int) -> NotebookRun:
-    """Whoever wrote the reply may have been the submission: only what has the right form is taken."""
+    """Read a reply that the submission may have written itself: accept only what has the right form."""
     run = NotebookRun(problem=str(reply.get("problem", ""))[:500])
     with suppress(AttributeError, TypeError, ValueError):
         run.answers = {str(name): base64.b64decode(text) for name, text in reply.get("answers").items()}
@@ -91,7 +91,7 @@ def _read(reply: dict, n_cells: int) -> NotebookRun:
 
 
 def _outputs(cell: dict) -> dict:
-    """Raises ValidationError or what else goes wrong with something that is no cell's outputs."""
+    """Return a cell's outputs without programs. Raises ValidationError or other errors if they are malformed."""
     if len(cell["outputs"]) > MOST_OUTPUTS + _ENDINGS:
         raise ValueError("so many would take hours to check, and the host keeps no more")
     made = nbformat.v4.new_code_cell(outputs=cell["outputs"], execution_count=cell["execution_count"])

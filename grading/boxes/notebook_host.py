@@ -1,8 +1,8 @@
-"""The process that runs a submission's notebook, in a box with papermill and the kernel: hostile as the ranks are.
+"""The process that runs a submission's notebook, in a box with papermill and the kernel. It may be hostile.
 
-Each message is a line of JSON. It writes {"ready": true} as soon as it stands ready, and reads one order: {"notebook":
-{...}, "parameters": {...}, "files": a folder or null, "cell_timeout_s": T, "timeout_s": T}. It writes one more, of what
-there is when time is up: {"answers": {check name: base64}, "cells": [{"outputs": [...], "execution_count": n}],
+Each message is a line of JSON. The process writes {"ready": true} when it is ready, and reads one order: {"notebook":
+{...}, "parameters": {...}, "files": a folder or null, "cell_timeout_s": T, "timeout_s": T}. At the end, or when time is
+up, it writes what there is: {"answers": {check name: base64}, "cells": [{"outputs": [...], "execution_count": n}],
 "problem": why there are none}. It opens no answer and decides nothing.
 """
 
@@ -26,9 +26,9 @@ from grading.boxes.answers import ANSWERS, MOST_OUTPUTS
 from grading.boxes.host_pipes import private_pipes
 from grading.boxes.parent_death import adopt_orphans
 
-LARGEST_ANSWER_BYTES = 32 << 20  # all of them together are to fit into the reply
+LARGEST_ANSWER_BYTES = 32 << 20  # of all answers together, which must fit into the reply
 LONGEST_OUTPUT = 1 << 20  # characters of one text
-MOST_OUTPUT = 24 << 20  # characters of a notebook's outputs, figures too
+MOST_OUTPUT = 24 << 20  # characters of all outputs of a notebook, including figures
 _PRIVATE_SOCKETS = Config({"KernelManager": {"transport": "ipc"}})  # files in the box, not TCP ports
 _QUIET_KERNEL = ["--log-level=CRITICAL"]  # the kernel's own log, not what the notebook prints
 _ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
@@ -64,7 +64,7 @@ def _run(order: dict) -> dict:
 
 
 def all_cells_run(notebook: dict) -> nbformat.NotebookNode:
-    """No cell's error keeps the next from running."""
+    """Tag every cell so that its error does not keep the next from running."""
     nb = nbformat.from_dict(notebook)
     for cell in nb.cells:
         cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
@@ -72,8 +72,8 @@ def all_cells_run(notebook: dict) -> nbformat.NotebookNode:
 
 
 def _execute(source: Path, target: Path, work: Path, order: dict) -> None:
-    """To the end, whatever cells raise: the notebook after each cell is in `target`."""
-    with suppress(PapermillExecutionError):  # the cell's own output says it
+    """Run all cells, whatever they raise. `target` holds the notebook after each cell."""
+    with suppress(PapermillExecutionError):  # the cell's own output contains the error
         papermill.execute_notebook(
             source,
             target,
@@ -95,7 +95,7 @@ def _too_long(timeout_s: int, what: str = "this cell") -> dict:
 
 
 def _end(exit_code: int | None, timeout_s: int) -> dict | None:
-    """Of a notebook that did not come to its own: what the cell says that was the last to run."""
+    """Return the error for the last cell that ran if the notebook did not end by itself, else None."""
     if exit_code is None:
         return _too_long(timeout_s, "the notebook")
     return _error("DeadKernelError", "the kernel died in this cell") if exit_code else None
@@ -106,7 +106,7 @@ def _error(name: str, words: str) -> dict:
 
 
 def _cells(target: Path, cell_timeout_s: int, end: dict | None) -> list[dict]:
-    """The outputs of each cell that was handed in; what papermill added for itself stays behind."""
+    """Return the outputs of each cell that was handed in, without the cells that papermill added."""
     nb = nbformat.read(target, as_version=4)
     own = [cell for cell in nb.cells if not _ADDED_BY_PAPERMILL & set(cell.metadata.get("tags", []))]
     last = max((i for i, cell in enumerate(own) if cell.metadata.get("papermill", {}).get("start_time")), default=0)
@@ -117,7 +117,7 @@ def _cells(target: Path, cell_timeout_s: int, end: dict | None) -> list[dict]:
         if left < 0:
             outputs = [new_output("stream", text="(not kept: there was too much output above)\n")]
         if (cell.metadata.get("papermill", {}).get("duration") or 0) > cell_timeout_s:
-            outputs = [o for o in outputs if o.output_type != "error"]  # a KeyboardInterrupt, which says nothing
+            outputs = [o for o in outputs if o.output_type != "error"]  # a KeyboardInterrupt, which explains nothing
             outputs.append(new_output("error", **_too_long(cell_timeout_s)))
         if end and i == last:
             outputs.append(new_output("error", **end))
@@ -126,7 +126,7 @@ def _cells(target: Path, cell_timeout_s: int, end: dict | None) -> list[dict]:
 
 
 def _first(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """Of many, and the error that ended them."""
+    """Return the first of many outputs, how many were left out, and the error that ended them."""
     rest = outputs[MOST_OUTPUTS:]
     error = [o for o in rest if o.output_type == "error"][-1:]
     left_out = [new_output("stream", text=f"({len(rest) - len(error)} more outputs)\n")] if rest else []
@@ -140,7 +140,7 @@ def _shortened(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def _answers(folder: Path) -> dict[str, str]:
-    """Plain files only: a link would be followed, and a pipe waited for."""
+    """Return the answers in base64. Only plain files are read: a link would be followed, and a pipe waited for."""
     answers, left = {}, LARGEST_ANSWER_BYTES
     for entry in os.scandir(folder):
         about = entry.stat(follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""A host and the ranks that it starts, in a box: orders there, with a deadline, and what each rank replied back."""
+"""A host in a box and the ranks that it starts: send orders with a deadline, and receive each rank's reply."""
 
 import base64
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ _MARGIN_S = 15.0  # a host that has not answered this long after its own deadlin
 
 
 class CrewError(WallError):
-    """The submission's ranks failed; `str` is the launcher's report. `timed_out`: they hung, and would do so again."""
+    """The submission's ranks failed; `str` is the launcher's report. `timed_out`: they hung, and would hang again."""
 
 
 class ReferenceCrewError(CrewError):
-    """The reference's ranks failed, which says nothing of the submission."""
+    """The reference's ranks failed, which says nothing about the submission."""
 
 
 @dataclass(frozen=True)
 class Watched:
-    replies: list  # of each rank
+    replies: list  # one for each rank
     seen: Seen
 
 
 class Crew(BoxedProgram):
-    """One order at a time; a host that still owes a reply when the next order comes is replaced."""
+    """A host that takes one order at a time. If it still owes a reply when the next order comes, it is replaced."""
 
-    most_values = 1 << 17  # our own solutions' have up to 18,000; some judges compare all with all
+    most_values = 1 << 17  # in a reply; our own solutions' replies have up to 18,000, as some judges compare all pairs
 
     def __init__(self, drills_module: str, box: Box, error: type[CrewError] = CrewError) -> None:
         super().__init__("grading.boxes.ranks_host", drills_module, box=box, error=error)
 
     def order(self, drill: str, answer: bytes | None, **setting) -> list:
-        """Run a drill on fresh ranks, with a pickled answer or the reference; one JSON value a rank.
+        """Run a drill on fresh ranks with a pickled answer, or the reference (None); return one JSON value a rank.
 
         `setting` is what `begin` takes: world_size, timeout_s, device, network, and the drill's own arguments.
         """
@@ -41,7 +41,7 @@ class Crew(BoxedProgram):
         return self.finish()
 
     def watch(self, drill: str, answer: bytes | None, **setting) -> Watched:
-        """`order`, and what the system sees of all ranks together meanwhile. It sees nothing of a GPU."""
+        """Run `order`, and measure all ranks together from outside. On a GPU nothing is measured."""
         self.begin(drill, answer, watched=True, **setting)
         with self.witness() as witness:
             replies = self.finish()

@@ -1,11 +1,11 @@
-"""The process that starts ranks for a submission: everything on this side of the wall may be hostile.
+"""The process that starts ranks for a submission. Everything on this side of the wall may be hostile.
 
-Reads orders, one JSON object a line, on standard input; writes one JSON line an order: {"results": [...]}, one entry a
-rank, or {"error": ..., "timed_out": ..., "killed": ...}. It holds no secret, opens no answer and decides nothing. Start
-it with `python -m grading.boxes.ranks_host DRILLS_MODULE`.
+The host reads orders, one JSON object a line, on standard input. It writes one JSON line an order: {"results": [...]},
+one entry a rank, or {"error": ..., "timed_out": ..., "killed": ...}. It holds no secret, opens no answer and decides
+nothing. Start it with `python -m grading.boxes.ranks_host DRILLS_MODULE`.
 
 An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,
-"timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "watched": does the system look on?,
+"timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "watched": does a witness measure it?,
 "arguments": {...}}.
 """
 
@@ -53,7 +53,7 @@ def _obey(order: dict, drills_module: str) -> dict:
 
 
 def _drill(drills_module: str, drill: str, answer: str | None, arguments: dict, watched: bool):
-    """On each rank: the drill with the submission's answer, or with the reference where there is none."""
+    """Run the drill on this rank, with the submission's answer, or with the reference if there is none."""
     if watched:
         give_back_at_once()
     drills = importlib.import_module(drills_module)

@@ -1,7 +1,7 @@
-"""On a rank that a witness looks at: what Python and torch have freed, the system is to have back at once.
+"""Return freed memory to the system at once, on a rank that a witness measures.
 
-malloc keeps small blocks for later, and the gaps between them: by its own measure a rank may hold twice what its
-tensors do. A submission can undo this, and is then seen to hold more.
+malloc keeps small freed blocks and the gaps between them, so a rank may seem to hold twice what its tensors do. A
+submission can undo this; it is then seen to hold more.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import sys
 import time
 
 REST_S = 0.6
-_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 16 << 10  # mallopt(3): larger blocks are the system's own, each for itself
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 16 << 10  # mallopt(3): larger blocks are mappings that free() gives back
 
 
 def give_back_at_once() -> None:
@@ -19,7 +19,7 @@ def give_back_at_once() -> None:
 
 
 def rest() -> None:
-    """Stand still, so that what is held now can be seen."""
+    """Free what is unused, then sleep, so that the witness can see what is held now."""
     gc.collect()
     if _libc and hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)

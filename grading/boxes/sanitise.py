@@ -1,8 +1,8 @@
-"""What a submission shows must not act: its pages are opened by its author's teachers, who are logged in as such.
+"""Sanitise a submission's HTML and outputs: teachers open its pages while logged in, so nothing in them may run.
 
-Two places: outputs lose every form but those that only show something (`without_programs`, as they come out of the
-box), and HTML, of outputs and of Markdown cells, is cleaned when a page is made of it (`clean_html`, which
-`nbgrader_config` puts in the place of nbconvert's, whose list lacks headings and tables).
+`without_programs` removes every form of an output that can do more than show something, as outputs leave the box.
+`clean_html` cleans the HTML of outputs and Markdown cells when a page is made. `nbgrader_config` uses it instead of
+nbconvert's cleaner, whose list lacks headings and tables.
 """
 
 import re
@@ -19,7 +19,7 @@ _TABLE = ["table", "caption", "thead", "tbody", "tfoot", "tr", "th", "td"]
 _TAGS = {*bleach.ALLOWED_TAGS, *_HEADINGS, *_TEXT, *_TABLE, "details", "summary"}
 _TAG = re.compile("<(/?)([a-z][^\\s/>]*)")
 _VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
-MOST_HTML, DEEPEST = 1 << 18, 100  # characters, and tags in tags: what is never closed takes the square of its length
+MOST_HTML, DEEPEST = 1 << 18, 100  # characters, nested tags: unclosed tags take time quadratic in their length
 _LINK = re.compile("https?://|mailto:|#")
 _ATTRIBUTES = {
     **bleach.ALLOWED_ATTRIBUTES,
@@ -40,7 +40,7 @@ _CLEANER = bleach.Cleaner(
 
 
 def without_programs(output: NotebookNode) -> NotebookNode:
-    """Of a rich output: no JavaScript, no widgets, and none of its metadata, which nbconvert writes into tags."""
+    """Remove JavaScript and widgets from a rich output, and all its metadata, which nbconvert writes into tags."""
     if "data" in output:
         output.data = {mime: data for mime, data in output.data.items() if mime in _SHOWN}
         output.metadata = {}
@@ -48,14 +48,14 @@ def without_programs(output: NotebookNode) -> NotebookNode:
 
 
 def clean_html(html: str | bytes) -> str:
-    """Text and tables of some HTML, and pictures that it contains itself; other tags become text, and all of them where
-    cleaning would take minutes."""
+    """Clean HTML: keep text, tables and embedded pictures, and escape other tags; escape everything if cleaning would
+    take minutes."""
     text = html.decode() if isinstance(html, bytes) else str(html)
     return _CLEANER.clean(text) if len(text) <= MOST_HTML and _depth(text) <= DEEPEST else escape(text)
 
 
 def _depth(html: str) -> int:
-    """How many tags are open at a time, at most; those count that are never closed, or in another order."""
+    """Return how many tags are open at most. Tags that are never closed, or closed in another order, stay open."""
     still_open, most = [], 0
     for closes, tag in _TAG.findall(html.lower()):
         if not closes and tag not in _VOID:

@@ -1,6 +1,6 @@
-"""What each lab asks and how it is judged.
+"""The labs: what each one asks and how it is graded.
 
-A lab is a package: `drills` runs on the ranks, beside the student's code; `lab` lists the lab's CHECKS for the referee,
-whose judges stand in files of their own and hold budgets, reference values and the words of every verdict.
+Each lab is a package. `drills` runs on the ranks, together with the student's code. `lab` lists the lab's CHECKS for
+the referee. The other files hold the judges, with their budgets, reference values and verdict texts.
 `grading.judge.labs` finds a check by name.
 """

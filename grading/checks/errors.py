@@ -1,14 +1,14 @@
-"""How far off a reply is, where a reply may be no number at all."""
+"""Sizes of errors, for replies that may not be numbers."""
 
 from collections.abc import Iterable
 from math import inf, isnan
 
 
 def size(error: float) -> float:
-    """How far it is from none; infinity if it is no number. Python's `max` passes over a nan that is not first."""
+    """Return the error's absolute value, or infinity for NaN. (Python's `max` ignores a NaN that is not first.)"""
     return inf if isnan(error) else abs(error)
 
 
 def largest(errors: Iterable[float]) -> float:
-    """By `size`."""
+    """Return the largest size of the errors; see `size`."""
     return max(map(size, errors))

@@ -1,4 +1,4 @@
-"""The instructor's cycle, on nbgrader's own API: release, grade, feedback, and the table of grades."""
+"""The instructor's workflow, on nbgrader's own API: release, grade, feedback, and the table of grades."""
 
 import copy
 import logging
@@ -46,7 +46,7 @@ class Grade:
 
 
 class Classroom:
-    """A course directory that nbgrader works on; by default this repository. `settings` go before those in its file."""
+    """A course directory that nbgrader works on; by default this repository. `settings` override those in its file."""
 
     def __init__(self, root: Path = ROOT, settings: Config | None = None) -> None:
         config: Config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / "grading")).load_config()
@@ -57,10 +57,10 @@ class Classroom:
         self.root, self.db_url, self.config, self.settings = root, config.CourseDirectory.db_url, config, settings
         (root / "grading").mkdir(parents=True, exist_ok=True)
         _find_alembic()
-        warnings.filterwarnings("ignore", category=SAWarning)  # of nbgrader's own queries
+        warnings.filterwarnings("ignore", category=SAWarning)  # from nbgrader's own queries
         self.api = _api(config)
         self.shelf, self.queue = Shelf(config.RefereeExecutor.shelf), root / "grading" / "queue"
-        self.lock = self.queue / "lock"  # held by who grades; see `queue.alone`
+        self.lock = self.queue / "lock"  # held by the process that grades; see `queue.alone`
 
     def labs(self) -> list[str]:
         return sorted(p.name for p in (self.root / "solutions").iterdir() if (p / f"{p.name}.ipynb").is_file())
@@ -69,23 +69,23 @@ class Classroom:
         return sorted(p.parent.name for p in (self.root / "grading" / "submitted").glob(f"*/{lab}"))
 
     def release(self, lab: str) -> None:
-        """solutions/<lab> -> labs/<lab>, without the answers."""
+        """Make labs/<lab> from solutions/<lab>, without the answers."""
         _succeed(self.api.generate_assignment(lab, force=True, create=True), f"release {lab}")
 
     def hand_in(self, lab: str, student: str, nb: nbformat.NotebookNode) -> None:
-        """Put a notebook where the student's submission belongs, in the place of an earlier one."""
+        """Write a notebook as the student's submission, and replace an earlier one."""
         folder = self.submitted(lab, student)
         folder.mkdir(parents=True, exist_ok=True)
         nbformat.write(nb, folder / f"{lab}.ipynb")
 
     def autograde(self, lab: str, student: str) -> Grade:
-        """Judge a submission, if it has changed or must be judged anew, and put its points into the gradebook."""
+        """Judge a submission if it has changed or must be judged again, and put its points into the gradebook."""
         return self._autograde(self.api, lab, student)
 
     def record(self, lab: str, student: str) -> Grade:
-        """Put the points of a submission that has been judged into the gradebook; RuntimeError if it has not been."""
+        """Put a judged submission's points into the gradebook. RuntimeError if it was not judged, or is unclear."""
         judged = self.shelf.get(lab, student)
-        if judged and judged.unclear and self.is_graded(lab, student):  # nbgrader would take that notebook away
+        if judged and judged.unclear and self.is_graded(lab, student):  # nbgrader would delete the graded notebook
             raise RuntimeError(f"could not grade {student}'s {lab}: {not_graded(judged)}")
         return self._autograde(self._recorder, lab, student)
 
@@ -108,7 +108,7 @@ class Classroom:
         return self.grade(lab, student)
 
     def _check_readable(self, lab: str, student: str) -> None:
-        """RuntimeError if nbgrader could not read what was handed in: it would take the graded notebook away first."""
+        """Raise RuntimeError if nbgrader could not read the submission: it would first delete the graded notebook."""
         try:
             self.sanitized(lab, student)
         except Exception as error:
@@ -116,7 +116,7 @@ class Classroom:
             raise RuntimeError(f"could not grade {student}'s {lab}: {words}") from None
 
     def sanitized(self, lab: str, student: str) -> nbformat.NotebookNode:
-        """The notebook that nbgrader would run: what is locked is as it was released. Raises what nbgrader would."""
+        """Return the notebook that nbgrader would run: locked cells are as released. Raises what nbgrader would."""
         inspect(self.submitted(lab, student))
         nb = nbformat.read(self.submitted(lab, student) / f"{lab}.ipynb", as_version=4)
         about = {"student": student, "assignment": lab, "notebook": lab, "db_url": self.db_url}
@@ -126,7 +126,7 @@ class Classroom:
         return nb
 
     def copy_files(self, lab: str, student: str, to: Path) -> None:
-        """What nbgrader puts beside the notebook: the student's files, and over them the course's."""
+        """Copy what nbgrader puts next to the notebook: the student's files, and over them the course's."""
         for source in (self.submitted(lab, student), self.root / "solutions" / lab):
             for file in find_all_files(str(source), [*self.config.CourseDirectory.ignore, "*.ipynb"]):
                 copied = to / Path(file).relative_to(source)
@@ -137,13 +137,13 @@ class Classroom:
         _succeed(self.api.generate_feedback(lab, student, force=True), f"write feedback for {lab}")
 
     def is_graded(self, lab: str, student: str) -> bool:
-        """Are there points, and the verdicts behind them?"""
+        """Return True if there are points, and the verdicts behind them."""
         with suppress(LookupError):
             return bool(self.grade(lab, student).verdicts)
         return False
 
     def grade(self, lab: str, student: str) -> Grade:
-        """What the gradebook holds; LookupError if it holds no points, be they 0."""
+        """Return the grade in the gradebook. LookupError if it holds no points; 0 points are a grade."""
         with Gradebook(self.db_url) as gradebook:
             try:
                 submission = gradebook.find_submission(lab, student)
@@ -158,15 +158,15 @@ class Classroom:
             return Grade(student, points, most, self._verdicts(lab, student))
 
     def submitted(self, lab: str, student: str) -> Path:
-        """The folder with what was handed in."""
+        """Folder of what the student handed in."""
         return self.root / "grading" / "submitted" / student / lab
 
     def autograded(self, lab: str, student: str) -> Path:
-        """The notebook as it ran, with the verdicts."""
+        """Path of the notebook as it ran, with the verdicts."""
         return self.root / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
 
     def _verdicts(self, lab: str, student: str) -> list[Verdict]:
-        """None where a grader died while the notebook was written: it is not graded then, and will be recorded anew."""
+        """Return the verdicts; [] if a grader died while it wrote the notebook, which is then recorded again."""
         try:
             return read_verdicts(nbformat.read(self.autograded(lab, student), as_version=4))
         except (FileNotFoundError, ValueError):
@@ -177,7 +177,7 @@ class Classroom:
 
 
 def has_points(submission: SubmittedAssignment) -> bool:
-    """nbgrader shows 0 for a submission that nobody has graded yet."""
+    """Return True if a submission was graded: nbgrader shows 0 for one that nobody has graded yet."""
     grades = [g for notebook in submission.notebooks for g in notebook.grades]
     return any(g.auto_score is not None or g.manual_score is not None for g in grades)
 
@@ -189,7 +189,7 @@ def _api(config: Config) -> NbGraderAPI:
 
 
 def _find_alembic() -> None:
-    """nbgrader runs `alembic` by name, which is beside our Python even where no environment was activated."""
+    """Add our Python's folder to PATH: nbgrader runs `alembic` by name, and no environment may have been activated."""
     here = os.path.dirname(sys.executable)
     if here not in os.environ["PATH"].split(os.pathsep):
         os.environ["PATH"] = here + os.pathsep + os.environ["PATH"]
@@ -201,7 +201,7 @@ def _succeed(outcome: dict, what: str) -> None:
 
 
 def _reason(log: str) -> str:
-    """What went wrong, out of nbgrader's log: the last exception that is not nbgrader's own summary, to its end."""
+    """Return the cause from nbgrader's log: the text of the last exception that is not nbgrader's own summary."""
     parts = re.split(r"^ *(?:[\w.]+\.)?(\w+(?:Error|Exception)): ", log, flags=re.M)
     named = [f"{n}: {text}" for n, text in zip(parts[1::2], parts[2::2], strict=True) if n != "NbGraderException"]
     last = re.split(r"\n *(?:Traceback|\[ERROR\]|The above exception|During handling)", named[-1])[0] if named else log
@@ -209,5 +209,5 @@ def _reason(log: str) -> str:
 
 
 def with_advice(reason: str) -> str:
-    """And what to ask the student for, where that is known."""
+    """Add what to ask the student for, if that is known."""
     return f"{reason}\n{SPOILT}" if any(words in reason for words in _OF_SPOILT_CELLS) else reason

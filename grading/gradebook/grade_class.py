@@ -1,4 +1,4 @@
-"""A class from its submissions to the gradebook: what changed goes into the queue, and out of it as it is judged."""
+"""Grade a class: put changed submissions into the queue, and record each in the gradebook when it is judged."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,7 +16,7 @@ DIED = "whoever judged it was ended: grade again, or see grading/queue/{lab}/log
 
 @dataclass(frozen=True)
 class Graded:
-    """`grade` as the gradebook has it now, or None and the `problem`. `why` it was judged; "" if there was no need."""
+    """A student's outcome: `grade` as in the gradebook, or None and the `problem`. `why`: reason to judge it, or ""."""
 
     student: str
     why: str
@@ -33,14 +33,14 @@ def grade_all(
     cluster: str | None = None,
     options: dict[str, str] | None = None,
 ) -> Iterator[Graded]:
-    """Each student's outcome, as it comes. Whenever this is killed, another call goes on where it was.
+    """Yield each student's outcome as soon as it is known. If this is killed, another call continues where it stopped.
 
-    SystemExit if somebody else is grading this course.
+    Raises SystemExit if another process is grading this course.
     """
     queue = Queue(classroom.queue, lab)
     with alone(classroom.lock):
         for student in set(queue.students()) - set(students):
-            queue.clear(student)  # of a run that was killed
+            queue.clear(student)  # left by a run that was killed
         waiting = {}
         for student in students:
             why = _enqueue(classroom, queue, student)
@@ -58,7 +58,7 @@ def grade_all(
 
 
 def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
-    """Why it must be judged, or its points be written down; "" if nothing is to do."""
+    """Queue a submission that must be judged. Return why it must be judged or recorded; "" if nothing is to do."""
     lab, executor = queue.lab, RefereeExecutor(config=classroom.config)
     try:
         nb = classroom.sanitized(lab, student)
@@ -69,7 +69,7 @@ def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
         if why := _why(classroom.shelf.get(lab, student), now, executor.again):
             queue.put(student, nb, anew=executor.again)
             return why
-    except Exception:  # nbgrader will meet it again, and `record` finds the words
+    except Exception:  # nbgrader will meet the same error, and `record` will report it
         queue.clear(student)
         return "it can't be read"
     queue.clear(student)
@@ -79,7 +79,7 @@ def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
 
 
 def _why(judged: Judged | None, now: dict[str, str], again: bool) -> str:
-    """The reason to judge it; "" if there is none."""
+    """Return the reason to judge a submission; "" if there is none."""
     if judged is None:
         return "it is new"
     if changed := [part for part in now if judged.made_of.get(part) != now[part]]:

@@ -1,4 +1,4 @@
-"""What was handed in is looked at before anything opens it: nbgrader follows links, and copies whatever it finds."""
+"""Inspect submitted files before anything opens them: nbgrader follows links and copies whatever it finds."""
 
 import os
 from pathlib import Path
@@ -8,15 +8,15 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 MOST_FILES, MOST_BYTES = 1000, 200 << 20
-MOST_NOTEBOOK_BYTES = 20 << 20  # it is read whole, and takes a hundred times its size in memory at worst
+MOST_NOTEBOOK_BYTES = 20 << 20  # read whole, which takes a hundred times its size in memory at worst
 
 
 class SubmissionError(ValueError):
-    """It is not graded as it is; the words say what to ask its author for."""
+    """A submission that can't be graded as it is; the message says what to ask its author for."""
 
 
 def inspect(folder: Path) -> None:
-    """SubmissionError unless it holds plain files alone, not too many, not too large, under names that can be shown."""
+    """Raise SubmissionError unless the folder has only plain files, not too many or too large, with printable names."""
     if folder.is_symlink():
         raise SubmissionError(f"{ascii(folder.name)} is a link: ask for the folder itself")
     n_files = n_bytes = 0
@@ -47,7 +47,7 @@ def _mib(*sizes: int) -> list[str]:
 
 
 class PlainFiles(NbGraderPreprocessor):
-    """The same inside nbgrader, for who calls it without `shardlab grade`."""
+    """The same inspection inside nbgrader, for grading without `shardlab grade`."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         course, about = CourseDirectory(config=self.config), resources["nbgrader"]

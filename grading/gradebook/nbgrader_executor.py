@@ -1,8 +1,8 @@
-"""Inside `nbgrader autograde`: the notebook is run in a box, the referee judges, the graded cells get the verdicts.
+"""Replace nbgrader's execution: run the notebook in a box, judge it, and write verdicts into the graded cells.
 
-It takes the place of nbgrader's own Execute preprocessor. The notebook's outputs decide nothing: whatever a graded cell
-printed is replaced by the referee's verdict and its points, which nbgrader then reads as ever. So manual grading, late
-penalties, regrading and feedback go on working.
+This preprocessor replaces nbgrader's own Execute. The notebook's outputs decide nothing: the referee's verdict and its
+points replace the outputs of each graded cell, and nbgrader reads the points as usual. So manual grading, late
+penalties, regrading and feedback still work.
 """
 
 import time
@@ -24,15 +24,15 @@ from grading.judge.referee import FALSE_FAIL, Referee
 from grading.judge.verdict import Verdict
 from shardlab.tier import detect
 
-VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # how a verdict's figures travel in an autograded notebook
+VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # holds a verdict's record in an autograded notebook
 LACKS_CELLS = "the notebook lacks the cells of"
 _referees: dict[tuple, Referee] = {}  # one a lab: its reference crew serves every submission of the class
-_gpus: list[Gpus] = []  # leased once, for all that is judged here, one submission after the other
-_runners: list[NotebookRunner] = []  # one at most, with a box that is ready for the next notebook
+_gpus: list[Gpus] = []  # locked once, for all submissions that are judged here one after the other
+_runners: list[NotebookRunner] = []  # at most one, with a box that is ready for the next notebook
 
 
 class RefereeExecutor(NbGraderPreprocessor):
-    """Execute with papermill, judge with the referee; or take what was judged before, if nothing has changed since."""
+    """Run with papermill and judge with the referee, or reuse the earlier result if nothing has changed since."""
 
     shelf = Unicode("grading/judged", help="folder of what was judged").tag(config=True)
     again = Bool(False, help="judge anew what has not changed").tag(config=True)
@@ -58,7 +58,7 @@ class RefereeExecutor(NbGraderPreprocessor):
         return nb, resources
 
     def judged(self, nb: NotebookNode, folder: Path, lab: str, student: str) -> Judged:
-        """`folder`: the files beside the notebook. `nb`: as it is to be run, and it stays so."""
+        """Return the result, new or stored. `folder`: files next to the notebook. `nb`: to be run, and not changed."""
         shelf, now = Shelf(self.shelf), self.made_of(nb, folder, lab)
         found = shelf.get(lab, student)
         if found and found.made_of == now and (self.only_judged or not (self.again or found.unclear)):
@@ -94,7 +94,7 @@ class RefereeExecutor(NbGraderPreprocessor):
         )
         problems = _problems(nb, run)
         verdicts, n_again = {v.check: v for v in judge.judge(run.answers, problems)}, 0
-        for _ in range(self.retries):  # where noise hid the answer
+        for _ in range(self.retries):  # judge again what noise hid
             for name in [v.check for v in verdicts.values() if v.inconclusive]:
                 verdicts |= {v.check: v for v in judge.judge(run.answers, problems, only=name)}
                 n_again += 1
@@ -104,12 +104,12 @@ class RefereeExecutor(NbGraderPreprocessor):
 
 
 def not_graded(judged: Judged) -> str:
-    """Words for one that is unclear."""
+    """Message for a result that is unclear."""
     return "\n".join(["not graded; grade again on a quieter machine:", *(v.text() for v in judged.unclear)])
 
 
 def referee(lab: str, tier: str, false_fail: float, at_a_time: int) -> Referee:
-    """The lab's referee, made once a process; `close_referees` ends them."""
+    """Return the lab's referee, made once a process; `close_referees` ends all referees."""
     kind = lab, tier, false_fail, at_a_time
     if kind not in _referees:
         if not _gpus and (gpus := gpus_for(detect(tier))):
@@ -129,7 +129,7 @@ def _box(at_a_time: int) -> Box:
 
 
 def close_referees() -> None:
-    """And the box that stood ready for another notebook."""
+    """Close all referees, the box that is ready for the next notebook, and the GPU locks."""
     for idle in (*_referees.values(), *_runners, *_gpus):
         idle.close()
     _gpus.clear()
@@ -138,13 +138,13 @@ def close_referees() -> None:
 
 
 def _put_outputs(cells: list[dict], nb: NotebookNode) -> None:
-    for cell, ran in zip(nb.cells, cells, strict=False):  # there are none where the run left nothing
+    for cell, ran in zip(nb.cells, cells, strict=False):  # there are no outputs if the run left nothing
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = from_dict(ran["outputs"]), ran["execution_count"]
 
 
 def _problems(nb: NotebookNode, run: NotebookRun) -> dict[str, str]:
-    """Why a graded cell handed nothing in: the whole run's problem, its own error, or the first one above it."""
+    """Return why each graded cell handed nothing in: the run's problem, the first error, or no call of `check`."""
     problems, first = {}, None
     for cell, ran in zip_longest(nb.cells, run.cells, fillvalue={"outputs": [], "execution_count": None}):
         errors = [o for o in ran["outputs"] if o.output_type == "error"]
@@ -159,10 +159,10 @@ def _problems(nb: NotebookNode, run: NotebookRun) -> dict[str, str]:
 
 
 def _write(verdict: Verdict, nb: NotebookNode) -> None:
-    """Replace the graded cell's outputs. A number as the cell's result is nbgrader's way of giving partial credit."""
+    """Replace the graded cell's outputs. nbgrader takes a number as the cell's result for its partial credit."""
     for cell in nb.cells:
         if is_grade(cell) and check_name(cell.metadata.nbgrader.grade_id) == verdict.check:
-            record = verdict.as_json() | {"picture": ""}  # which the HTML has
+            record = verdict.as_json() | {"picture": ""}  # the HTML has it
             forms = {"text/html": verdict.html(), "text/plain": verdict.text(), VERDICT_MIME: record}
             shown = new_output("display_data", forms)
             points = new_output("execute_result", {"text/plain": f"{verdict.points:g}"}, execution_count=1)

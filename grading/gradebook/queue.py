@@ -1,8 +1,8 @@
-"""What waits to be judged, in files, so that a night's grading survives the death of anybody.
+"""A queue of submissions to judge, kept in files, so that a night's grading survives the death of any process.
 
-grading/queue/<lab>/<student>.ipynb   a submission as nbgrader would run it; gone once it is judged
-grading/queue/<lab>/<student>.lock    held by whoever judges it, and let go by the system when they die; holds which
-                                      notebook it was, and how often somebody who judged it died
+grading/queue/<lab>/<student>.ipynb   a submission as nbgrader would run it; deleted when it is judged
+grading/queue/<lab>/<student>.lock    locked by the worker that judges it, and unlocked by the system if that dies;
+                                      contains the notebook's digest, and how many of its workers died
 grading/queue/<lab>/<student>.problem why it could not be judged
 
 Locks are flock(2): on one machine, or on a shared file system between several (NFS 4).
@@ -21,7 +21,7 @@ import nbformat
 from grading.gradebook.result_cache import digest_of, write_whole
 
 _PATIENCE_S = 2.0
-MOST_TRIES = 3  # of a submission during which whoever judged it died
+MOST_TRIES = 3  # times that a worker may die while it judges the same submission
 TOO_OFTEN = "look at what it does to the machine, and then grade with --again"
 
 
@@ -30,7 +30,7 @@ class Queue:
         self.folder, self.lab = folder / lab, lab
 
     def put(self, student: str, nb: nbformat.NotebookNode, *, anew: bool = False) -> None:
-        """`anew`: whoever died while judging the very same notebook shall not count."""
+        """Add a submission. `anew`: forget the workers that died while judging the very same notebook."""
         digest, lock = digest_of(nb), self._file(student, "lock")
         tried = lock.read_text() if lock.exists() else ""
         self.clear(student)
@@ -38,14 +38,14 @@ class Queue:
         write_whole(self._file(student, "ipynb"), nbformat.writes(nb))
 
     def clear(self, student: str) -> None:
-        """Nothing waits, nothing went wrong, and nobody has tried. The lock stays: somebody may hold it."""
+        """Remove a submission with its problem and its tries. The lock file stays: a process may hold it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for kind in ("ipynb", "problem"):
             self._file(student, kind).unlink(missing_ok=True)
         self._file(student, "lock").write_text("")
 
     def students(self) -> list[str]:
-        """Who waits, or is being judged."""
+        """Students whose submission waits or is being judged."""
         return sorted(path.stem for path in self.folder.glob("*.ipynb"))
 
     def problem(self, student: str) -> str | None:
@@ -54,7 +54,8 @@ class Queue:
 
     @contextmanager
     def claim(self, student: str) -> Iterator[nbformat.NotebookNode | None]:
-        """The notebook to judge; None if somebody else does so, or has. It leaves the queue when this ends in peace."""
+        """Yield the notebook to judge, which then leaves the queue unless there was an error; None if another worker
+        took it."""
         with self._file(student, "lock").open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,7 +75,7 @@ class Queue:
             lock.flush()
             try:
                 yield nbformat.read(self._file(student, "ipynb"), as_version=4)
-            finally:  # with or without an error: nobody died
+            finally:  # with or without an error, no worker died
                 lock.truncate(0)
             self._file(student, "ipynb").unlink(missing_ok=True)
 
@@ -88,7 +89,7 @@ class Queue:
 
 @contextmanager
 def alone(file: Path) -> Iterator[None]:
-    """Held as long as this process lives. SystemExit if another one has it."""
+    """Hold the lock `file` during the block. SystemExit if another process holds it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a+") as lock:
         if not _locked_soon(lock):
@@ -102,7 +103,7 @@ def alone(file: Path) -> Iterator[None]:
 
 
 def _locked_soon(lock: TextIO) -> bool:
-    """A moment's patience with workers of a killed process, which look whether it lives."""
+    """Lock, with a moment's patience: workers of a killed process lock briefly to see whether it lives."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -115,7 +116,7 @@ def _locked_soon(lock: TextIO) -> bool:
 
 
 def held(file: Path) -> bool:
-    """Does somebody hold `alone(file)`?"""
+    """Return True if a process holds `alone(file)`."""
     with file.open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

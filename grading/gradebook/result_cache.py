@@ -1,8 +1,8 @@
-"""What came of a submission, kept until something of it changes: its outputs and verdicts, and what they were made of.
+"""Cache of judged submissions: outputs and verdicts, kept until something changes that they depend on.
 
-grading/judged/<lab>/<student>.json is written when a submission has been judged, at once and whole, and read when
-nbgrader grades it: by the same process, by another on another machine, or the next day after a power cut. Deleting the
-folder loses no grade; it makes the next grading run everything again.
+grading/judged/<lab>/<student>.json is written in one step when a submission has been judged. It is read when nbgrader
+grades it: by the same process, by another on another machine, or the next day after a power cut. Deleting the folder
+loses no grade; it makes the next grading run everything again.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ _GRADER = ("grading/*.py", "grading/boxes/sandbox/*.py", "lib/shardlab/**/*.py")
 
 @dataclass(frozen=True)
 class Judged:
-    """`made_of`: see there. `cells`: each one's outputs and execution_count. `problem`: of the run, or ""."""
+    """A judged submission. `made_of`: digests. `cells`: outputs and execution_count. `problem`: the run's, if any."""
 
     made_of: dict[str, str]
     cells: list[dict]
     verdicts: list[Verdict]
     problem: str
     seconds: float
-    judged_again: int = 0  # how often noise hid an answer
+    judged_again: int = 0  # how often a check was judged again because of noise
 
     @property
     def unclear(self) -> list[Verdict]:
-        """Not to be graded: the machine was too noisy, or an instructor has to look."""
+        """Verdicts that can't be graded: the machine was too noisy, or an instructor has to look."""
         return [v for v in self.verdicts if v.inconclusive]
 
 
@@ -51,11 +51,11 @@ class Shelf:
             record = json.loads(self.file(lab, student).read_text(encoding="utf-8"))
             verdicts = [Verdict.from_json(v) for v in record.pop("verdicts")]
             return Judged(verdicts=verdicts, **record)
-        except (OSError, ValueError, TypeError, KeyError):  # not there, or of an older grader
+        except (OSError, ValueError, TypeError, KeyError):  # missing, or written by an older grader
             return None
 
     def in_gradebook(self, lab: str, student: str) -> bool:
-        """Are these the points that the gradebook has?"""
+        """Return True if the gradebook has the points of this record."""
         file, mark = self.file(lab, student), self._mark(lab, student)
         return file.exists() and mark.exists() and mark.read_text(encoding="utf-8") == _digest_of(file)
 
@@ -71,7 +71,7 @@ class Shelf:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """The new text or the old one, whenever the power goes; OSError leaves nothing of the new one."""
+    """Write a file in one step: after a power cut it has the old or the new text, after an OSError the old one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -82,12 +82,12 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def digest_of(nb: NotebookNode) -> str:
-    """Of what is judged in a notebook: not of outputs, nor of cells' ids, which nbformat may draw at each reading."""
+    """Digest of what is judged in a notebook: no outputs, and no cell ids, which nbformat may draw at each reading."""
     return _digest([(c.cell_type, c.source, c.metadata.get("nbgrader", {})) for c in nb.cells])
 
 
 def made_of(nb: NotebookNode, folder: Path, lab: str, settings: dict) -> dict[str, str]:
-    """Digests of whatever the judgement depends on: the submission, the lab's checks and settings, the grader."""
+    """Digests of all that the judgement depends on: the submission, the lab's checks and settings, the grader."""
     beside = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (f"{lab}.ipynb", "timestamp.txt"))
     files = [(str(p.relative_to(folder)), _digest_of(p)) for p in beside]
     checks = _digest_of_files(f"grading/checks/{lab}/**/*.py")

@@ -1,7 +1,7 @@
-"""Who judges what waits in the queue: this process, or jobs of submitit, on this machine or by Slurm.
+"""Workers that judge what waits in the queue: this process, or jobs of submitit, on this machine or by Slurm.
 
-A worker needs the course's folder and nothing of nbgrader's: it takes a notebook from the queue, runs and judges it,
-and puts what came of it on the shelf. Only who started the workers touches the gradebook.
+A worker needs the course's folder and nothing of nbgrader's. It takes a notebook from the queue, runs and judges it,
+and writes the result to the shelf. Only the process that started the workers touches the gradebook.
 """
 
 import copy
@@ -27,22 +27,22 @@ _LONGEST_JOB_MIN = 24 * 60
 
 
 class Here:
-    """In this process, one submission at a time."""
+    """A worker in this process, for one submission at a time."""
 
     def __init__(self, classroom: Classroom, lab: str) -> None:
         self._classroom, self._queue = classroom, Queue(classroom.queue, lab)
 
     def go_on(self) -> bool:
-        """Do some work, or wait for it; False if nobody works any more."""
+        """Judge one submission; False if none was left to judge."""
         return any(_judge_next(self._classroom, self._queue, student) for student in self._queue.students())
 
 
 class Jobs:
-    """Some workers, `cluster` "local" or "slurm"; they end when the queue is empty, or with us on this machine."""
+    """Several workers on `cluster`, "local" or "slurm". They end when the queue is empty, local ones also with us."""
 
     def __init__(self, classroom: Classroom, lab: str, n: int, cluster: str, options: dict[str, str]) -> None:
         log, self._here = classroom.queue / lab / "log", cluster == "local"
-        shutil.rmtree(log, ignore_errors=True)  # of the last time
+        shutil.rmtree(log, ignore_errors=True)  # from the last time
         executor = submitit.AutoExecutor(folder=log, cluster=cluster)
         given = {f"{cluster}_{name}": value for name, value in options.items()}
         executor.update_parameters(name=f"grade-{lab}", timeout_min=_LONGEST_JOB_MIN, **given)
@@ -56,7 +56,7 @@ class Jobs:
         return not all(job.done() for job in self._jobs)
 
     def close(self) -> None:
-        """Those on this machine end by themselves: when the queue is empty, or when we let go of their lifeline."""
+        """Cancel Slurm jobs. Local jobs end by themselves, at an empty queue or when we release their lifeline."""
         for job in [] if self._here else self._jobs:
             job.cancel(check=False)
 
@@ -65,7 +65,7 @@ class Jobs:
 def workers(
     classroom: Classroom, lab: str, n: int, cluster: str | None, options: dict[str, str]
 ) -> Iterator[Here | Jobs]:
-    """`n` at a time; those of `cluster`, or, where there is none, this process."""
+    """Start `n` workers as jobs on `cluster` (None: on this machine). One worker without a cluster is this process."""
     if cluster is None and n == 1:
         yield Here(classroom, lab)
         return
@@ -79,9 +79,9 @@ def workers(
 def work(
     root: Path, settings: Config | None, lab: str, at_a_time: int, lifeline: Path | None, boxed: bool = False
 ) -> None:
-    """A job: judge whatever nobody else does, until nothing waits. With a `lifeline`, end when nobody holds it.
+    """Run a job: judge what no other worker judges, until nothing waits. With a `lifeline`, end when nobody holds it.
 
-    RuntimeError on a machine that can't box a submission, if whoever gives out the jobs can: `boxed`.
+    `boxed`: the machine that starts the jobs can box submissions. RuntimeError if this one can't then.
     """
     if boxed and (obstacle := Bubblewrap.obstacle()):
         raise RuntimeError(f"submissions can't be boxed on {os.uname().nodename}: {obstacle}")
@@ -94,7 +94,7 @@ def work(
     try:
         while waiting := queue.students():
             if not any([_judge_next(classroom, queue, student) for student in waiting]):
-                time.sleep(_POLL_S)  # others have them all
+                time.sleep(_POLL_S)  # other workers have them all
     finally:
         close_referees()
 
@@ -106,7 +106,7 @@ def _end_with(lifeline: Path) -> None:
 
 
 def _judge_next(classroom: Classroom, queue: Queue, student: str) -> bool:
-    """True if this was ours to judge."""
+    """Judge a submission that no other worker has or had. Return True if this worker took it."""
     with queue.claim(student) as nb:
         if nb is None:
             return False
@@ -115,6 +115,6 @@ def _judge_next(classroom: Classroom, queue: Queue, student: str) -> bool:
                 files = scratch.folder("files")
                 classroom.copy_files(queue.lab, student, files)
                 RefereeExecutor(config=classroom.config).judged(nb, files, queue.lab, student)
-        except Exception as error:  # whatever it is, it is this submission's, and the next one waits
+        except Exception as error:  # any error belongs to this submission, and the next one waits
             queue.fail(student, f"{type(error).__name__}: {error}")
         return True

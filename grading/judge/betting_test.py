@@ -1,11 +1,11 @@
-"""Look after every value, stop when sure, and be wrong no more often than was said: a test by betting.
+"""A test by betting: look after every value, stop when sure, and be wrong no more often than promised.
 
-Is the median of these values above a bar? If it is not, each new value lies above with a chance of at most 1/2,
-whatever came before. Bet on "above" at those odds: one's wealth is then, on average, never more than the 1 that one
-began with, so the chance that it *ever* reaches 1,000 is at most 1 in 1,000 (Ville's inequality). That holds for values
-of any distribution, also if it changes while one looks, and for whoever stops as soon as the bet is won.
+Is the median of these values above a bar? If it is not, each new value is above the bar with a chance of at most 1/2,
+whatever came before. Bet on "above" at even odds. The expected wealth then never exceeds the initial wealth of 1, so
+the chance that it *ever* reaches 1,000 is at most 1 in 1,000 (Ville's inequality). This holds for values of any
+distribution, even if it changes over time, and even if one stops as soon as the bet is won.
 
-The bet: half of the money on p = 1, the rest evenly on every chance p of "above" between 1/2 and 1. Its wealth after k
+The bet: half of the money on p = 1, the rest evenly on every chance p of "above" between 1/2 and 1. The wealth after k
 of n values above has a closed form. Source: Ville 1939; Waudby-Smith & Ramdas 2024, "Estimating means of bounded random
 variables by betting".
 """
@@ -16,22 +16,22 @@ from math import comb, inf
 
 
 def wealth(k: int, n: int) -> float:
-    """Of 1, after k of n values came out as was bet: 2^n p^k (1-p)^(n-k), averaged over what was bet on."""
+    """Wealth, initially 1, after k of n values came out as bet: 2^n p^k (1-p)^(n-k), averaged over the bets on p."""
     evenly = sum(comb(n + 1, j) for j in range(k + 1)) / ((n + 1) * comb(n, k))
     return (evenly + (2.0**n if k == n else 0.0)) / 2
 
 
 @cache
 def needed(n: int, chance: float) -> int:
-    """The fewest of n values on one side that settle it; n + 1 if even all of them do not."""
+    """Return the fewest of n values on one side that decide the test; n + 1 if even all of them do not."""
     return bisect_left(range(n + 1), True, key=lambda k: wealth(k, n) >= 1 / chance)
 
 
 def median_bounds(values: list[float], too_low: float, too_high: float) -> tuple[float, float]:
-    """(low, high), around the median: it is below `low` with a chance of at most `too_low`, above `high` of `too_high`.
+    """Return bounds (low, high): the median is below `low` with chance at most `too_low`, above `high` with `too_high`.
 
-    The chances are of ever seeing a wrong bound, however often one looks. (0, inf) as long as there are too few values;
-    values are positive.
+    These are the chances of *ever* seeing a wrong bound, however often one looks. The bounds are (0, inf) while there
+    are too few values. Values are positive.
     """
     ordered, n = sorted(values), len(values)
     above, below = needed(n, too_low), needed(n, too_high)

@@ -1,4 +1,4 @@
-"""Tensors as a few numbers that are cheap to send and hard to make up: `project` on the ranks, the rest for judges."""
+"""Reduce tensors to a few numbers that are cheap to send and hard to forge: ranks project them, judges compare them."""
 
 from collections.abc import Iterable
 
@@ -10,9 +10,9 @@ N_DIRECTIONS = 4
 
 
 def project(tensors: Iterable[tuple[str, Tensor | None]], seed: int) -> dict[str, list[float]]:
-    """Each tensor as its products with four random directions, drawn for this seed. None is left out.
+    """Project each tensor on four random directions, drawn from `seed`. Tensors that are None are left out.
 
-    DTensors are gathered first, so every rank has to call it.
+    DTensors are gathered first, so every rank must call this function.
     """
     projections = {}
     for i, (name, t) in enumerate(tensors):
@@ -24,7 +24,7 @@ def project(tensors: Iterable[tuple[str, Tensor | None]], seed: int) -> dict[str
 
 
 def project_cheaply(tensors: Iterable[tuple[str, Tensor | None]], seed: int) -> dict[str, list[float]]:
-    """A proof of work for timed laps: each tensor's sum against a cosine of a frequency drawn for this lap."""
+    """Return a proof of work for timed laps: each tensor's product with a cosine, whose frequency depends on `seed`."""
     frequency = 0.1 + (seed % 9973) / 9973
     flat = {name: _whole(t).flatten() for name, t in tensors if t is not None}
     wave = torch.cos(frequency * torch.arange(max((t.numel() for t in flat.values()), default=0)))
@@ -37,20 +37,20 @@ def _whole(t: Tensor) -> Tensor:
 
 
 def vector(projections: dict) -> Tensor:
-    """One rank's reply in one float64 vector, in the order of the names."""
+    """Join one rank's projections to one float64 vector, in the order of their names."""
     return torch.tensor([x for name in sorted(projections) for x in projections[name]], dtype=torch.float64)
 
 
 def distance(a: Tensor, b: Tensor) -> float:
-    """Relative to b; infinite where they can't be compared."""
+    """Return the distance relative to b; infinite if a and b can't be compared."""
     return float((a - b).norm() / b.norm()) if a.shape == b.shape and torch.isfinite(a).all() else float("inf")
 
 
 def factor(a: Tensor, b: Tensor) -> float:
-    """Of b, in the part of a that points where b does."""
+    """Return the factor f for which f * b is the part of a that points along b."""
     return float(a @ b / (b @ b))
 
 
 def parallel(a: Tensor, b: Tensor, tolerance: float) -> bool:
-    """a is a multiple of b, up to rounding."""
+    """Return True if a is a nonzero multiple of b, up to rounding."""
     return factor(a, b) != 0 and distance(a / factor(a, b), b) <= tolerance

@@ -9,7 +9,7 @@ _LABS = "grading.checks"
 
 
 def lab_module(check_or_lab: str) -> ModuleType:
-    """The module `lab` for "lab2.gradients" or "lab2_ddp". Raises ValueError that names the labs there are."""
+    """Return the module `lab` for "lab2.gradients" or "lab2_ddp". Raises ValueError that names the labs there are."""
     prefix = check_or_lab.split(".")[0].split("_")[0] + "_"
     labs = [m.name for m in pkgutil.iter_modules([str(Path(__file__).parents[1] / "checks")]) if m.ispkg]
     for name in labs:

@@ -1,8 +1,8 @@
-"""Do the ranks' own accounts of memory explain what the system saw of them?
+"""Check whether the ranks' own accounts of memory explain what the system measured.
 
-An account is taken on the ranks, where a submission can tamper with it. What the system counts it can't, but that knows
-no tensors, and contains Python and all modules. So it is the difference that is compared: what the system saw and the
-account leaves out may be what the reference's account leaves out, whose ranks do the same work and tell the truth.
+Accounts are made on the ranks, where a submission can forge them. The system's counts cannot be forged, but they know
+no tensors and include Python and all modules. So this compares differences: what the system measured beyond the account
+may be as much as for the reference, whose ranks do the same work and report the truth.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from grading.boxes.ranks import Watched
 from grading.judge.submission_run import Session
 
 MIB = 1 << 20
-LOOKS = 3  # what is hidden is there each time; what the machine does besides is not, and a short peak may be missed
+LOOKS = 3  # hidden bytes show in every look; other noise does not, and one look may miss a short peak
 
 
 def hidden_bytes(
     s: Session, check: str, drill: str, claims: dict[str, Callable[[dict], float]], spare_bytes: float, **arguments
 ) -> float:
-    """Bytes a rank that no account explains; 0 if there are no more than `spare_bytes`, or if nobody could see any.
+    """Return the bytes a rank that no account explains; 0 if at most `spare_bytes`, or if nothing could be measured.
 
-    `claims`: name in `Seen` -> what one rank's reply accounts for.
+    `claims`: name of a field of `Seen` -> function from one rank's reply to the bytes that it accounts for.
     """
     mine, reference = [], []
     for look in range(LOOKS):
@@ -32,13 +32,13 @@ def hidden_bytes(
 
 
 def _hidden(mine: list[Watched], reference: list[Watched], name: str, claimed: Callable[[dict], float]) -> float:
-    """A rank; the least of all looks at the submission, beyond the most of those at the reference."""
+    """Hidden bytes a rank: the least of all looks at the submission, minus the most of those at the reference."""
     left_out, usual = ([_left_out(w, looks[0], name, claimed) for w in looks] for looks in (mine, reference))
     return 0.0 if None in left_out + usual else min(left_out) - max(usual)
 
 
 def _left_out(watched: Watched, judged: Watched, name: str, claimed: Callable[[dict], float]) -> float | None:
-    """A rank, of what the system saw, by the account of the look that is judged: another look's earns no points."""
+    """Bytes a rank that were measured but not in the account of the `judged` look, which alone earns points."""
     seen = getattr(watched.seen, name)
     return None if seen is None else (seen - sum(map(claimed, judged.replies))) / len(judged.replies)
 

@@ -1,6 +1,6 @@
-"""Figures of a submission beside the reference, for the verdict: base64 of a PNG, or "" where there is nothing to draw.
+"""Draw a submission and the reference for the verdict: base64 of a PNG, or "" if nothing can be drawn.
 
-What a submission's ranks reply may be anything. matplotlib is imported by who draws, and not on the ranks.
+The submission's ranks may reply anything. The functions that draw import matplotlib; the ranks do not.
 """
 
 import base64
@@ -15,7 +15,7 @@ Step = Sequence[dict[str, float]]
 
 
 def moments(tracker: MemoryTracker) -> list[dict[str, int]]:
-    """On a rank: the account's bytes by category, at the fullest moment of each two hundredth of the step."""
+    """Return, on a rank, the tracker's bytes by category at the fullest moment of each two hundredth of the step."""
     held = [by_category for _, by_category in tracker.timeline()]
     width = -(-len(held) // MOMENTS)
     parts = [held[i : i + width] for i in range(0, len(held), width)]

@@ -15,19 +15,19 @@ from shardcourse.source_text import report
 from shardlab.tier import detect
 
 FALSE_FAIL = 1e-3
-HANGS = 2  # of one answer, each of which costs the full deadline: after these it is not run again
+HANGS = 2  # an answer that hung this often is not run again, since each time costs the full deadline
 MOST_OF_AN_ERROR = 20_000  # characters
 _OWN_FRAME = re.compile(r'  File "[^"\n]*/grading/boxes/ranks_host\.py".*\n(?:    .*\n)*')
 NOT_HANDED_IN = "the notebook did not hand in an answer for this check."
 
 
 class Referee:
-    """Judges one lab, on `tier` (None: what this machine has). Close it when done, or use it in a `with`.
+    """A judge of one lab, on `tier` (None: what this machine has). Close it when done, or use it in a `with`.
 
-    It keeps the reference's crew; a submission gets a crew of its own, ended with it. Both are in boxes of one kind, so
-    that their times compare. With `same_player`, as in a student's own notebook, every submission is the same person's:
-    there is one crew for all, at once ready again, and no box. `false_fail`: how probable it may be, each time that a
-    check is judged, that a step as fast as is asked is called too slow.
+    The referee keeps the reference's crew. A submission gets its own crew, which ends with it. Both use one kind of
+    box, so their times compare. `same_player` is for a student's own notebook, where all submissions are the same
+    person's: one crew for all, which is ready at once, and no box. `false_fail`: the highest chance, each time that a
+    check is judged, that a step as fast as asked is called too slow.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Referee:
         return list(self.lab.CHECKS)
 
     def prepare(self) -> None:
-        """Start the next submission's crew, in seconds that its notebook needs anyway."""
+        """Start the next submission's crew early, during the seconds in which its notebook runs."""
         if self._crew is None:
             self._crew = Crew(self.lab.DRILLS, self.box)
 
     def judge(
         self, answers: dict[str, bytes], problems: dict[str, str] | None = None, only: str | None = None
     ) -> list[Verdict]:
-        """`answers`: check name -> pickled answer. `problems`: why a check has none, where that is known."""
+        """Judge all checks, or `only` one. `answers`: check name -> pickled answer. `problems`: why one is missing."""
         self.prepare()
         session = Session(answers, self._crew, self._reference, self.tier, self.lab.pace, self.false_fail)
         problems = problems or {}
@@ -103,7 +103,7 @@ class Referee:
 
 
 def _twice_if_killed(judge: Callable[..., Verdict], *arguments) -> Verdict:
-    """A system short of memory kills, which is no fault of the submission's; who kills itself does so again."""
+    """Judge again if processes were killed: the system may lack memory, while a self-kill happens again."""
     try:
         return judge(*arguments)
     except CrewError as error:
@@ -113,9 +113,9 @@ def _twice_if_killed(judge: Callable[..., Verdict], *arguments) -> Verdict:
 
 
 def _failed(name: str, points: float, error: CrewError, words: str) -> Verdict:
-    """As a lesson shows an error: the student's frames, no folder of this machine, nothing of how ranks are started.
+    """Return a failed verdict whose error has the student's frames, no folders of this machine and no launcher frames.
 
-    The submission may have written all of it: no file that it names is opened.
+    The submission may have written all of the error: no file that it names is opened.
     """
     text = _OWN_FRAME.sub("", f"{str(error)[:MOST_OF_AN_ERROR]}\n")
     head, _, detail = report(RuntimeError(text), add_code=False).partition("\n")

@@ -1,4 +1,4 @@
-"""Laps of a crew timed from outside, by a clock that its ranks can't touch."""
+"""Time laps of a crew from outside, by a clock that its ranks can't change."""
 
 import json
 import secrets
@@ -16,10 +16,10 @@ _MEET_S, _REPORT_S = 120.0, 15.0
 
 
 class Stopwatch:
-    """Seconds from "go" out to every rank until every rank has replied.
+    """A timer of laps: seconds from "go" to every rank until every rank has replied.
 
-    The ranks connect to `address`. A lap's order carries a seed drawn a moment ago, and the replies are checked against
-    the reference's, so that a rank can't answer before it has done the work.
+    The ranks connect to `address`. The order of each lap carries a new random seed, and the replies are checked against
+    the reference's, so a rank can't answer before it has done the work.
     """
 
     def __init__(self, crew: Crew, world_size: int) -> None:
@@ -33,7 +33,7 @@ class Stopwatch:
         self._ranks: dict[int, Lines] = {}
 
     def meet(self) -> None:
-        """Wait until every rank has connected and said its number: there are no more connections than ranks."""
+        """Wait until every rank has connected and sent its number. There are never more connections than ranks."""
         strangers: list[Lines] = []
         while len(self._ranks) < self._world_size:
             doors = [self._server] if len(self._sockets) < self._world_size else []
@@ -53,13 +53,13 @@ class Stopwatch:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """The ranks run in here; before and after it, every process of theirs is held still."""
+        """Let the ranks run in this block. Before and after it, all their processes are stopped."""
         self._crew.thaw()
         yield
         self._crew.freeze()
 
     def lap(self, order: dict, deadline_s: float) -> tuple[float, list[dict]]:
-        """Seconds from "go" to the last reply, and the replies in rank order."""
+        """Send an order to all ranks. Return the seconds until the last reply, and the replies in rank order."""
         message, replies = json.dumps(order).encode() + b"\n", {}
         self._deadline = time.monotonic() + deadline_s
         start = time.perf_counter()
@@ -75,7 +75,7 @@ class Stopwatch:
         return time.perf_counter() - start, [replies[r] for r in sorted(replies)]
 
     def _poll(self, source: Lines) -> dict | None:
-        """The rank's message; if it is gone, what the launcher says of it."""
+        """Return a rank's message, or None if it is not complete. If the rank is gone, raise the launcher's report."""
         try:
             return source.poll()
         except EOFError:
@@ -84,7 +84,7 @@ class Stopwatch:
             self._crew.fail(str(error))
 
     def _wait(self, sources: list) -> list:
-        """Those that are readable; if the crew reports instead, or time is up, its own error is raised."""
+        """Return the sources that are readable. If the crew reports instead, or time is up, raise the crew's error."""
         ready = select.select([*sources, self._crew.replies], [], [], max(0.0, self._deadline - time.monotonic()))[0]
         if self._crew.replies in ready:
             self._report()
@@ -93,7 +93,7 @@ class Stopwatch:
         return ready
 
     def _report(self) -> NoReturn:
-        """Raises what the crew has to say; if it is content, the ranks went too early."""
+        """Raise the error that the crew reports; if it reports none, raise that the ranks left too early."""
         self._crew.hurry(_REPORT_S)
         self._crew.finish()
         self._crew.fail("the ranks left before the last lap")

@@ -1,4 +1,4 @@
-"""One submission before the referee: its answers, the crew that runs them, and the seed of everything drawn for it."""
+"""One submission while it is judged: its answers, the crew that runs them, and the seed of everything drawn for it."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from grading.judge.verdict import Verdict
 from shardlab.tier import Tier
 
 SHORTEST_DEADLINE_S, LONGEST_DEADLINE_S = 15.0, 90.0
-DEADLINE_RATIO = 20.0  # over what the reference takes for a drill of usual length
+DEADLINE_RATIO = 20.0  # times the reference's time for a drill of usual length
 REFERENCE_TIMEOUT_S = 120.0
 
 
@@ -24,20 +24,20 @@ class Session:
     crew: Crew  # runs the answers of this submission and no other's
     reference: Crew  # runs the reference, for every submission
     tier: Tier
-    pace: Callable[["Session"], None]  # the lab's: has the reference run a drill of usual length
+    pace: Callable[["Session"], None]  # the lab's function that runs a drill of usual length on the reference
     false_fail: float  # the chance that its races call a fast enough step too slow
     seed: int = field(default_factory=lambda: secrets.randbelow(10_000))
     _replies: dict[tuple, Any] = field(default_factory=dict)
 
     def order(self, check: str, drill: str, **arguments) -> list:
-        """What each rank of the submission replies to a drill; checks that ask the same of one answer share it."""
+        """Return each rank's reply to a drill. Checks that ask the same of one answer share the replies."""
         return self._ask(self.crew.order, self.answers[check], drill, self.deadline_s, arguments)
 
     def order_reference(self, drill: str, **arguments) -> list:
         return self._ask(self.reference.order, None, drill, REFERENCE_TIMEOUT_S, arguments)
 
     def watch(self, check: str, drill: str, look: int = 0, **arguments) -> Watched:
-        """`order`, and what the system saw meanwhile; another look is another run of the same."""
+        """Run `order` and measure the ranks from outside. Another `look` runs the same again."""
         return self._ask(self.crew.watch, self.answers[check], drill, self.deadline_s, arguments, look)
 
     def watch_reference(self, drill: str, look: int = 0, **arguments) -> Watched:
@@ -45,12 +45,12 @@ class Session:
 
     @property
     def setting(self) -> dict:
-        """Of every drill that asks for no other: as many ranks as the tier has, on its device, on the real network."""
+        """Settings of a drill that asks for no others: the tier's number of ranks and device, on the real network."""
         return {"world_size": self.tier.world_size, "device": self.tier.device}
 
     @cached_property
     def deadline_s(self) -> float:
-        """For one drill. Longer on a busy machine, which is nobody's fault: the reference has just shown how busy."""
+        """Seconds for one drill, from the reference's time measured now, so that a busy machine allows more."""
         start = time.monotonic()
         self.pace(self)
         due_s = math.ceil(DEADLINE_RATIO * (time.monotonic() - start))
@@ -67,8 +67,8 @@ class Session:
 
 @dataclass(frozen=True)
 class Check:
-    """What a check is worth, and who decides it."""
+    """A check: its points, and the judge that decides it."""
 
     points: float
     judge: Callable[[Session, str, float], Verdict]
-    timed: bool = False  # it reads a clock, and so wants a quiet machine
+    timed: bool = False  # it reads a clock, so it needs a quiet machine

@@ -1,11 +1,11 @@
-"""How fast? Laps of the submission in turn with the reference's, timed from outside, until it is clear.
+"""Measure speed: time laps of the submission and of the reference in turn, from outside, until the result is clear.
 
-referee ── "go", a seed drawn now ──> every rank ── `serve_laps`: does the work, replies with a proof of it
-   └── stops its own clock when the last rank has replied, and asks the other crew for the same
+referee ── "go", a new random seed ──> every rank ── `serve_laps`: does the work, replies with a proof of it
+   └── stops its own clock when the last rank has replied, then times the other crew in the same way
 
-Who goes first is drawn for each pair, and whoever does not run is held still by the system: it can neither work ahead
-nor keep the other from working. So whatever else disturbs the machine hits either with the same chance, and a
-submission as fast as the bar asks is called too slow no more often than `false_fail` says (`betting_test`).
+The order within each pair is random. The system stops the crew that does not run: it can neither work ahead nor slow
+the other. So any other disturbance of the machine hits both with the same chance, and a submission as fast as the bar
+asks is called too slow no more often than `false_fail` says (`betting_test`).
 """
 
 import json
@@ -27,33 +27,33 @@ from grading.judge.stopwatch import Stopwatch
 from grading.judge.submission_run import Session
 from grading.judge.timing import Timing, settled
 
-FALSE_PASS = 0.05  # of a submission exactly at the bar; it falls fast above
+FALSE_PASS = 0.05  # for a submission exactly at the bar; slower ones pass far less often
 WARM_UP_LAPS = 2
-PROVEN = 3  # of the laps that count
-FEWEST_PAIRS, LONGEST_RACE_S = 16, 60.0  # a race goes on for as many pairs, and as long, as long as it is not clear
-SHORTEST_DEADLINE_S, DEADLINE_RATIO = 15.0, 20.0  # of a lap, over the reference's
+PROVEN = 3  # laps whose proof is checked, of those that count
+FEWEST_PAIRS, LONGEST_RACE_S = 16, 60.0  # an unclear race goes on for at least this many pairs, and this long
+SHORTEST_DEADLINE_S, DEADLINE_RATIO = 15.0, 20.0  # of a lap; the ratio is to the reference's time
 LAPS_TIMEOUT_S = 400.0
-LEAST_TIME = 0.9  # of what is slept: a sleep that follows on one that ended late is that much shorter
+LEAST_TIME = 0.9  # of the time slept: a sleep after one that ended late is shorter by that delay
 
 
 class Lap(NamedTuple):
-    """One of the submission's."""
+    """One lap of the submission."""
 
     seed: int  # drawn when it began
     replies: list[dict]  # in rank order
     seconds: float  # from "go" to the last reply
 
 
-Proof = Callable[[Lap], bool]  # was its work done?
+Proof = Callable[[Lap], bool]  # True if the lap's work was done
 
 
 def too_quick(lap: Lap, least_s: float) -> bool:
-    """Over before what it has to sleep through could be: somebody did not sleep. `least_s`: of any honest step."""
+    """Return True if the lap was shorter than its sleeps: a rank did not sleep. `least_s`: sleep of an honest step."""
     return lap.seconds < LEAST_TIME * least_s
 
 
 def serve_laps(address: str, lap: Callable[[dict], dict]) -> None:
-    """On a rank: stand ready; at every "go" run `lap({"seed": ...})` and reply what it returns, proof of the work."""
+    """Serve laps on a rank: at every "go" run `lap({"seed": ...})` and send back what it returns, proof of the work."""
     referee = socket.socket(socket.AF_UNIX)
     referee.connect(address)
     with referee, referee.makefile("rw", encoding="utf-8") as lines:
@@ -65,15 +65,15 @@ def serve_laps(address: str, lap: Callable[[dict], dict]) -> None:
 def race(
     s: Session, check: str, drill: str, *, bars: tuple[float, ...], proof: Proof, one_of: int = 1, **arguments
 ) -> Timing | None:
-    """Time of the submission over time of the reference, a lap each in turn; None if a lap's work was not done.
+    """Return the submission's time over the reference's, from laps in turn; None if a lap's work was not done.
 
-    `drill(implementation, address, **arguments)` calls `serve_laps`. Proven are the last lap of the warm-up and some
-    that counted, which are drawn when all are over. Laps follow until it is clear which is the first of the `bars`
-    that it is within: all points for the first, a part for the next. `one_of`: as many races decide this check
-    together.
+    `drill(implementation, address, **arguments)` calls `serve_laps`. Proofs are checked for the last warm-up lap, and
+    for some laps that count, which are drawn after the race. Laps follow until it is clear which of the `bars` is the
+    first that the submission meets: all points for the first, a part for the next. `one_of`: how many races decide this
+    check together.
     """
     with ExitStack() as stack:
-        stack.enter_context(quiet())  # before the ranks' time begins to run
+        stack.enter_context(quiet())  # before the ranks' deadline starts to run
         laps = _Laps(
             _stand_ready(s, s.crew, s.answers[check], drill, arguments, stack),
             _stand_ready(s, s.reference, None, drill, arguments, stack),
@@ -90,13 +90,13 @@ def race(
 
 
 class _Laps:
-    """What was asked in each lap, how long either crew took, and what the submission's ranks replied."""
+    """Record of a race: each lap's seed, both crews' times, and the replies of the submission's ranks."""
 
     def __init__(self, mine: Stopwatch, reference: Stopwatch, false_fail: float) -> None:
         self.mine, self.reference, self.false_fail = mine, reference, false_fail
         self.done: list[Lap] = []
         self.reference_s: list[float] = []  # of the same laps
-        self.low, self.high = 0.0, inf  # the tightest bounds so far: they hold for ever
+        self.low, self.high = 0.0, inf  # the tightest bounds so far: each bound stays valid
 
     @property
     def pairs(self) -> int:
@@ -124,7 +124,7 @@ class _Laps:
 
     @property
     def seconds(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Of the laps that count: the submission's, the reference's."""
+        """Seconds of the laps that count: the submission's, the reference's."""
         mine = tuple(lap.seconds for lap in self.done)
         return mine[WARM_UP_LAPS:], tuple(self.reference_s)[WARM_UP_LAPS:]
 
@@ -136,7 +136,7 @@ class _Laps:
 
 
 def _deadline_s(reference_s: list[float]) -> float:
-    """For a lap, by the reference's; it goes first."""
+    """Return a lap's deadline in seconds, from the reference's earlier laps. The reference runs the first lap."""
     if not reference_s:
         return LAPS_TIMEOUT_S
     return max(SHORTEST_DEADLINE_S, DEADLINE_RATIO * median(reference_s))
@@ -145,7 +145,7 @@ def _deadline_s(reference_s: list[float]) -> float:
 def _stand_ready(
     s: Session, crew: Crew, answer: bytes | None, drill: str, arguments: dict, stack: ExitStack
 ) -> Stopwatch:
-    """Ranks that wait for "go", held still until then; they leave when the watch closes."""
+    """Start ranks that wait for "go", stopped until then; they leave when the stopwatch closes."""
     arguments = s.setting | arguments
     stack.callback(crew.settle)
     watch = Stopwatch(crew, arguments["world_size"])

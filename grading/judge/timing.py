@@ -1,4 +1,4 @@
-"""What a race found out, and the verdict on it: within a bar, above it, or not clear."""
+"""Result of a race, and the verdict on it: within a bar, above it, or not clear."""
 
 from dataclasses import dataclass
 from math import inf
@@ -9,18 +9,18 @@ from grading.judge.verdict import Verdict
 
 @dataclass(frozen=True)
 class Timing:
-    """Time of the submission over time of the reference: the median of pairs, and bounds (`betting_test`)."""
+    """The submission's time over the reference's: the median of the pairs, and its bounds (`betting_test`)."""
 
     ratio: float
     low: float
     high: float
-    mine_s: float  # median of a lap
+    mine_s: float  # of a lap, the median
     reference_s: float
     pairs: int
     laps_s: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())  # of the submission, of the reference
 
     def within(self, bar: float) -> bool | None:
-        """None: the machine is too noisy to tell."""
+        """Return True or False if that is clear; None if the machine is too noisy to tell."""
         return True if self.high <= bar else False if self.low > bar else None
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class Timing:
 
 
 def settled(timing: Timing | None, bars: tuple[float, ...]) -> bool:
-    """Is it clear which is the first of the bars, the strictest first, that it is within?"""
+    """Return True if it is clear which of the bars, the strictest first, is the first that is met, or that none is."""
     answers = [timing.within(bar) if timing else None for bar in bars]
     return None not in answers[: answers.index(True)] if True in answers else None not in answers
 
@@ -37,10 +37,10 @@ def settled(timing: Timing | None, bars: tuple[float, ...]) -> bool:
 def race_verdict(
     check: str, points: float, timing: Timing | None, bar: float, *, beside: str, fast: str, slow: str, idle: str
 ) -> Verdict:
-    """Full points below `bar`, none above, and no decision where it is not clear.
+    """Give full points within `bar`, none above it, and no decision if it is not clear.
 
-    `beside` names the reference ("torch DDP's"), `fast`, `slow` and `idle` are the causes for a pass, for too slow a
-    step, and for timed steps that did not do the work. `{ratio:.1f}` may stand in `slow`.
+    `beside` names the reference ("torch DDP's"). `fast`, `slow` and `idle` are the causes for a pass, for a step that
+    is too slow, and for timed steps that did not do the work. `slow` may contain `{ratio:.1f}`.
     """
     if timing is None:
         return Verdict(check, 0, points, idle)

@@ -1,4 +1,4 @@
-"""What the referee found out about one check, in the words that the student will read."""
+"""The referee's result for one check, in the words that the student will read."""
 
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -13,11 +13,11 @@ class Verdict:
     check: str
     points: float
     max_points: float
-    cause: str  # one sentence; for full points, what was seen to hold
+    cause: str  # one sentence; for full points, what was found to hold
     detail: str = ""  # a traceback or a hang report
     figures: dict[str, tuple[str, str]] = field(default_factory=dict)
-    inconclusive: bool = False  # the machine was too noisy to tell: to be judged again, never a fail
-    picture: str = ""  # the submission beside the reference: base64 of a PNG
+    inconclusive: bool = False  # the machine was too noisy to tell: judge it again, never fail it
+    picture: str = ""  # the submission and the reference: base64 of a PNG
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cause", _shortened(self.cause, MOST_OF_A_CAUSE))
@@ -40,7 +40,7 @@ class Verdict:
         return "\n".join(lines + ([self.detail] if self.detail else []))
 
     def as_json(self) -> dict:
-        """Figures as a list, since notebooks are written with sorted keys."""
+        """Return the verdict for JSON. Figures become a list, since notebooks are written with sorted keys."""
         return asdict(self) | {"figures": [[name, *pair] for name, pair in self.figures.items()]}
 
     @classmethod
@@ -48,7 +48,7 @@ class Verdict:
         return cls(**record | {"figures": {name: (got, allowed) for name, got, allowed in record["figures"]}})
 
     def html(self) -> str:
-        """The same for a notebook's output or the feedback page; readable in light and dark themes."""
+        """Return the verdict as HTML for a notebook or the feedback page; readable in light and dark themes."""
         colour = {"PASSED": "#1a7f37", "PARTIAL": "#9a6700", "FAILED": "#cf222e", "INCONCLUSIVE": "#57606a"}[self.word]
         rows = [_row("th", "", "yours", "allowed"), *(_row("td", name, *pair) for name, pair in self.figures.items())]
         table = f"<table>{''.join(rows)}</table>" if self.figures else ""
@@ -67,6 +67,6 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _row(tag: str, *cells: str) -> str:
-    """With its own spaces: nbgrader's feedback page takes them from tables."""
+    """Return a row with its own padding: nbgrader's feedback page removes the padding of tables."""
     made = (f'<{tag} style="padding: 0.1em 1em 0.1em 0; text-align: left">{escape(cell)}</{tag}>' for cell in cells)
     return f"<tr>{''.join(made)}</tr>"

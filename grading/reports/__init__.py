@@ -1,1 +1,1 @@
-"""What an instructor reads after grading: tables, a page for each class, CSV files, similarity, the leaderboard."""
+"""Reports for an instructor after grading: tables, a page for each class, CSV files, similarity, the leaderboard."""

@@ -1,4 +1,4 @@
-"""The report of a class as a page of its own, and as tables for the terminal."""
+"""Show the report of a class as a page of its own, and as tables in the terminal."""
 
 from html import escape
 from pathlib import Path
@@ -73,7 +73,7 @@ def _checks(report: ClassReport) -> str:
 
 
 def _table(headings: list[str], rows: list[list[str]], numbers: set[int] = frozenset()) -> str:
-    """Cells are HTML."""
+    """Return an HTML table; its cells are HTML already."""
 
     def line(tag: str, cells: list[str]) -> str:
         made = (f"<{tag}{' class=n' if i in numbers else ''}>{cell}</{tag}>" for i, cell in enumerate(cells))

@@ -1,6 +1,6 @@
-"""A lab's class in figures: who has how many points, which checks were missed and why, what took long, what was noisy.
+"""Report on a lab's class: points, missed checks and why, what took long, what was noisy.
 
-Made from the gradebook and from what was judged (`result_cache`); nothing is kept here.
+Made from the gradebook and from judged submissions (`result_cache`); nothing is stored here.
 """
 
 import re
@@ -20,15 +20,15 @@ from grading.judge.verdict import Verdict
 from grading.reports.similarity import Pair, alike
 from shardbench import environment
 
-ALIKE = 0.6  # of which on pairs are named
-REFERENCES = "grading.checks"  # the package: it lies at every student's home, and in the box
+ALIKE = 0.6  # pairs that share this much or more are named
+REFERENCES = "grading.checks"  # this package is in every student's home, and in the box
 N_SLOWEST = 5
 _PAIRS = re.compile(r"(\d+) pairs\b")
 
 
 @dataclass(frozen=True)
 class CheckRow:
-    """How a check went: students with all of its points, a part, none; and what was said most often to the others."""
+    """Results of a check: students with all points, a part, none; and the commonest causes of lost points."""
 
     check: str
     points: float
@@ -44,11 +44,11 @@ class ClassReport:
     grades: list[Grade]
     not_graded: dict[str, str]  # student -> why
     checks: list[CheckRow]
-    seconds: dict[str, float]  # student -> what judging took, the longest first
-    laps: list[int]  # pairs of laps, of each race
-    judged_again: dict[str, int]  # student -> checks that noise hid the first time
+    seconds: dict[str, float]  # student -> seconds to judge, the longest first
+    laps: list[int]  # pairs of laps in each race
+    judged_again: dict[str, int]  # student -> how often a check was judged again because of noise
     pairs: list[Pair]
-    borrowers: list[str]  # whose code names the package that the references are in
+    borrowers: list[str]  # students whose code names the package of the references
     environment: dict
 
     @property
@@ -69,13 +69,13 @@ class ClassReport:
         return list(self.seconds.items())[:N_SLOWEST]
 
     def histogram(self, n_bars: int = 10) -> list[tuple[str, int]]:
-        """(points from - to, students); the last bar has those with all points in it."""
+        """Return bars (points from - to, students); full points belong to the last bar."""
         width = self.most / n_bars
         bars = Counter(min(int(total / width), n_bars - 1) for total in self.totals)
         return [(f"{i * width:g} - {(i + 1) * width:g}", bars[i]) for i in range(n_bars)]
 
     def summary(self) -> list[str]:
-        """What a glance is to tell, a sentence each."""
+        """Return the main results, one sentence each."""
         graded, waiting = len(self.grades), len(self.not_graded)
         words = [f"{graded} graded" + (f", {waiting} without a grade" if waiting else "")]
         if self.grades:
@@ -127,7 +127,7 @@ def _row(name: str, most: float, grades: list[Grade]) -> CheckRow:
 
 
 def _in_short(verdict: Verdict) -> str:
-    """A cause without its numbers, so that the same mistake counts as the same."""
+    """Return a cause without its numbers, so that equal mistakes count as the same."""
     return re.sub(r"\d[\d.,]*", "…", verdict.cause)
 
 
@@ -138,7 +138,7 @@ def _notebooks(classroom: Classroom, lab: str) -> dict[str, NotebookNode]:
             inspect(classroom.submitted(lab, student))
             file = classroom.submitted(lab, student) / f"{lab}.ipynb"
             notebooks[student] = nbformat.read(file, as_version=4)
-        except Exception:  # what can't be read can't be compared; grading has said so
+        except Exception:  # an unreadable notebook can't be compared; grading has reported it
             continue
     return notebooks
 
@@ -148,7 +148,7 @@ def _code(nb: NotebookNode) -> list[NotebookNode]:
 
 
 def _alike(classroom: Classroom, lab: str, notebooks: dict[str, NotebookNode]) -> list[Pair]:
-    """Pairs of students, and who is like the references, which lie at every student's home."""
+    """Pairs of alike students, and of a student and the references, which every student has at home."""
     files = sorted(Path(lab_module(lab).__file__).parent.glob("*.py"))
     references = new_notebook(cells=[new_code_cell(file.read_text(encoding="utf-8")) for file in files])
     released = nbformat.read(classroom.root / "labs" / lab / f"{lab}.ipynb", as_version=4)

@@ -1,7 +1,7 @@
-"""Grades for elsewhere: a table of the whole course as CSV, in the columns that a learning platform imports.
+"""Export the grades of the whole course as CSV, in the columns that a learning platform imports.
 
-Who has no grade has an empty cell, and not 0: nobody fails because a machine was noisy. nbgrader's own
-`nbgrader export` writes 0 there.
+A student without a grade has an empty cell, not 0 (as `nbgrader export` writes): nobody fails because a machine was
+noisy.
 """
 
 import csv
@@ -16,14 +16,14 @@ from grading.gradebook.classroom import Classroom, has_points
 
 @dataclass(frozen=True)
 class Row:
-    """`points`: lab -> points with manual ones, less a late penalty; None without a grade."""
+    """A student's points. `points`: lab -> points with manual ones, less a late penalty; None without a grade."""
 
     student: Student
     points: dict[str, float | None]
 
 
 def export(classroom: Classroom, form: str) -> str:
-    """`form`: "csv", "canvas" or "moodle". Identities are those that `nbgrader db student add` gave."""
+    """Return the table. `form`: "csv", "canvas" or "moodle". Identities come from `nbgrader db student add`."""
     if form not in FORMS:
         raise ValueError(f"no form {form!r}; there are {', '.join(FORMS)}")
     with Gradebook(classroom.db_url) as gradebook:
@@ -49,7 +49,7 @@ def _csv(most: dict[str, float], rows: list[Row]) -> Iterable[list]:
 
 
 def _canvas(most: dict[str, float], rows: list[Row]) -> Iterable[list]:
-    """Canvas knows a student by its own ID: `nbgrader db student add --lms-user-id`."""
+    """Yield rows for Canvas, which knows a student by its own ID: `nbgrader db student add --lms-user-id`."""
     yield ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *most]
     yield ["    Points Possible", "", "", "", "", *(f"{points:g}" for points in most.values())]
     for r in rows:

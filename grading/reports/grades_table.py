@@ -1,6 +1,6 @@
-"""Grades as a table for the terminal: points, what was measured, and where points were lost.
+"""Grades as a table for the terminal: points, measured values, and the checks that lost points.
 
-A lab whose `lab` module has COLUMNS, {check: heading}, shows what these checks measured.
+If the `lab` module of a lab has COLUMNS, {check: heading}, the table shows what these checks measured.
 """
 
 from rich.table import Table
@@ -11,7 +11,7 @@ from grading.judge.verdict import Verdict
 
 
 def grade_table(title: str, lab: str) -> Table:
-    """An empty table for a lab; `grade_row` makes one row of it."""
+    """Return an empty table for a lab; `grade_row` makes one row of it."""
     table = Table(title=title, title_justify="left", header_style="bold")
     table.add_column("student", overflow="fold")
     table.add_column("points", justify="right", no_wrap=True)
@@ -35,7 +35,7 @@ def _columns(lab: str) -> dict[str, str]:
 
 
 def _figures(verdicts: list[Verdict], check: str) -> list[str]:
-    """What the check measured, without units and intervals."""
+    """Values that the check measured, without units and intervals."""
     figures = next((v.figures for v in verdicts if v.check == check), {})
     return [got.split(" ")[0] for got, _ in figures.values()]
 

@@ -1,9 +1,9 @@
-"""Who is fastest: a table of a lab's class, as CSV and Markdown, made anew from the gradebook and its verdicts.
+"""Leaderboard: a table of a lab's class, the fastest first, as CSV and Markdown, from the gradebook and its verdicts.
 
-A lab has one if its `lab` module has `standing(verdicts)`. It returns, for a submission that is to be ranked, its
-tokens a second over the reference line's, its peak over the memory of the fullest card, and in words what leaves a
-node; else None. Nothing is kept here: the files can be deleted, and the next grading writes the same again. Names are
-those of grading/reports/leaderboard/pseudonyms.csv, "student,pseudonym" a line, where it has them.
+A lab has one if its `lab` module has `standing(verdicts)`. For a submission to be ranked, it returns its tokens a
+second over the reference line's, peak over memory of the fullest card, and in words what leaves a node; else None.
+Nothing is stored here: the files can be deleted, and the next grading writes them again. Names come from
+grading/leaderboard/pseudonyms.csv, "student,pseudonym" a line, if it has them.
 """
 
 import csv
@@ -22,9 +22,9 @@ THE_LINE = "the reference line"
 
 
 def write_leaderboard(classroom: Classroom, lab: str) -> list[Path]:
-    """The files that were written; none if the lab has no leaderboard.
+    """Write the leaderboard. Return the files; none if the lab has no leaderboard.
 
-    Raises OSError that names the file if one can't be written. What stood there before then stands there still.
+    Raises OSError that names the file if one can't be written. The earlier file then stays.
     """
     if not hasattr(lab_module(lab), "standing"):
         return []
@@ -40,7 +40,7 @@ def write_leaderboard(classroom: Classroom, lab: str) -> list[Path]:
 
 
 def _rows(classroom: Classroom, lab: str) -> list[tuple[str, ...]]:
-    """The fastest first. The line has a row, but no rank."""
+    """Rows of the table, the fastest first. The reference line has a row, but no rank."""
     names, found = _pseudonyms(classroom.root), [(1.0, THE_LINE, "", "", "")]
     for notebook in (classroom.root / "grading" / "autograded").glob(f"*/{lab}/{lab}.ipynb"):
         student = notebook.parent.parent.name

@@ -1,10 +1,10 @@
-"""Which submissions were probably not written apart? Runs of syntax that two share, and few others have.
+"""Find submissions that were probably not written independently: runs of syntax that two share and few others have.
 
 What can be changed without understanding is left out: names, constants, comments, annotations, docstrings, layout, the
-order of functions and cells. Names of PyTorch's own stay, since nobody can rename them. What the lab itself gives, and
-what most of a class writes, says nothing and does not count.
+order of functions and cells. PyTorch's own names stay, since nobody can rename them. Code that the lab itself gives,
+and code that most of a class writes, does not count.
 
-A likeness is no proof: show both to a person. Source: Schleimer, Wilkerson & Aiken 2003, "Winnowing" (Moss), without
+Similarity is no proof: show both to a person. Source: Schleimer, Wilkerson & Aiken 2003, "Winnowing" (Moss), without
 its sampling, which a class does not need.
 """
 
@@ -21,15 +21,15 @@ from nbformat import NotebookNode
 from torch import nn
 
 RUN = 12  # nodes of syntax in a row
-FEWEST_RUNS = 30  # of a submission that can be compared at all
-COMMON = 0.5  # of a class that has a run: then it says nothing, if the class is of FEWEST_STUDENTS
+FEWEST_RUNS = 30  # a submission with fewer runs is not compared
+COMMON = 0.5  # runs that a larger part of the class has do not count, unless at most FEWEST_STUDENTS have them
 FEWEST_STUDENTS = 6
 _LASTING = {name for of in (torch, torch.Tensor, nn, nn.Module, dist) for name in dir(of)}
 
 
 @dataclass(frozen=True)
 class Pair:
-    """`share` of the smaller one's runs are in the other."""
+    """Two students: `share` of the smaller one's runs are also in the other's."""
 
     first: str
     second: str
@@ -54,11 +54,11 @@ def _pair(a: str, b: str, own: dict[str, set[int]]) -> Pair:
 
 
 def _runs(nb: NotebookNode) -> set[int]:
-    """Hashes of each function's runs of syntax, and of what stands outside of functions."""
+    """Hashes of the runs of syntax in each function, and in the code outside functions."""
     found: set[int] = set()
     for cell in nb.cells:
         if cell.cell_type == "code":
-            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # compared as far as it can be
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # what can't be parsed is left out
                 for piece in _pieces(cell.source):
                     words = [word for node in piece for word in _words(node)]
                     found.update(hash(tuple(words[i : i + RUN])) for i in range(len(words) - RUN + 1))
@@ -74,7 +74,7 @@ def _pieces(source: str) -> Iterator[list[ast.AST]]:
 
 
 def _words(node: ast.AST) -> Iterator[str]:
-    """A node's kind, and those below it, in order."""
+    """Yield the kinds of a node and of those below it, in order."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring
         return
     if isinstance(node, ast.FunctionDef | ast.expr_context | ast.arguments | ast.Import | ast.ImportFrom):

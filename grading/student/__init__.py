@@ -1,1 +1,1 @@
-"""What a student's copy of the course needs: `check("lab2.gradients", answer)` judges an answer and hands it in."""
+"""Code that a student's copy of the course needs: `check("lab2.gradients", answer)` judges or hands in an answer."""

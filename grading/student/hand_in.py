@@ -1,7 +1,7 @@
-"""`check("lab2.gradients", TokenDDP)`: what a student calls at any time, and what hands an answer in for grading.
+"""Implement `check("lab2.gradients", TokenDDP)`, which a student calls at any time, and which hands in for grading.
 
-While grading, the answer is only written down; the referee judges it later, elsewhere. In the student's own notebook
-the same referee judges it right here and says what it found.
+While a notebook is graded, the answer is only written to a file; the referee judges it later, elsewhere. In the
+student's own notebook the same referee judges it at once and prints its verdict.
 """
 
 import atexit
@@ -17,18 +17,18 @@ from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
 from shardlab.tier import Tier
 
-MOST_BYTES = 3 << 20  # of a pickled answer: those of a whole lab are to fit into what leaves a box
+MOST_BYTES = 3 << 20  # of a pickled answer: all answers of a lab must fit into a box's reply
 
 
 class CheckFailed(AssertionError):
-    """A notebook shows its words alone: our own lines would only be in the way."""
+    """A failed check. A notebook shows only its message: a traceback through our code would distract."""
 
-    def _render_traceback_(self) -> list[str]:  # IPython asks for it
+    def _render_traceback_(self) -> list[str]:  # IPython calls it
         return [f"{type(self).__name__}: {self}"]
 
 
 def hand_in(name: str, answer: Any, tier: Tier | str | None = None) -> None:
-    """See `grading.check`."""
+    """Judge an answer or hand it in; see `grading.check`."""
     checks = lab_module(name).CHECKS
     if name not in checks:
         raise ValueError(f"no check {name!r}; this lab has {', '.join(checks)}")
@@ -47,14 +47,14 @@ def hand_in(name: str, answer: Any, tier: Tier | str | None = None) -> None:
 
 @cache
 def _referee(lab: str, tier: str | None) -> Referee:
-    """One for the whole notebook, so that only the first check waits for processes to start."""
+    """Return the one referee of the notebook, so that only the first check waits for processes to start."""
     referee = Referee(lab, tier, same_player=True)
     atexit.register(referee.close)
     return referee
 
 
 def _runnable(name: str, answer: Any) -> Any:
-    """Answers are functions or classes, or several in a tuple: they are run, on inputs that are drawn then."""
+    """Return an answer that can be run: a function, a class, or a tuple of these. Else raise TypeError."""
     parts = answer if isinstance(answer, tuple) and answer else (answer,)
     if not all(map(callable, parts)):
         raise TypeError(

@@ -1,7 +1,7 @@
-"""What the library costs beside torch's own tools, on your machine (`launch`, `ddp`, `parallel`);
-whether what it simulates and plans is true (`interconnect`, `shaped`, `plan`); and what a beginner waits for (`first`).
+"""Benchmarks for your machine: the library's cost compared with torch's own tools (`launch`, `ddp`, `parallel`), the
+accuracy of its simulations and plans (`interconnect`, `shaped`, `plan`), and a beginner's waiting time (`first`).
 
-Each of these modules has `run() -> dict`, of plain numbers, strings and lists that go into a JSON file as they are, and
+Each of these modules has `run() -> dict`, whose numbers, strings and lists can be written to a JSON file, and
 `show(result)`, which prints them as a table. Results of one machine are in `lib/benchmarks/`.
 """
 
@@ -15,7 +15,7 @@ import torch
 
 
 def environment() -> dict:
-    """What a figure depends on. Neither host names nor paths, so that a result can be published."""
+    """Return what the figures depend on, without host names and paths, so that a result can be published."""
     release = re.match(r"[\d.]*", platform.release())  # the number alone: the rest may name a site's own build
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -30,7 +30,7 @@ def environment() -> dict:
 
 
 def _cpu_model() -> str:
-    """On Linux the kernel knows its name; elsewhere what Python knows has to do."""
+    """Return the CPU's name: from the kernel on Linux, else from Python."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next(

@@ -1,8 +1,8 @@
-"""What the backend makes of a model's bytes: a reduce_scatter beside an all_reduce, all_gathers beside broadcasts.
+"""The backend's collectives compared on a model's bytes: reduce_scatter / all_reduce, and all_gather / broadcasts.
 
-By the ring's formulas a reduce_scatter costs half an all_reduce, and an all_gather what a broadcast from every rank of
-its own share does. Where a backend is far from that, so is every strategy that is built on it: this is the ratio to
-hold beside the step times of `bench parallel`.
+By the ring's formulas a reduce_scatter costs half an all_reduce, and an all_gather costs as much as a broadcast from
+every rank of its own share. If a backend is far from these ratios, so is every strategy that uses it. Read the step
+times of `bench parallel` together with these ratios.
 """
 
 from dataclasses import asdict
@@ -17,7 +17,7 @@ from shardlab.single_tensor_collectives import all_gather, reduce_scatter
 
 
 def run(n_elements: int, world_size: int, pairs: int) -> dict[str, dict]:
-    """By name a Comparison of the two sides, for a float32 tensor of about `n_elements` on each rank."""
+    """Return {name: Comparison of the two sides}, for a float32 tensor of about `n_elements` on each rank."""
     return launch(_rank, world_size, n_elements, pairs)[0]
 
 

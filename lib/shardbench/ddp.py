@@ -1,7 +1,7 @@
-"""Our DDP beside torch's: time of a step, bytes at the peak, what goes over the wire, and the gradients themselves.
+"""Our DDP compared with torch's: step time, peak bytes, bytes on the wire, and the gradients themselves.
 
-A step here is forward and backward; the optimizer's would be the same on both sides and only make them look alike.
-Steps of the two take turns, so that the ratio of neighbours means something on a busy machine.
+A step here is forward and backward. The optimizer step is left out: it is the same on both sides and would only make
+them look more alike. Steps of the two take turns, so that the ratio of neighbours is meaningful on a busy machine.
 """
 
 import copy
@@ -59,11 +59,11 @@ def run(
     micro_batch: int = 2,
     seq_len: int = 64,
 ) -> dict:
-    """A row for each bucket cap, then one of NaiveDDP (a quarter of the pairs), each against torch's DDP.
+    """Compare our DDP with torch's: a row for each bucket cap, then one for NaiveDDP with a quarter of the pairs.
 
-    Both DDPs have gradient_as_bucket_view. A row holds `time` (a Comparison, ours over torch's), `ours` and `torch`
-    (peak_bytes on the rank that has most, collectives and wire_bytes of rank 0, in one step), and `max_abs_difference`
-    of the gradients over all parameters and ranks.
+    Both DDPs use gradient_as_bucket_view. A row holds `time` (a Comparison, ours over torch's), `ours` and `torch` (in
+    one step: peak_bytes of the fullest rank, collectives and wire_bytes of rank 0), and `max_abs_difference` of the
+    gradients over all parameters and ranks.
     """
     config, before = preset(model), environment()
     shape = {"model": model, "world_size": world_size, "micro_batch": micro_batch, "seq_len": seq_len, "pairs": pairs}
@@ -95,7 +95,7 @@ def _rank(shape: dict, caps_mb: tuple[float | None, ...]) -> list[dict]:
     torch.manual_seed(0)
     origin = Transformer(preset(shape["model"])).to(local_device())
     rows = [_row("DDP", partial(DDP, gradient_as_bucket_view=True), origin, cap, shape) for cap in caps_mb]
-    few = shape | {"pairs": max(2, shape["pairs"] // 4)}  # enough for a ratio that is plainly above 1
+    few = shape | {"pairs": max(2, shape["pairs"] // 4)}  # enough for a ratio that is clearly above 1
     return [*rows, _row("NaiveDDP", lambda module, bucket_cap_mb: NaiveDDP(module), origin, None, few)]
 
 
@@ -104,7 +104,7 @@ def _row(engine: str, wrap, origin: nn.Module, cap_mb: float | None, shape: dict
     ours = wrap(copy.deepcopy(origin), bucket_cap_mb=cap_mb)
     first = _batch(shape, 0)
     steps = [partial(_step, module, *first) for module in (ours, theirs)]
-    comparison = compare(*steps, pairs=shape["pairs"])  # first: torch deals out its buckets anew after its first step
+    comparison = compare(*steps, pairs=shape["pairs"])  # must be first: torch rebuilds its buckets after one step
     return {
         "engine": engine,
         "bucket_cap_mb": cap_mb,
@@ -127,7 +127,7 @@ def _step(module: nn.Module, tokens: Tensor, targets: Tensor) -> None:
 
 
 def _cost(module: nn.Module, tokens_and_targets: tuple[Tensor, Tensor]) -> dict:
-    """Of one step: bytes at the peak on the rank that has most, and what this rank sends."""
+    """Return one step's costs: peak bytes of the fullest rank, and this rank's collectives and bytes sent."""
     with MemoryTracker(module) as tracker:
         _step(module, *tokens_and_targets)
     with record_traffic() as traffic:
@@ -144,7 +144,7 @@ def _cost(module: nn.Module, tokens_and_targets: tuple[Tensor, Tensor]) -> dict:
 
 
 def _difference(ours: nn.Module, theirs: nn.Module, tokens_and_targets: tuple[Tensor, Tensor]) -> float:
-    """The largest difference of any element of any gradient on any rank."""
+    """Return the largest difference of any gradient element on any rank."""
     for module in (ours, theirs):
         _step(module, *tokens_and_targets)
     pairs = zip(ours.parameters(), theirs.parameters(), strict=True)

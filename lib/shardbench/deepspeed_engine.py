@@ -1,4 +1,4 @@
-"""DeepSpeed's stages 0 to 3 on the same model, where it is installed (the extra `deepspeed`; see the README)."""
+"""DeepSpeed's stages 0 to 3 on the same model, if it is installed (the extra `deepspeed`; see the README)."""
 
 import importlib.util
 import logging
@@ -11,8 +11,8 @@ from torch import nn
 from shardbench.engines import LEARNING_RATE, Engine
 from shardlab import local_device
 
-# Of a size with those of the other engines, in elements; DeepSpeed's own are for models of billions, and so is its
-# threshold, below which stage 3 leaves a parameter on every rank.
+# Bucket sizes in elements, as in the other engines. DeepSpeed's defaults are for models of billions of parameters, and
+# so is its threshold, below which stage 3 leaves a parameter unsharded.
 ELEMENTS = 1 << 18
 BUCKETS = {
     "reduce_bucket_size": ELEMENTS,
@@ -29,9 +29,10 @@ def installed() -> bool:
 
 
 def deepspeed(model: nn.Module, stage: int, *, offload: bool = False, micro_batch: int = 1) -> Engine:
-    """ZeRO of that stage round torch's AdamW; with `offload`, its states and its step on the CPU.
+    """Build ZeRO of this stage around torch's AdamW. With `offload`, the optimizer's states and step are on the CPU.
 
-    Its own kernels, which need a C++ compiler and minutes, are left alone: gloo and torch do their work.
+    DeepSpeed's own kernels are not used, because building them needs a C++ compiler and minutes. gloo and torch replace
+    them.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     zero = {"stage": stage} | BUCKETS | ({"offload_optimizer": {"device": "cpu"}} if offload else {})
@@ -50,7 +51,7 @@ def deepspeed(model: nn.Module, stage: int, *, offload: bool = False, micro_batc
 
 
 def _quiet_import():
-    os.environ.setdefault("DS_ACCELERATOR", local_device().type)  # it reads this when it is imported
+    os.environ.setdefault("DS_ACCELERATOR", local_device().type)  # DeepSpeed reads this at import
     warnings.simplefilter("ignore")
     import deepspeed
 

@@ -1,6 +1,6 @@
-"""The engines that the benchmarks and the probes' tests train: ours and torch's, wrapped by the same lines of code.
+"""The engines for the benchmarks and the probes' tests: ours and torch's, wrapped by the same lines of code.
 
-That a library of theirs swaps with ours is what this file shows.
+The file shows that torch's library and ours are interchangeable.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ BUCKET_CAP_MB = 1.0
 
 @dataclass
 class Engine:
-    """A wrapped model and its optimizer, and the parts of a training step where they are not the usual ones."""
+    """A wrapped model and its optimizer, with the parts of a training step that differ from the usual ones."""
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
@@ -49,7 +49,7 @@ class Engine:
 
     @property
     def parts(self) -> dict[str, Callable]:
-        """For `probe`."""
+        """Return the parts of a step as keyword arguments for `probe`."""
         return {
             "backward": self.backward,
             "step": self.step,
@@ -60,7 +60,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Library:
-    """Where the names come from."""
+    """A library (torch or ours): its name, and the wrappers that it provides."""
 
     name: str
     DDP: type[nn.Module]
@@ -83,7 +83,7 @@ def data_parallel(library: Library, model: Transformer, bucket_cap_mb: float = B
 
 
 def zero_1(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB) -> Engine:
-    """torch's needs DDP to average the gradients; ours does it itself."""
+    """Build ZeRO-1. torch's optimizer needs DDP to average the gradients; ours averages them itself."""
     if library == OURS:
         return Engine(model, _sharded_adamw(zero.ZeroRedundancyOptimizer, model, bucket_cap_mb=bucket_cap_mb))
     module = library.DDP(model, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
@@ -91,7 +91,7 @@ def zero_1(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_C
 
 
 def zero_2(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB) -> Engine:
-    """torch has none; its ZeRO-1 stands in."""
+    """Build ZeRO-2. torch has none, so its ZeRO-1 is used instead."""
     if library == TORCH:
         return zero_1(library, model, bucket_cap_mb)
     optimizer = _sharded_adamw(zero.ZeroRedundancyOptimizer, model, bucket_cap_mb=bucket_cap_mb)
@@ -102,7 +102,7 @@ def zero_2(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_C
 def fsdp2(
     library: Library, model: Transformer, *, reshard_after_forward: bool = True, replicas: int = 1, **options
 ) -> Engine:
-    """Every block a unit; over a mesh of two dimensions when there are replicas."""
+    """Build FSDP2 with each block as a unit. With replicas, it uses a mesh of two dimensions."""
     if replicas > 1:
         options["mesh"] = hybrid_mesh(replicas)
     for block in model.blocks:
@@ -125,7 +125,7 @@ def fsdp2_bf16(library: Library, model: Transformer) -> Engine:
 
 
 def fsdp1(library: Library, model: Transformer, strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD) -> Engine:
-    """With flat parameters."""
+    """Build FSDP1, with flat parameters."""
     policy, device = ModuleWrapPolicy({Block}), local_device()
     module = library.FSDP(model, sharding_strategy=strategy, auto_wrap_policy=policy, device_id=device)
     return Engine(module, _adamw(module.parameters()), module.no_sync)
@@ -138,12 +138,12 @@ def hybrid_mesh(replicas: int):
 
 @dataclass(frozen=True)
 class Entry:
-    """What to build, and what its step is to cost (see measure.strategies.Expected)."""
+    """An engine to build, and the strategy that predicts the cost of its step (see shardplan.formulas.Expected)."""
 
-    build: Callable[..., Engine]  # of a library and a model
+    build: Callable[..., Engine]  # takes a library and a model
     strategy: str
     replicas: int = 1
-    torch_strategy: str | None = None  # where torch's is another one
+    torch_strategy: str | None = None  # if torch's engine has another strategy
     param_dtype: torch.dtype | None = None
 
 

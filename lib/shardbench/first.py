@@ -1,6 +1,6 @@
-"""How long a beginner waits: from a fresh clone to a lesson's first cell, to the demo's table, and for the tests.
+"""A beginner's waiting time: from a fresh clone to a lesson's first cell, to the demo's table, and for the tests.
 
-The clone is of the last commit, and its `.venv` is made anew; what pip has in its cache it does not download again.
+The clone is of the last commit, with a new `.venv`. pip does not download again what is in its cache.
 """
 
 import os
@@ -35,7 +35,7 @@ MEASURES = {
 def run(root: Path = ROOT, tests: int = 3, busy_tests: int = 0) -> dict:
     """Return seconds by MEASURES, and every run of `make test` in `tests_s` and `busy_tests_s`.
 
-    The demo's and the tests' seconds contain the set-up, as if each had come first, and not what ran before them.
+    `demo_s` and `clone_to_tests_s` include the set-up but not the other steps, as if each came right after the set-up.
     Raises CalledProcessError if anything fails, a test included.
     """
     result: dict = {"benchmark": "first", "environment": environment()}
@@ -87,7 +87,7 @@ def _computing(n: int) -> Iterator[None]:
 
 
 def _call(*command: str, cwd: str | Path) -> None:
-    """Raises CalledProcessError, after showing what it said, if it fails."""
+    """Run a command. If it fails, print its output and raise CalledProcessError."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True)
     if done.returncode:
@@ -96,7 +96,7 @@ def _call(*command: str, cwd: str | Path) -> None:
 
 
 def _first_cell_done(executed: Path) -> float:
-    """Seconds since the epoch, as papermill noted them; cells that only set parameters don't count."""
+    """Return when the first cell ended, in seconds since the epoch, by papermill. Cells with parameters don't count."""
     code = [c for c in nbformat.read(executed, as_version=4).cells if c.cell_type == "code"]
     first = next(c for c in code if not {"parameters", "injected-parameters"} & set(c.metadata.tags))
     return datetime.fromisoformat(first.metadata.papermill.end_time).timestamp()

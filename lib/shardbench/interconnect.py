@@ -1,10 +1,10 @@
-"""Is the simulated interconnect true? Every effect that it is there to show: predicted, and measured on real ranks.
+"""A test of the simulated interconnect: each effect that it should show is predicted, and measured on real ranks.
 
 Predictions are arithmetic (`interconnect_predictions`). Measurements are steps of torch's DDP and FSDP, and of ours
-(`interconnect_runs`), on machines that are imitated: a stand-in of 0.4 million parameters on four CPU ranks, whose
-network is slowed until communication and computation stand in the ratio of the real ones.
+(`interconnect_runs`), on imitated machines: a stand-in of 0.4 million parameters on four CPU ranks, whose network is
+slowed until communication and computation have the same ratio as on the real machine.
 
-A row says what was `predicted` and `measured`, in seconds, bytes or shares, and their `ratio`.
+A row holds the `predicted` and the `measured` value, in seconds, bytes or shares, and their `ratio`.
 """
 
 from statistics import median
@@ -21,28 +21,28 @@ from shardsim.network import Network
 from shardsim.scaled_network import Imitation, imitate
 
 WORLD_SIZE = 4
-TOPOLOGIES = {  # slow: what a collective costs beside them, about 1 ms of this machine's own, is to be small
+TOPOLOGIES = {  # slow links, so that this machine's own cost of about 1 ms for a collective is small in comparison
     "1x4": "40 MB/s, 15 ms",
     "2x2, a shared card": "2x2 nodes, 80 MB/s 15 ms inside, 20 MB/s 30 ms between",
     "2x2, a card a rank": "2x2 nodes, 80 MB/s 15 ms inside, 20 MB/s 30 ms between a rank",
 }
-KINDS = {  # which collectives an algorithm changes
+KINDS = {  # the collectives that an algorithm changes
     "ring": ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"),
     "tree": ("all_reduce", "broadcast"),
     "hierarchical": ("all_gather", "reduce_scatter", "all_reduce"),
 }
 SIZES_BYTES = (1 << 10, 1 << 18, 1 << 20)
 CAPS_BYTES = tuple(1 << i for i in range(14, 22))
-# What is imitated: a machine, nodes x ranks of it, the model, and tokens a rank and step.
+# Imitated jobs: machine, nodes, ranks in a node, model, and tokens of a rank in a step.
 BUCKETED = (("dgx-h100", 2, 2, "60M", 2048), ("cloud-25gbe", 2, 2, "60M", 8192))
 SHARDED = ("dgx-a100", 2, 2, "1B", 4096)
 SLOW_OUTSIDE = ("pcie-box", 2, 2, "1B", 4096)
 DILATED_STEP_S = (0.3, 0.6, 1.2)
-BUCKET_STEP_S, SHARDED_STEP_S = 0.5, 1.2  # of computation alone
+BUCKET_STEP_S, SHARDED_STEP_S = 0.5, 1.2  # seconds of computation alone
 
 
 def run(rounds: int = 3, pairs: int = 120, repeats: int = 5) -> dict:
-    """Rows under the names below; `overhead` is a Comparison. Takes about five minutes."""
+    """Return rows under the names below; `overhead` is a Comparison. Takes about five minutes."""
     before = environment()
     return {
         "benchmark": "interconnect",
@@ -60,7 +60,7 @@ def run(rounds: int = 3, pairs: int = 120, repeats: int = 5) -> dict:
 
 
 def truth(topology: str, repeats: int, sizes_bytes: tuple[int, ...] = SIZES_BYTES) -> list[dict]:
-    """Every collective over sizes and algorithms: seconds on the wall, from the last rank's call to the last return."""
+    """Time every collective, size and algorithm: wall-clock seconds from the last rank's call to the last return."""
     algorithms = [a for a in KINDS if topology != "1x4" or a != "hierarchical"]
     return [row for algorithm in algorithms for row in _truth(topology, algorithm, repeats, sizes_bytes)]
 
@@ -87,7 +87,7 @@ def _wall_s(spans: tuple[tuple[float, float], ...]) -> float:
 
 
 def buckets(imitated: tuple[str, int, int, str, int], rounds: int) -> dict:
-    """torch's DDP over `bucket_cap_mb`, in a grid of factor 2. The optima are places in that grid."""
+    """Measure torch's DDP over a grid of bucket caps, each twice the last. The optima are indices in that grid."""
     imitation = _imitate(*imitated, BUCKET_STEP_S)
     predicted = [predicted_ddp(imitation, cap).end_s for cap in CAPS_BYTES]
     measured = _measure(imitation, [Variant("DDP", bucket_bytes=cap) for cap in CAPS_BYTES], rounds)
@@ -105,7 +105,7 @@ def buckets(imitated: tuple[str, int, int, str, int], rounds: int) -> dict:
 
 
 def scaling_law(rounds: int) -> list[dict]:
-    """One job, imitated slower and slower: what it would take on the machine itself, from there and from here."""
+    """Imitate one job more and more slowly. Compare its real step time as predicted and as scaled from each run."""
     rows = []
     for step_s in DILATED_STEP_S:
         imitation, cap_bytes = _imitate(*BUCKETED[0], step_s), CAPS_BYTES[4]
@@ -117,7 +117,7 @@ def scaling_law(rounds: int) -> list[dict]:
 
 
 def overlap_and_prefetch(rounds: int) -> dict:
-    """`overlap`: how much of what could be hidden is. `prefetch`: what FSDP2's prefetch in backward gains."""
+    """Measure `overlap`, the hidden share of what could be hidden, and `prefetch`, the gain by FSDP2's prefetch."""
     imitation, cap_bytes = _imitate(*SHARDED, SHARDED_STEP_S), CAPS_BYTES[0]
     variants = {
         "DDP": Variant("DDP", bucket_bytes=cap_bytes),
@@ -145,16 +145,16 @@ def overlap_and_prefetch(rounds: int) -> dict:
 
 
 def _hidden(what: str, step: Timeline, gained_s: float) -> dict:
-    """No more than all communication can be hidden, and behind no more than all computation."""
+    """Return a row of hidden shares. At most min(communication, computation) can be hidden."""
     could_s = min(step.communication_s, step.compute_s)
     return _row(what, step.overlapped_s / could_s, gained_s / could_s, could_be_hidden_s=could_s)
 
 
 def hybrid(rounds: int) -> list[dict]:
-    """HYBRID_SHARD, with a copy of the model in each node, beside FULL_SHARD: seconds of a step, bytes held a rank.
+    """Compare HYBRID_SHARD (a copy of the model in each node) with FULL_SHARD: step seconds, bytes held by a rank.
 
-    torch begins a unit's all_reduce as soon as its reduce_scatter is through, which is what is predicted; ours when the
-    next unit's backward is through as well.
+    torch begins a unit's all_reduce when its reduce_scatter ends, as predicted. Ours begins it when the next unit's
+    backward has ended, too.
     """
     imitation = _imitate(*SLOW_OUTSIDE, SHARDED_STEP_S)
     engines = [(library, replicas) for library in ("torch", "ours") for replicas in (1, 2)]
@@ -180,7 +180,7 @@ def _held(library: str, replicas: int) -> int:
 
 
 def unchanged(steps: int = 3) -> list[dict]:
-    """Each engine trains on the simulated network, with gloo's losses to the bit, on every rank."""
+    """Check for each engine that losses on the simulated network equal those on gloo bit by bit, on every rank."""
     gloo = launch(losses, WORLD_SIZE, steps, device="cpu")
     cluster = simulated("2x2 nodes, 1 GB/s inside, 100 MB/s between")
     on_it = launch(losses, WORLD_SIZE, steps, device="cpu", network=cluster)
@@ -198,7 +198,7 @@ def _imitate(machine: str, nodes: int, ranks_per_node: int, model: str, tokens: 
 
 
 def _measure(imitation: Imitation, variants, rounds: int) -> list[float]:
-    """The median step of each."""
+    """Return the median step time of each variant."""
     args = (tuple(variants), imitation.forward_s, imitation.backward_s, rounds)
     ranks = launch(step_times, WORLD_SIZE, *args, device="cpu", network=simulated(imitation.network))
     return [median(times) for times in ranks[0]]

@@ -1,4 +1,4 @@
-"""What the benchmark of the simulated interconnect should find, by arithmetic alone. Nothing here runs anything."""
+"""Predictions for the benchmark of the simulated interconnect, by arithmetic alone. Nothing here runs anything."""
 
 from dataclasses import replace
 from functools import cache
@@ -18,7 +18,7 @@ from shardsim.step_schedules import Unit, ddp_step, fsdp_step
 
 
 def cluster(network: Network) -> Cluster:
-    """The same machine in the words of the closed forms."""
+    """Return the network as a Cluster, for the closed forms."""
     c = Cluster(network.inside.latency_s, network.inside.bandwidth_bytes_per_s, network.nodes, network.ranks_per_node)
     if network.between is None:
         return c
@@ -31,13 +31,13 @@ def predicted_ddp(imitation: Imitation, cap_bytes: int, *, overlap: bool = True)
 
 
 def predicted_real_ddp(imitation: Imitation, cap_bytes: int) -> Timeline:
-    """The job that is imitated, as it would run on the machine itself: no scaling law, but larger buckets."""
+    """Predict the imitated job on the real machine: without the scaling law, with larger buckets."""
     real = cluster(imitation.real_network)
     return _ddp(real, cap_bytes, imitation.real_step_s, bytes_times=1 / imitation.byte_ratio)
 
 
 def _ddp(c: Cluster, cap_bytes: int, step_s: float, *, bytes_times: float = 1.0, overlap: bool = True) -> Timeline:
-    """A block's gradients are ready when its backward is through, the output layer's when backward begins."""
+    """Predict a DDP step. A block's gradients are ready when its backward ends, the output layer's at the start."""
     model, n = _stand_in(), STAND_IN.n_layers
     forward_s, backward_s = step_s / 3, step_s * 2 / 3
     ready_s = dict.fromkeys(model.parameters(), 0.0)
@@ -51,7 +51,7 @@ def _ddp(c: Cluster, cap_bytes: int, step_s: float, *, bytes_times: float = 1.0,
 
 
 def predicted_fsdp(imitation: Imitation, *, replicas: int = 1, **options) -> Timeline:
-    """Every block a unit. With replicas, of which every node has one, shards travel inside a node."""
+    """Predict an FSDP step, one unit a block. With replicas, each node has one, and shards travel inside nodes."""
     everybody = cluster(imitation.network)
     shards = replace(everybody, nodes=1) if replicas > 1 else everybody
 
@@ -68,7 +68,7 @@ def predicted_fsdp(imitation: Imitation, *, replicas: int = 1, **options) -> Tim
 
 
 def held_bytes(world_size: int, replicas: int) -> int:
-    """Parameters, gradients and AdamW's states of a rank."""
+    """Return the bytes of a rank's parameters, gradients and AdamW states."""
     expected = Expected("FULL_SHARD", _units(), world_size, world_size // replicas)
     return expected.parameters + expected.gradients + expected.optimizer_states
 

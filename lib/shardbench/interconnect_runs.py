@@ -1,6 +1,6 @@
-"""What the benchmark of the simulated interconnect runs on its ranks. What it should find is in `interconnect`.
+"""The runs on ranks for the benchmark of the simulated interconnect. `interconnect_predictions` has the predictions.
 
-Computation is slept, so that four ranks on few cores don't take the time from each other; only `overhead` computes.
+In timed steps computation is slept, so that four ranks on few cores don't slow each other, except in `overhead`.
 """
 
 import copy
@@ -32,10 +32,10 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to train the stand-in. `overlap=False`: computation waits for every message as soon as it is sent.
+    """One way to train the stand-in. With `overlap=False`, computation waits for every message as soon as it is sent.
 
-    `host_runs_ahead`: it queues computation, as it does on a GPU (see `shardsim.cpu_streams`), and whatever time this
-    machine takes for itself is hidden behind it.
+    With `host_runs_ahead`, the host queues computation, as on a GPU (see `shardsim.cpu_streams`). The host's own time
+    is then hidden behind that computation.
     """
 
     engine: str  # "DDP" or "FSDP"
@@ -48,7 +48,7 @@ class Variant:
 
 
 def step_times(variants: tuple[Variant, ...], forward_s: float, backward_s: float, rounds: int) -> list[list[float]]:
-    """Seconds of each variant's steps, of which the first two are not counted; the variants take turns."""
+    """Return seconds of each variant's steps, without the first two. The variants take turns."""
     steps = [build(variant, forward_s, backward_s) for variant in variants]
     times = [[time_step(step) for step in steps] for _ in range(2 + rounds)]
     return [list(of_one) for of_one in zip(*times[2:], strict=True)]
@@ -84,12 +84,12 @@ def _fsdp(variant: Variant, model: Transformer) -> nn.Module:
     fsdp2(LIBRARIES[variant.whose], model, replicas=variant.replicas)
     if not variant.backward_prefetch:
         for unit in (model, *model.blocks):
-            unit.set_modules_to_backward_prefetch([unit])  # itself: it is there already
+            unit.set_modules_to_backward_prefetch([unit])  # prefetches nothing: the unit itself is gathered already
     return model
 
 
 def _on_one_stream(step: Callable[[], None]) -> Callable[[], None]:
-    """Whatever side stream FSDP2 asks for, its messages are queued with computation, which then waits for each."""
+    """Return the step without side streams: FSDP2's messages are queued with computation, which waits for each one."""
 
     def run() -> None:
         with patch.object(torch.cpu, "stream", lambda _: nullcontext()):
@@ -99,7 +99,7 @@ def _on_one_stream(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def memory(library: str, replicas: int) -> dict[str, int]:
-    """Bytes that this rank holds when a second step's gradients are there, by what they are for."""
+    """Return the bytes that this rank holds after the second step's backward, by category."""
     engine = fsdp2(LIBRARIES[library], _model(), replicas=replicas)
     engine.train_step(*_batch(0))
     with MemoryTracker(engine.module, engine.optimizer) as tracker:
@@ -114,7 +114,7 @@ def memory(library: str, replicas: int) -> dict[str, int]:
 def collective_times(
     kinds: tuple[str, ...], full_bytes: tuple[int, ...], repeats: int
 ) -> list[tuple[str, int, list[tuple[float, float]]]]:
-    """(kind, unsharded bytes, (issued, returned) for each repeat); every rank is there before each begins."""
+    """Return (kind, unsharded bytes, [(issued, returned) for each repeat]). A barrier precedes each repeat."""
     found, gloo = [], dist.new_group(backend="gloo")
     for size in full_bytes:
         calls = _collectives(size)
@@ -144,11 +144,11 @@ def _collectives(full_bytes: int) -> dict[str, Callable[[], object]]:
     }
 
 
-# -------------------------------------------------------------------------------------------------- beside plain gloo
+# --------------------------------------------------------------------------------------------- compared with plain gloo
 
 
 def overhead(model: str, pairs: int, micro_batch: int, seq_len: int) -> dict:
-    """A real step of torch's DDP on a network that costs nothing, beside one on gloo, as a Comparison."""
+    """Compare a real step of torch's DDP on an infinitely fast simulated network with one on gloo."""
     torch.manual_seed(0)
     origin, sizes = Transformer(preset(model)), {"micro_batch": micro_batch, "seq_len": seq_len}
     use_network(Network.parse("infinitely fast", dist.get_world_size()))
@@ -168,7 +168,7 @@ ENGINES: dict[str, Callable[[Library, Transformer], Engine]] = {
 
 
 def losses(steps: int) -> dict[str, list[float]]:
-    """This rank's losses with each engine of ours and torch's, on whatever network it has."""
+    """Return this rank's losses with each engine, ours and torch's, on the launch's network."""
     found = {}
     for name, build_engine in ENGINES.items():
         for library in LIBRARIES.values():

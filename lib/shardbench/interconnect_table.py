@@ -1,4 +1,4 @@
-"""The figures of `bench interconnect`, for people."""
+"""The results of `bench interconnect` as tables."""
 
 from rich import box
 from rich.console import Console
@@ -34,7 +34,7 @@ def _table(title: str, *headers: str) -> Table:
 
 
 def _truth(rows: list[dict]) -> Table:
-    """Of each kind the size that is farthest from its formula; nothing where the algorithm changes nothing."""
+    """Return a table with the ratio farthest from 1 over all sizes, for each kind that the algorithm changes."""
     kinds = _distinct(rows, "kind")
     title = "a collective alone: measured / formula, of the size where they differ most"
     table = _table(title, "topology", "algorithm", *kinds)

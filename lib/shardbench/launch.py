@@ -1,7 +1,7 @@
-"""From the call to the result: how long four CPU ranks take to meet, and how long under torchrun.
+"""The start-up time of four CPU ranks, from the call to the result, compared with torchrun.
 
-A round is one fresh Python process, which launches for the first time and then again, warm, as a notebook does cell by
-cell; and one torchrun of the same work. Rounds alternate the two, so that both see the machine's good and bad moments.
+A round is one fresh Python process and one torchrun of the same work. The process launches once cold and then several
+times warm, as a notebook does cell by cell. The two alternate, so that both see the machine's good and bad moments.
 """
 
 import json
@@ -62,7 +62,7 @@ MEASURES = {
 
 
 def run(rounds: int = 3, warm_launches: int = 4) -> dict:
-    """All samples and the median of each of MEASURES, in seconds; `warm_launches` in each round."""
+    """Return all samples and the median of each of MEASURES, in seconds. Each round has `warm_launches`."""
     result = {"benchmark": "launch", "environment": environment(), "world_size": WORLD_SIZE}
     samples: dict[str, list[float]] = {name: [] for name in MEASURES}
     for _ in range(rounds):
@@ -95,7 +95,7 @@ def _torchrun() -> float:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "meet.py")
         script.write_text(TORCHRUN_SCRIPT)
-        # standalone: on a free port, lest two torchruns at once collide
+        # standalone: torchrun takes a free port, so that two at the same time don't collide
         options = ["--standalone", f"--nproc-per-node={WORLD_SIZE}"]
         start = time.perf_counter()
         command = [sys.executable, "-m", "torch.distributed.run", *options, str(script)]

@@ -1,17 +1,17 @@
-"""A real network of slow links on one machine: every rank in a network namespace of its own, links shaped by `tc`.
+"""A real network of slow links on one machine: each rank has its own network namespace, and `tc` shapes the links.
 
-[Note: nothing is left behind] All of it lives in anonymous namespaces (user, network, mount, process) of one child of
-this process. The host's network is out of sight from there, so that no mistake can touch it. The kernel takes
-everything back when the child ends, and the child ends with its parent, however that ends: nothing is there to clean.
+[Note: nothing is left behind] Everything lives in anonymous namespaces (user, network, mount, process) of one child of
+this process. The host's network is not visible from there, so no mistake can touch it. The child always ends with its
+parent, even if the parent is killed. The kernel then removes everything, so there is nothing to clean up.
 
-[Note: a shaped link] A pair of veth devices is a cable, and `htb` at its sender lets so many bits a second through.
-Frames are jumbo, so that headers take under 1% of them. The bucket of tokens is small: what it holds goes out for free
-after a pause. Short packets overtake long ones, or an acknowledgement, or a rank's word that it is ready to receive,
-would wait for a millisecond of its own data, in every step of a ring: network cards have many queues for this reason.
-Only what is sent is shaped: what a rank receives in a ring, one other sends. No latency can be added where the kernel
-lacks `netem`, as many do: measure what there is.
+[Note: a shaped link] A pair of veth devices is a cable, and `htb` at the sender limits its bits per second. Frames are
+jumbo, so that headers take under 1% of them. The token bucket is small, because its tokens let bytes pass for free
+after a pause. Short packets overtake long ones. Otherwise an acknowledgement, or a rank's message that it can receive,
+would wait for a millisecond of its own data in each step of a ring. (Network cards have many queues for this reason.)
+Only sending is shaped: in a ring, whatever a rank receives is sent by one other rank. Many kernels lack `netem`, so
+latency is not added but measured.
 
-Linux only. Needs util-linux, iproute2 and user namespaces, which most systems let everyone make, and most containers
+Linux only. Needs util-linux, iproute2 and user namespaces. Most systems allow these to everyone, most containers to
 nobody.
 """
 
@@ -30,11 +30,11 @@ _PACKAGES = {"unshare": "util-linux", "mount": "util-linux", "ip": "iproute2", "
 _CLONE_NEWNET = 0x40000000
 MTU_BYTES = 9000
 BURST_BYTES = 32 << 10
-_SHORT = "match u16 0 0xff00 at 2"  # the length in the IP header is below 256 bytes
+_SHORT = "match u16 0 0xff00 at 2"  # matches packets whose length in the IP header is below 256 bytes
 
 
 def missing() -> str | None:
-    """What keeps this machine from it, and what to do; None if nothing does. It tries everything out, in 0.1 s."""
+    """Return why this machine can't do it, with a remedy; None if it can. Tries everything out, in 0.1 s."""
     if sys.platform != "linux":
         return f"network namespaces are Linux's, and this is {sys.platform}"
     absent = [tool for tool in _PACKAGES if shutil.which(tool, path=administrators_path()) is None]
@@ -51,11 +51,11 @@ def missing() -> str | None:
 
 
 def run_inside(module: str, order: str, timeout_s: float) -> str:
-    """`main(order)` of that module, called in a new process in a world of its own: the line that it returns.
+    """Call `main(order)` of the module in a new process with its own namespaces, and return the line that it returns.
 
-    Raises RuntimeError with the end of what it said, if it fails; TimeoutExpired after `timeout_s`.
+    Raises RuntimeError with the end of its output if it fails, and TimeoutExpired after `timeout_s`.
     """
-    alive, parent = os.pipe()  # a pipe whose other end closes when this process ends, even if it is killed
+    alive, parent = os.pipe()  # the pipe's other end closes when this process ends, even if it is killed
     call = f"end_with_parent({alive}); print(main({order!r}))"
     code = f"from shardbench.namespaces import end_with_parent; from {module} import main; {call}"
     command = [*_UNSHARE, sys.executable, "-c", code]
@@ -73,7 +73,7 @@ def run_inside(module: str, order: str, timeout_s: float) -> str:
 
 
 def end_with_parent(alive: int) -> None:
-    """When that pipe closes, end. This process is the first of its process namespace: all others end with it."""
+    """End this process when the pipe `alive` closes. All others in its namespace end with it, the first process."""
 
     def watch() -> None:
         os.read(alive, 1)
@@ -96,11 +96,11 @@ def build(nodes: int, ranks_per_node: int, inside_bits_per_s: float, between_bit
 def commands(
     nodes: int, ranks_per_node: int, inside_bits_per_s: float, between_bits_per_s: float | None = None
 ) -> list[str]:
-    """What a system administrator would type: a bridge for each node, and one that joins the nodes' uplinks.
+    """Return the shell commands that make the network: a bridge for each node, and one that joins the nodes' uplinks.
 
-    Rank r, in namespace `rank<r>`, has the address 10.77.0.<r + 1> on its device eth0.
+    Rank r is in the namespace `rank<r>`, with the address 10.77.0.<r + 1> on its device eth0.
     """
-    lines = ["mount -t tmpfs none /run", "ip link set lo up"]  # a /run of our own, where `ip netns` keeps its names
+    lines = ["mount -t tmpfs none /run", "ip link set lo up"]  # our own /run, where `ip netns` keeps its names
     for node in range(nodes):
         lines += _bridge(f"node{node}")
         for rank in range(node * ranks_per_node, (node + 1) * ranks_per_node):
@@ -130,7 +130,7 @@ def _rank(rank: int, node: str, bits_per_s: float) -> list[str]:
 
 
 def _cable(here: str, device: str, there: str, port: str) -> list[str]:
-    """From a device here to a port of the bridge there."""
+    """Return commands for a cable from a device in `here` to a port of the bridge in `there`."""
     return [
         f"ip link add {device} mtu {MTU_BYTES} netns {here} type veth peer name {port} mtu {MTU_BYTES} netns {there}",
         f"ip -n {there} link set {port} master bridge up",
@@ -139,7 +139,7 @@ def _cable(here: str, device: str, there: str, port: str) -> list[str]:
 
 
 def _shaped(namespace: str, device: str, bits_per_s: float) -> list[str]:
-    """Two classes share the rate: 2, all that is not short, and 3, which goes first."""
+    """Return commands that limit a device's rate. Short packets (class 3) go before all others (class 2)."""
     tc, burst = f"tc -n {namespace}", f"burst {BURST_BYTES}b cburst {BURST_BYTES}b quantum 60000"
     whole, most, least = (f"{share * bits_per_s:.0f}bit" for share in (1.0, 0.9, 0.1))
     return [
@@ -152,7 +152,7 @@ def _shaped(namespace: str, device: str, bits_per_s: float) -> list[str]:
 
 
 def enter(namespace: str) -> None:
-    """From now on this thread, and those that it starts, have the network of that namespace."""
+    """Move this thread, and all threads that it starts later, into a network namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{namespace}") as file:
         if libc.setns(file.fileno(), _CLONE_NEWNET):

@@ -1,8 +1,8 @@
-"""Every sharding engine of ours beside torch's: time of a step, losses, bytes held, at the peak, and on the wire.
+"""All our sharding engines compared with torch's: step time, losses, bytes held, peak bytes and bytes on the wire.
 
-A step here is forward, backward, the optimizer's step and zero_grad. For each engine there are three launches: ours
-alone and torch's alone under the probe, so that memory is each one's own; then both in one, taking turns, for the time.
-Formulas are those of `measure.strategies`. Where DeepSpeed is installed, its stages stand beside ours as well.
+A step here is forward, backward, the optimizer's step and zero_grad. Each engine needs three launches. In two of them
+ours and torch's run alone under the probe, so that their memory is separate. In one they take turns, for the time. The
+formulas are those of `shardplan.formulas`. If DeepSpeed is installed, its stages are compared with ours as well.
 """
 
 from dataclasses import asdict
@@ -26,7 +26,7 @@ from shardplan.promises import failures
 
 LOSS_STEPS = 5
 STATES = ("parameters", "gradients", "optimizer_states")
-STAGES = {  # DeepSpeed's beside what of ours
+STAGES = {  # DeepSpeed's stage: our engine to compare it with, stage number, offload
     "stage 0": ("DDP", 0, False),
     "stage 1": ("ZeRO-1", 1, False),
     "stage 2": ("ZeRO-2", 2, False),
@@ -44,11 +44,11 @@ def run(
     micro_batch: int = 2,
     seq_len: int = 64,
 ) -> dict:
-    """A row for each engine (see ENGINES), and one for each of DeepSpeed's `stages`, None if it is not installed.
+    """Return a row for each engine (see ENGINES) and for each of DeepSpeed's `stages` (None if it is not installed).
 
     A row holds `time` (a Comparison, ours over theirs), `max_loss_difference` over the first steps from equal weights,
-    and `ours` and `theirs` as in `_account`; that of an engine also `formula`. Hybrid ones need an even world size.
-    `backend` compares the collectives themselves, on as many elements as the model has.
+    and `ours` and `theirs` as in `_account`. An engine's row also has `formula`. Hybrid engines need an even world
+    size. `backend` compares the collectives themselves, on as many elements as the model has.
     """
     shape = {"model": model, "world_size": world_size, "micro_batch": micro_batch, "seq_len": seq_len, "pairs": pairs}
     before = environment()
@@ -103,9 +103,10 @@ def _figures(x: Expected) -> dict:
 
 
 def _account(build, shape: dict, expected: Expected | None = None) -> dict:
-    """Of one step on the rank that has most: bytes held between steps, at the peak, and sent by rank 0.
+    """Return the costs of one step: bytes held and peak bytes, each of the fullest rank, and bytes that rank 0 sends.
 
-    `peak_of_states` is what activations and temporaries leave of the peak; `broken` names what `failures` finds.
+    `held` counts gradients after backward, all else between steps. `peak_of_states` is the peak without activations and
+    temporaries. `broken` names the failed checks of `failures`.
     """
     ranks: list[Evidence] = launch(partial(_probe, build, shape), shape["world_size"])
     most = max(ranks, key=lambda e: e.peak["total"])

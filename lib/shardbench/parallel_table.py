@@ -1,4 +1,4 @@
-"""The figures of `bench parallel`, for people."""
+"""The results of `bench parallel` as tables."""
 
 from rich import box
 from rich.console import Console

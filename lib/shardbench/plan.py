@@ -1,13 +1,13 @@
-"""Is the planner true? Beside real ranks, beside a trace of the real FSDP2, and beside what others have published.
+"""A test of the planner: compared with real ranks, with a trace of the real FSDP2, and with published runs.
 
     measured    peak bytes of CPU ranks (`plan_measured`)
-    gpu         peak bytes and seconds on one GPU, where there is one (`plan_gpu`)
+    gpu         peak bytes and seconds on one GPU, if there is one (`plan_gpu`)
     traced      peak bytes of models too large for this machine, on up to 512 ranks (`plan_trace`)
     published   memory and speed of other people's runs, hits and misses (`plan_published`)
-    matrix      their decision matrix, planned (`plan_matrix`)
+    matrix      the pages' decision matrix, planned (`plan_matrix`)
 
-A row says what was predicted and what was found, and their ratio. No prediction is made from what it is compared with;
-the published runs that constants were fitted on are marked, and are no evidence.
+A row holds the predicted value, the found value and their ratio. No prediction uses the value that it is compared with.
+The published runs on which constants were fitted are marked, and are no evidence.
 """
 
 from types import ModuleType
@@ -25,7 +25,7 @@ PARTS: dict[str, ModuleType] = {
 
 
 def run() -> dict:
-    """Takes about ten minutes, of which real ranks are the half."""
+    """Run all parts. Takes about ten minutes, half of them for real ranks."""
     before = environment()
     parts = PARTS | ({"gpu": plan_gpu} if torch.cuda.is_available() else {})
     return {"benchmark": "plan", "environment": before} | {name: part.run() for name, part in parts.items()}

@@ -1,8 +1,8 @@
-"""The plan beside one GPU: `max_memory_allocated` of a step, and its seconds, for models from 125M to 8B parameters.
+"""The plan compared with one GPU: `max_memory_allocated` and seconds of a step, for models of 125M to 8B parameters.
 
-World size 1, a plain model and under FSDP2; and two ranks that share the GPU and talk over gloo, where the seconds say
-nothing of a network, and are left out. Without a GPU the same code runs on the CPU, with tiny models and a
-MemoryTracker in the allocator's place: that tests this file, not the plan of a GPU. Nobody has run it on a GPU yet.
+One rank trains a plain model, and a model under FSDP2. Two ranks share the GPU and communicate over gloo; their seconds
+say nothing about a network and are left out. Without a GPU the same code runs on the CPU, with tiny models and a
+MemoryTracker instead of the allocator. That tests this file, not the plan of a GPU. Nobody has run it on a GPU yet.
 """
 
 import gc
@@ -35,8 +35,8 @@ FSDP = {"sharding": "FULL_SHARD", "precision": "bf16-mixed", "optimizer_kernel":
 
 
 def configurations() -> Iterable[dict]:
-    """Model, ranks, strategy. The larger models need the memory of an 80 GB card: those that a plan says won't fit are
-    left out by `run`."""
+    """Yield model, ranks and strategy. The larger models need an 80 GB card; `run` leaves out those that won't fit by
+    their plan."""
     for base in (PLAIN, FSDP):
         yield _one("125M", 1, base, seq_len=2048, micro_batch=4)
         yield _one("125M", 1, base, seq_len=2048, micro_batch=8, recompute="full")
@@ -53,7 +53,7 @@ def configurations() -> Iterable[dict]:
 
 
 def tiny_configurations() -> Iterable[dict]:
-    """For a CPU."""
+    """Yield configurations for a CPU."""
     for base in (PLAIN, FSDP):
         yield _one("tiny", 1, base, seq_len=32, micro_batch=2, recompute="full", optimizer_kernel="forloop")
     yield _one("tiny", 2, FSDP, seq_len=32, optimizer_kernel="forloop")
@@ -70,7 +70,7 @@ def setup_of(configuration: dict, on: Machine) -> Setup:
 
 
 def this_machine() -> Machine:
-    """With the GPU that is here; without one, some machine.
+    """Return a machine with this GPU; without a GPU, a dgx-h100.
 
     Raises LookupError if the table has no such GPU.
     """
@@ -81,7 +81,7 @@ def this_machine() -> Machine:
 
 
 def gpu_named(name: str, memory_bytes: int) -> str:
-    """The table's name of what a driver calls "NVIDIA A100-SXM4-80GB": most words in common, then the nearest size."""
+    """Return the table's name for a driver's "NVIDIA A100-SXM4-80GB": most words in common, then nearest memory."""
     words = set(name.replace(" ", "-").split("-"))
 
     def likeness(gpu: Gpu) -> tuple[int, float]:
@@ -94,9 +94,9 @@ def gpu_named(name: str, memory_bytes: int) -> str:
 
 
 def run(only: Iterable[dict] | None = None, device: str | None = None) -> list[dict]:
-    """A row for each configuration that fits: bytes and seconds, predicted and measured, and their ratios.
+    """Return a row for each configuration that fits: bytes and seconds, predicted and measured, and their ratios.
 
-    `seconds` are None on a CPU and where ranks share the GPU. Raises LookupError for a GPU that is not in the table.
+    Seconds are None on a CPU and if ranks share the GPU. Raises LookupError for a GPU that is not in the table.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     on = this_machine()
@@ -142,7 +142,7 @@ def _measure(setup: Setup) -> dict:
 
 
 def _allocator_peaks(setup: Setup) -> tuple[int, int]:
-    """Of a third step, with nothing else watching. cuBLAS's workspaces, which the allocator counts, are in it."""
+    """Return peak (allocated, reserved) bytes of the third step, without a tracker, cuBLAS's workspaces included."""
     engine, data = build(setup), batch(setup)
     for _ in range(WARM_UP_STEPS):
         step(setup, engine, *data)
@@ -156,8 +156,8 @@ def _allocator_peaks(setup: Setup) -> tuple[int, int]:
 
 
 def _time(setup: Setup) -> float:
-    """The median of a few steps, each with the device's own end awaited."""
-    gc.collect()  # the checkpointed blocks of the model before are in cycles, and hold its memory
+    """Return the median seconds of a few steps. Each step waits for the device to finish."""
+    gc.collect()  # the previous model's checkpointed blocks are in reference cycles and hold its memory
     engine, data = build(setup), batch(setup)
     seconds = []
     for _ in range(WARM_UP_STEPS + TIMED_STEPS):

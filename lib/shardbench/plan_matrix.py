@@ -1,4 +1,4 @@
-"""The decision matrix of the pages, planned: whether their choice fits, and the fastest plan that does."""
+"""The pages' decision matrix, planned: whether their choice fits, and the fastest plan that fits."""
 
 from rich import box
 from rich.console import Console
@@ -8,7 +8,7 @@ from shardplan.search.decision_matrix import Row, in_words, matrix
 
 
 def run() -> list[dict]:
-    """A row for each of the six jobs; None where nothing fits."""
+    """Return a row for each of the six jobs. `best` is None if nothing fits."""
     return [_row(row) for row in matrix()]
 
 

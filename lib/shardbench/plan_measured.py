@@ -1,11 +1,11 @@
-"""The closed form beside real ranks: peak bytes of a step on CPU ranks, by category, over many configurations.
+"""The closed form compared with real ranks: peak bytes of a step on CPU ranks, by category, for many configurations.
 
-The plan is for PyTorch's engines. ZeRO-1 and ZeRO-2, which PyTorch does not have, are the course's own. Where a row's
-library is "ours" and PyTorch has the same, it says by how much ours differ: SHARD_GRAD_OP holds less (see
-`shardplan.gathering`).
+The plan is for PyTorch's engines. ZeRO-1 and ZeRO-2, which PyTorch does not have, are the course's own. If a row's
+library is "ours" and PyTorch has the same engine, the row shows by how much ours differs from the plan: SHARD_GRAD_OP
+holds less (see `shardplan.memory.gathering`).
 
-Each configuration is trained for two steps, and the third is watched by a MemoryTracker on every rank; the fullest rank
-counts. Models are small, and so shaped that every kind of peak occurs: in forward, at the logits of a large
+Each configuration is trained for two steps; a MemoryTracker watches the third on every rank, and the fullest rank
+counts. The models are small, with shapes that produce every kind of peak: in forward, at the logits of a large
 vocabulary, in the backward of a block, while gradients are reduced, in the optimizer.
 """
 
@@ -25,13 +25,13 @@ from shardsim.machines import machine
 MODELS = {
     "1M": preset("1M"),
     "3M": preset("3M"),
-    "tiny": ModelConfig(256, 64, 4, 4, 2, 192, 256),  # for 16 bits, which this CPU computes slowly
+    "tiny": ModelConfig(256, 64, 4, 4, 2, 192, 256),  # for 16-bit dtypes, which this CPU computes slowly
     "deep": ModelConfig(256, 64, 16, 4, 2, 192, 256),
     "wide vocabulary": ModelConfig(8192, 128, 2, 4, 2, 384, 512),
     "tied vocabulary": ModelConfig(8192, 128, 2, 4, 2, 384, 512, tied=True),
-    "uneven": ModelConfig(257, 72, 3, 4, 2, 190, 256),  # rows that 2 and 4 ranks don't divide
+    "uneven": ModelConfig(257, 72, 3, 4, 2, 190, 256),  # its rows do not divide evenly among 2 or 4 ranks
 }
-GOAL = 0.03  # by which prediction and measurement may differ
+GOAL = 0.03  # largest difference between prediction and measurement, as a share
 LIBRARIES = {"torch": TORCH, "ours": OURS}
 FP32 = {"precision": "fp32", "optimizer_kernel": "forloop", "micro_batch": 2, "seq_len": 64}
 BF16 = FP32 | {"precision": "bf16-mixed", "micro_batch": 1}
@@ -39,7 +39,7 @@ AUTOCAST = FP32 | {"precision": "bf16-autocast", "micro_batch": 1}
 
 
 def configurations() -> list[dict]:
-    """Each names a model, a number of ranks, a library and what differs from the default strategy."""
+    """Return all configurations: model, ranks, library, and the differences from the default strategy."""
     kinds = (_shardings, _precisions, _recomputations, _accumulations, _shapes, _optimizers, _one_rank, _quantised)
     return [configuration for kind in kinds for configuration in kind()]
 
@@ -128,7 +128,7 @@ def _optimizers() -> Iterable[dict]:
 
 
 def _one_rank() -> Iterable[dict]:
-    """A plain model; and FSDP, which gathers nothing then, yet has its copies."""
+    """Yield configurations of one rank: a plain model, and FSDP, which gathers nothing but still makes copies."""
     for precision in ("fp32", "bf16", "bf16-autocast", "bf16-master"):
         yield _one("tiny", 1, sharding="NONE", **BF16 | {"precision": precision})
     for recompute in ("full", "products", "selective"):
@@ -140,7 +140,7 @@ def _one_rank() -> Iterable[dict]:
 
 
 def _quantised() -> Iterable[dict]:
-    """States in 8 bits, and QLoRA."""
+    """Yield configurations with 8-bit optimizer states, and with QLoRA."""
     short = {"optimizer": "adamw-8bit", "seq_len": 8, "micro_batch": 1}
     yield _one("3M", 2, sharding="DDP", gradient_as_bucket_view=True, **short)
     yield _one("3M", 2, sharding="FULL_SHARD", **short)
@@ -162,9 +162,9 @@ def setup_of(configuration: dict) -> Setup:
 
 
 def run(only: Iterable[dict] | None = None) -> list[dict]:
-    """A row for each configuration: predicted and measured bytes, their ratio, both by category, and where the peak is.
+    """Return a row for each configuration: predicted and measured bytes (also by category), ratio, and peak's place.
 
-    All of one number of ranks run in one launch.
+    All configurations with the same number of ranks run in one launch.
     """
     wanted = list(configurations() if only is None else only)
     rows = {}

@@ -1,11 +1,11 @@
-"""The planner beside what others measured: every published run, predicted, hits and misses alike.
+"""The planner compared with published measurements: a prediction for every published run, hits and misses alike.
 
-A row is one figure of one run. Of several figures of the same time (tokens/s, MFU) the first one is compared.
+A row is one figure of one run. If a run has several figures for the same time (tokens/s, MFU), the first is compared.
 
 [Note: conventions] Speeds are compared as rates, so that a ratio above 1 is optimistic whatever the source publishes.
-Its FLOP/s count attention whole; with recomputation, those of a whole forward once more (Megatron's formula), although
-the last product of a block need not be made again. Memory that a source calls reserved is compared with the middle of
-the planner's range; its ends are in the row.
+A source's FLOP/s count the full attention matrix. With recomputation, they count a whole forward once more (Megatron's
+formula), although the last product of a block need not be recomputed. Memory that a source calls reserved is compared
+with the middle of the planner's range; the ends of the range are in the row.
 """
 
 from collections.abc import Iterable
@@ -26,11 +26,11 @@ from shardplan.speed import speed_plan
 from shardplan.weights import stages
 
 GIB, GB, TERA = 1 << 30, 1e9, 1e12
-GOALS = {"memory": 0.10, "speed": 0.15, "fits": 0.0}  # the distances that were aimed at, of torchtitan's runs
+GOALS = {"memory": 0.10, "speed": 0.15, "fits": 0.0}  # goals for |ratio - 1|, set for torchtitan's runs
 
 
 def run(only: str = "") -> list[dict]:
-    """Of the runs whose id begins with `only`. The predictions know nothing of the published figures."""
+    """Return the rows of all runs whose id begins with `only`. The predictions do not use the published figures."""
     chosen = [r for r in runs() if r.id.startswith(only)]
     return [row for r in track(chosen, "planning published runs", transient=True) for row in rows_of(r)]
 
@@ -48,7 +48,7 @@ def _memory(r: Run, setup: Setup) -> Iterable[dict]:
 
 
 def _fits(r: Run, setup: Setup) -> Iterable[dict]:
-    """A run whose speed was published did fit, whether or not its memory was published as well."""
+    """Yield a row on whether the run fits. A run with a published speed did fit, even if its memory is unpublished."""
     if r.memory_of != "states":
         low, high = memory_plan(setup).device_bytes
         row = _row(r, "fits", "fits", r.published.get("fits", True), low <= setup.machine.memory_bytes)
@@ -56,7 +56,7 @@ def _fits(r: Run, setup: Setup) -> Iterable[dict]:
 
 
 def _bytes_of(r: Run, setup: Setup, plan: MemoryPlan) -> tuple[float, float]:
-    """Low and high, of what the source calls memory."""
+    """Return the (low, high) bytes of what the source calls memory."""
     if r.memory_of == "states":
         n_bytes = max(_states(setup, stage) for stage in stages(setup))
         return n_bytes, n_bytes
@@ -78,7 +78,7 @@ def _speed(r: Run, setup: Setup) -> Iterable[dict]:
 
 
 def _rate(figure: str, setup: Setup, plan: SpeedPlan) -> float:
-    """[Note: conventions]"""
+    """Return the predicted speed in the unit of `figure`. See [Note: conventions]."""
     return {
         "tokens_per_s": lambda: plan.tokens_per_s,
         "step_s": lambda: 1 / plan.step_s,
@@ -120,7 +120,7 @@ def _row(r: Run, what: str, figure: str, published, predicted) -> dict:
 
 
 def summary(rows: list[dict]) -> list[dict]:
-    """Of each table and kind of figure: how many, the middle and the extremes of the ratios, and why they differ."""
+    """Return for each table and kind of figure the number, median and extremes of the ratios, and why they differ."""
     found = []
     for key, group in groupby(sorted(rows, key=_kind), key=_kind):
         of_kind = list(group)

@@ -1,4 +1,4 @@
-"""A Setup made real on a rank: its model on this machine's device, wrapped as the strategy says, and one step of it."""
+"""A Setup on a real rank: its model on this machine's device, wrapped by its strategy, and one training step."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,7 +25,7 @@ from shardplan.shape import Shape
 from shardplan.trace.program import save_every_second_product
 
 LEARNING_RATE = 1e-3
-WARM_UP_STEPS = 2  # the first makes the optimizer's states, and before the second DDP deals out its buckets anew
+WARM_UP_STEPS = 2  # the first makes the optimizer's states; before the second, DDP rebuilds its buckets
 POLICIES = {
     "bf16-mixed": MixedPrecisionPolicy(torch.bfloat16, torch.float32),
     "bf16-mixed-bf16-reduce": MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16),
@@ -33,7 +33,7 @@ POLICIES = {
 
 
 def config_of(shape: Shape) -> ModelConfig:
-    """Raises ValueError if it is not a model of the course's kind."""
+    """Return the shape's ModelConfig. Raises ValueError if it is not a model of the course's kind."""
     names = ("vocab_size", "dim", "n_layers", "n_heads", "n_kv_heads", "hidden_dim", "max_seq_len", "tied")
     config = ModelConfig(**{name: getattr(shape, name) for name in names})
     if asdict(Shape.of(shape.name, config)) != asdict(shape):
@@ -42,7 +42,7 @@ def config_of(shape: Shape) -> ModelConfig:
 
 
 def build(setup: Setup, library: Library = TORCH) -> Engine:
-    """What library has: of torch's there is no ZERO_1 and ZERO_2, of ours no DDP+ZERO_1."""
+    """Build the setup's engine. ZERO_1 and ZERO_2 are always ours, and DDP+ZERO_1's optimizer is always torch's."""
     s, torch_of = setup.strategy, {2: torch.bfloat16, 4: torch.float32}
     with local_device():
         model = Transformer(config_of(setup.shape)).to(torch_of[s.bytes.parameters])
@@ -142,7 +142,7 @@ def _kernel(setup: Setup) -> dict[str, bool]:
 
 
 def batch(setup: Setup) -> tuple[Tensor, Tensor]:
-    """Tokens and targets of a micro-batch, each (B, T) int64."""
+    """Return random tokens and targets of a micro-batch, each (B, T) int64."""
     s = setup.strategy
     size = (s.micro_batch, s.seq_len)
     drawn = partial(torch.randint, setup.shape.vocab_size, size, device=local_device())
@@ -171,7 +171,7 @@ def _attention(setup: Setup) -> AbstractContextManager:
 
 
 def peak(setup: Setup, library: Library = TORCH) -> Memory:
-    """On a rank: of a step that has been taken before, so that all states are there."""
+    """Return the peak memory of a step after the warm-up, when all optimizer states exist. Call it on every rank."""
     engine, data = build(setup, library), batch(setup)
     for _ in range(WARM_UP_STEPS):
         step(setup, engine, *data)

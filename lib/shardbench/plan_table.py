@@ -1,4 +1,4 @@
-"""Bytes that were predicted beside bytes that were measured, as a table."""
+"""Tables of predicted and measured bytes."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -18,7 +18,7 @@ def table(title: str, columns: Sequence[str]) -> Table:
 
 
 def show_bytes(title: str, rows: list[dict], goal: float, unit: str, default: dict) -> None:
-    """In MiB or GiB; strategies without what they have in common."""
+    """Print the rows as a table in MiB or GiB. A strategy is shown without the values in `default`."""
     each = {"MiB": 2**20, "GiB": 2**30}[unit]
     made = table(title, ("model", "ranks", "by", "strategy", "plan", "measured", "ratio", "peak, in the plan"))
     for row in rows:

@@ -1,7 +1,7 @@
-"""The closed form beside the trace without hardware: two routes to the peak of models from 1B to 405B parameters.
+"""The closed form compared with a trace without hardware: two ways to the peak of models of 1B to 405B parameters.
 
-The trace runs the real FSDP2 or DDP, and knows no formula. Where the two differ, one of them is wrong: each row has
-both by category, and what is largest at the trace's peak.
+The trace runs the real FSDP2 or DDP, and uses no formula. If the two differ, one of them is wrong. Each row has both by
+category, and the largest tensors at the trace's peak.
 """
 
 import time
@@ -26,7 +26,7 @@ from shardsim.machines import machine
 
 MODELS = ("1B", "8B", "70B", "405B")
 RANKS = (8, 64, 512)
-GOAL = 0.05  # by which the two may differ
+GOAL = 0.05  # largest difference between the two, as a share
 TWO_MICRO_BATCHES = {"accumulation": 2, "seq_len": 4096}
 SPECIAL = (  # model, ranks, strategy
     ("8B", 64, {"sharding": "SHARD_GRAD_OP"}),
@@ -53,7 +53,7 @@ SPECIAL = (  # model, ranks, strategy
 
 
 def configurations() -> Iterator[dict]:
-    """Every model, sequence, precision and recomputation, the numbers of ranks in turn; then what is special."""
+    """Yield all combinations of model, sequence, precision, recomputation (ranks in turn), then the special cases."""
     ranks = cycle(RANKS)
     for recompute, model, seq_len, precision in product(
         ("none", "selective", "products", "full"), MODELS, (2048, 8192), ("bf16-mixed", "fp32")
@@ -74,7 +74,7 @@ def setup_of(configuration: dict) -> Setup:
 
 
 def run(only: Iterable[dict] | None = None) -> list[dict]:
-    """A row for each configuration: traced and planned bytes, their ratio, both by category, where the peak is."""
+    """Return a row for each configuration: traced and planned bytes (also by category), ratio, and peaks' places."""
     wanted = list(configurations() if only is None else only)
     return [_row(c) for c in track(wanted, "tracing", console=Console(stderr=True), transient=True)]
 
@@ -83,7 +83,7 @@ def _row(configuration: dict) -> dict:
     setup = setup_of(configuration)
     trace = trace_memory(setup)
     began = time.perf_counter()
-    plan = memory_plan(setup, on_gpu=False)  # a trace's kernels are a CPU's, unless there is a GPU
+    plan = memory_plan(setup, on_gpu=False)  # a trace uses CPU kernels, unless there is a GPU
     return {
         **configuration,
         "planned_bytes": plan.allocated_bytes,
@@ -102,7 +102,7 @@ def _row(configuration: dict) -> dict:
 
 
 def _worst_part(plan: MemoryPlan, trace: Trace) -> tuple[str, float]:
-    """Of the step, not only the fullest: the one on which the two agree least, and plan / trace."""
+    """Return the part of the step with the worst agreement, not only at the peak, and its plan / trace."""
     planned: dict[str, float] = {}
     for m in plan.moments:
         name = m.part or m.name

@@ -1,10 +1,10 @@
-"""Is the simulated network true? Collectives and DDP on it, beside real links that the kernel makes as slow.
+"""A test of the simulated network: collectives and DDP on it, compared with real links that the kernel slows.
 
-Four ranks stand in four network namespaces, first round one switch, then as two nodes of two with slow links between
-(see `namespaces`); then they stand on a simulated network of the same bandwidth and of the latency that was measured.
+Four ranks run in four network namespaces, first around one switch, then as two nodes of two ranks with slow links
+between them (see `namespaces`). They also run on a simulated network of the same bandwidth and the measured latency.
 
-Messages are so large that bandwidth counts: in a step of the ring a rank sends 0.5 MiB or more, which takes 8 ms at
-500 Mb/s, beside a latency of 0.1 ms. Of latency it proves little, since it can't be added to the real links.
+Messages are so large that bandwidth dominates: in a step of the ring a rank sends 0.5 MiB or more, which takes 8 ms at
+500 Mb/s, against a latency of 0.1 ms. The test proves little about latency, which can't be added to the real links.
 """
 
 import json
@@ -18,8 +18,8 @@ from shardbench import environment, namespaces
 from shardbench.shaped_ranks import Order, cases
 from shardlab.measure.throughput import comparison
 
-WITHIN = 0.15  # a simulated time is true if it is that close to the real one
-TELLING = 0.05  # two times that are closer than that have no order
+WITHIN = 0.15  # largest difference between a simulated time and the real one, as a share
+TELLING = 0.05  # two times that differ by less, as a share, count as equal
 MIB = 1 << 20
 MBIT = 1e6
 
@@ -31,10 +31,10 @@ def run(
     caps_mb: tuple[float, ...] = (100.0, 4.0, 1.0, 0.25),
     timeout_s: float = 1200.0,
 ) -> dict:
-    """A row for each call and size, and for DDP with each bucket cap: seconds on either side, and their ratio.
+    """Return a row for each call and size, and for DDP with each bucket cap: seconds on both sides, and their ratio.
 
-    `holds`: all ratios that compare like with like are within WITHIN of 1, and what is slower on real links is slower
-    on simulated ones. `cannot_run` says what is missing on a machine that can't do it; there are no rows then.
+    `holds` is True if all ratios of like with like are within WITHIN of 1, and no two times have the opposite order on
+    real and on simulated links. `cannot_run` says what this machine lacks; there are no rows then.
     """
     result = {"benchmark": "shaped", "environment": environment(), "rounds": rounds, "within": WITHIN}
     if why := namespaces.missing():
@@ -48,14 +48,14 @@ def run(
 
 
 def measured(order: Order, timeout_s: float) -> dict:
-    """The order, what was found in the namespaces, and the verdict."""
+    """Run the order in namespaces. Return the order, the findings and the verdict."""
     words = json.dumps(asdict(order))
     found = json.loads(namespaces.run_inside("shardbench.shaped_ranks", words, timeout_s))
     return asdict(order) | judged(order, found)
 
 
 def judged(order: Order, found: dict) -> dict:
-    """Rows of what `shaped_ranks.measure` found; the largest deviation from 1; pairs that are in another order."""
+    """Return rows of what `shaped_ranks.measure` found, the largest deviation from 1, and pairs in another order."""
     differs = {case.name: case.differs for case in cases(order)}
     rows = []
     for key, times in found["cases"].items():
@@ -77,14 +77,14 @@ def _row(name: str, size: int | None, times: dict[str, list[float]], differs: st
 
 
 def out_of_order(rows: list[dict]) -> list[list[str]]:
-    """Pairs of names, the first of which is plainly slower on real links and plainly faster on simulated ones."""
+    """Return pairs of names: the first is clearly slower on real links and clearly faster on simulated ones."""
     like = [r for r in rows if not r["differs"]]
     pairs = [(a, b) for a in like for b in like if _slower(a, b, "real") and _slower(b, a, "simulated")]
     return [[a["name"], b["name"]] for a, b in pairs]
 
 
 def _slower(a: dict, b: dict, side: str) -> bool:
-    """Plainly: in every round."""
+    """Return True if `a` is slower than `b` in every round, by more than TELLING."""
     return all(x > (1 + TELLING) * y for x, y in zip(a["rounds"][side], b["rounds"][side], strict=True))
 
 

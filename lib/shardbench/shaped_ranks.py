@@ -1,11 +1,11 @@
-"""What `shaped` measures, and where: the same calls on ranks whose links are slow, and on ranks that simulate them.
+"""The measurements of `shaped`: the same calls on ranks with real slow links, and on ranks that simulate such links.
 
-`main` runs inside of `namespaces`. Rounds alternate the two, so that both see the machine's good and bad moments.
+`main` runs inside `namespaces`. Rounds alternate the two, so that both see the machine's good and bad moments.
 
-[Note: like with like] A network's time can be told from its formula only for an algorithm that both sides run. gloo's
-all_reduce and all_gather are rings, as simulated. Its reduce_scatter is an all_reduce of a copy, and its broadcast
-passes whole tensors down a tree, where the simulated one is a pipeline: they are measured, but not compared. Rings of
-our own (`shardlab.collectives`), out of sends, are rings for sure.
+[Note: like with like] Times can be compared only if both sides run the same algorithm. gloo's all_reduce and all_gather
+are rings, as simulated. Its reduce_scatter is an all_reduce of a copy, and its broadcast sends whole tensors down a
+tree, while the simulated broadcast is a pipeline: these two are measured, but not compared. Our own collectives
+(`shardlab.collectives`), made of sends, are certainly rings.
 """
 
 import json
@@ -42,24 +42,24 @@ PING_PONGS = 100
 
 @dataclass(frozen=True)
 class Order:
-    """What to measure on one network; it travels as JSON."""
+    """The measurements to make on one network. It is passed to the namespaces as JSON."""
 
     nodes: int
     ranks_per_node: int
     inside_bits_per_s: float
     between_bits_per_s: float | None
     sizes_bytes: list[int]
-    caps_mb: list[float]  # of DDP's buckets; none: no DDP
+    caps_mb: list[float]  # of DDP's buckets; if empty, DDP is not measured
     rounds: int
-    repeats: int  # a round's time is the median of so many
+    repeats: int  # a round's time is the median of this many
 
 
 @dataclass(frozen=True)
 class Buffers:
     whole: Tensor  # (n,) float32
     share: Tensor  # (n / N,)
-    inside: dist.ProcessGroup | None  # the ranks of this rank's node
-    between: dist.ProcessGroup | None  # those at the same place in every node
+    inside: dist.ProcessGroup | None  # all ranks of this rank's node
+    between: dist.ProcessGroup | None  # the ranks at the same place in every node
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Case:
     real: Callable[[Buffers], object]
     simulated: Callable[[Buffers], object]
     algorithm: str = "ring"  # of the simulated network
-    differs: str = ""  # why the times are not to be compared
+    differs: str = ""  # why the times must not be compared, if so
 
 
 def _hierarchical(b: Buffers) -> None:
@@ -125,15 +125,15 @@ def cases(order: Order) -> tuple[Case, ...]:
 
 
 def main(words: str) -> str:
-    """Inside: build the network, measure, and say what was found, as JSON: see `measure`."""
+    """Build the network, measure, and return the findings as JSON (see `measure`). Runs inside the namespaces."""
     order = Order(**json.loads(words))
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # for the simulated side: this namespace has nothing else
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # for the simulated side: the only device of this namespace
     namespaces.build(order.nodes, order.ranks_per_node, order.inside_bits_per_s, order.between_bits_per_s)
     return json.dumps(measure(order))
 
 
 def measure(order: Order) -> dict:
-    """`latency_s` (inside, between), and under `cases` and `ddp` by name the seconds of each round on either side."""
+    """Return `latency_s` (inside, between), `tcp`, and in `cases` and `ddp` each round's seconds by name and side."""
     n = order.nodes * order.ranks_per_node
     latency_s = _launch_real(n, latencies, order)
     networks = {c.algorithm: network(order, latency_s, c.algorithm) for c in cases(order)}
@@ -155,7 +155,7 @@ def measure(order: Order) -> dict:
 
 
 def network(order: Order, latency_s: dict[str, float], algorithm: str) -> Network:
-    """The simulated network with the bandwidth of the real one and the latency that was measured on it."""
+    """Return the simulated network, with the bandwidth of the real one and its measured latency."""
     inside = Link(order.inside_bits_per_s / 8, latency_s["inside"])
     between = Link(order.between_bits_per_s / 8, latency_s["between"]) if order.nodes > 1 else None
     return replace(Network(order.nodes, order.ranks_per_node, inside, between), algorithm=algorithm)
@@ -178,7 +178,7 @@ def _launch_real(n: int, fn: Callable, *args: Any):
 
 
 def on_real_links(fn: Callable, *args: Any):
-    """Leave the process group for one of the same ranks in their namespaces, and call fn there."""
+    """Replace the process group by one of the same ranks in their namespaces, and call fn there."""
     rank, n = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
     namespaces.enter(f"rank{rank}")
@@ -189,13 +189,13 @@ def on_real_links(fn: Callable, *args: Any):
 
 
 def latencies(order: Order) -> dict[str, float]:
-    """Seconds that a message of 4 bytes takes one way, software included: to a rank of this node, and of another."""
+    """Return the one-way seconds of a 4-byte message, software included: inside a node, and between nodes."""
     found = {"inside": _latency(1)}
     return found | ({"between": _latency(order.ranks_per_node)} if order.nodes > 1 else {})
 
 
 def _latency(peer: int) -> float:
-    """Between rank 0 and that one: half of a message there and back."""
+    """Return half the time of a message from rank 0 to `peer` and back."""
     message, rank = torch.zeros(1), dist.get_rank()
 
     def there_and_back() -> None:
@@ -210,7 +210,7 @@ def _latency(peer: int) -> float:
 
 
 def case_times(order: Order, side: str, algorithms: tuple[str, ...]) -> dict[str, float]:
-    """By "name|bytes", this round's seconds of each case that belongs to one of the algorithms."""
+    """Return {"name|bytes": this round's seconds} for each case that belongs to one of the algorithms."""
     groups, found = _groups(order), {}
     for size in order.sizes_bytes:
         n = size // 4 // dist.get_world_size()
@@ -224,7 +224,7 @@ def case_times(order: Order, side: str, algorithms: tuple[str, ...]) -> dict[str
 
 
 def _groups(order: Order) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
-    """Of the node and across the nodes; every rank makes them all, in one order."""
+    """Return this rank's groups inside its node and across nodes. Every rank makes all groups, in the same order."""
     if order.nodes == 1:
         return None, None
     ranks = torch.arange(order.nodes * order.ranks_per_node).view(order.nodes, order.ranks_per_node)
@@ -234,7 +234,7 @@ def _groups(order: Order) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup |
 
 
 def ddp_times(order: Order) -> dict[str, float]:
-    """By bucket_cap_mb, this round's seconds of forward and backward with slept computation."""
+    """Return {bucket_cap_mb: this round's seconds of forward and backward with slept computation}."""
     return {str(cap): _ddp_time(cap, order.repeats) for cap in order.caps_mb}
 
 
@@ -251,4 +251,4 @@ def _ddp_time(cap_mb: float, repeats: int) -> float:
         module.zero_grad()
         module(tokens, targets).backward()
 
-    return median([time_step(step) for _ in range(repeats + 2)][2:])  # DDP deals out its buckets in its first step
+    return median([time_step(step) for _ in range(repeats + 2)][2:])  # DDP rebuilds its buckets after its first step

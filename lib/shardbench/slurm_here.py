@@ -1,4 +1,4 @@
-"""A real Slurm for as long as it is needed, whose nodes are all this machine: Debian's slurm-wlm and munge, as root."""
+"""A temporary real Slurm whose nodes are all this machine. Needs Debian's slurm-wlm and munge, and root."""
 
 import os
 import shutil
@@ -40,7 +40,7 @@ _PARTITION = "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\
 
 
 def obstacle() -> str:
-    """Why there can be none here; "" if there can."""
+    """Return why Slurm can't run here, or "" if it can."""
     if missing := [name for name in PROGRAMS if not shutil.which(name, path=administrators_path())]:
         return f"no {', '.join(missing)} here: install slurm-wlm and munge"
     return "" if os.geteuid() == 0 else "its daemons want to be root"
@@ -48,10 +48,10 @@ def obstacle() -> str:
 
 @contextmanager
 def slurm_here(nodes: int = 1) -> Iterator[str]:
-    """Inside, `sbatch` and its like talk to it. Gives its version. RuntimeError if it does not come up."""
+    """Run Slurm inside the block, for `sbatch` and the like; yield its version. RuntimeError if it does not start."""
     with tempfile.TemporaryDirectory(prefix="shardlab-slurm-") as name, ExitStack() as stack:
         folder, host = Path(name), socket.gethostname()
-        names = (host, *(f"{host}-{i}" for i in range(2, nodes + 1)))  # whoever meets at the first finds it
+        names = (host, *(f"{host}-{i}" for i in range(2, nodes + 1)))  # the first can be resolved: ranks meet there
         (folder / "state").mkdir()
         (folder / "munge.key").write_bytes(os.urandom(1024))
         (folder / "munge.key").chmod(0o400)
@@ -66,7 +66,7 @@ def slurm_here(nodes: int = 1) -> Iterator[str]:
 
 
 def _configuration(folder: Path, names: tuple[str, ...]) -> str:
-    """Each node has all of the machine's cores: whoever uses several has them twice."""
+    """Return slurm.conf. Each node has all of the machine's cores, so several nodes count each core several times."""
     host, (port, *ports) = socket.gethostname(), _free_ports(1 + len(names))
     has = {"host": host, "cpus": psutil.cpu_count(), "mib": psutil.virtual_memory().total * 9 // 10 >> 20}
     nodes = (_NODE.format(name=name, address=f"127.0.0.{i + 1}", port=ports[i], **has) for i, name in enumerate(names))

@@ -1,6 +1,6 @@
-"""Six programs that shard a model with FSDP2 and save less than they should, each with its cure: lesson 6's clinic.
+"""Six programs that shard a model with FSDP2 but save too little memory, each with its cure, for lesson 6.
 
-Look at what a step holds before you read on: every function is a diagnosis.
+Look at the memory of a step before you read on: each function gives away the cause.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def healthy(cured: bool = True) -> Patient:
 
 
 def patient_a(cured: bool = False) -> Patient:
-    """The optimizer was made before the model was sharded: it holds parameters that are nobody's, without gradients."""
+    """Make the optimizer before sharding. It then holds parameters without gradients that the model no longer uses."""
     model = _model()
     early = _adamw(model)
     _shard(model)
@@ -63,25 +63,25 @@ def patient_a(cured: bool = False) -> Patient:
 
 
 def patient_b(cured: bool = False) -> Patient:
-    """Logits of all positions at once, several times over; the cure makes them for 64 positions at a time."""
+    """Hold the logits of all positions at once, several times. The cure makes them for 64 positions at a time."""
     model = _shard(_model(ChunkedLoss if cured else Transformer, n_layers=2, vocab_size=4096))
     return Patient(model, _adamw(model), sizes={"micro_batch": 2, "seq_len": 128})
 
 
 def patient_c(cured: bool = False) -> Patient:
-    """One unit: the whole model is gathered at once, and all its gradients stand beside it."""
+    """Make the whole model one unit: all parameters are gathered at once, and all gradients exist at the same time."""
     model = _shard(_model()) if cured else fully_shard(_model())
     return Patient(model, _adamw(model))
 
 
 def patient_d(cured: bool = False) -> Patient:
-    """Micro-batches without synchronisation add up whole gradients; the cure reduces those of each."""
+    """Accumulate unsharded gradients over micro-batches without synchronisation. The cure reduces after each one."""
     model = _shard(_model())
     return Patient(model, _adamw(model), partial(_four_micro_batches, sync_each=cured))
 
 
 def patient_e(cured: bool = False) -> Patient:
-    """The full state_dict that was loaded is still in a variable."""
+    """Keep the full state_dict in a variable after it is loaded."""
     full = {name: p.detach().clone() for name, p in _model().named_parameters()}
     model = _model()
     model.load_state_dict(full)
@@ -92,7 +92,7 @@ def patient_e(cured: bool = False) -> Patient:
 
 
 def patient_f(cured: bool = False) -> Patient:
-    """Activations, which no sharding divides; the cure keeps one tensor for each block and recomputes the rest."""
+    """Keep all activations, which no sharding divides. The cure keeps one tensor a block and recomputes the rest."""
     model = _model()
     if cured:
         apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Block))
@@ -112,7 +112,7 @@ def _four_micro_batches(model: nn.Module, tokens: Tensor, targets: Tensor, *, sy
 
 
 class ChunkedLoss(Transformer):
-    """The same loss; logits are made, used and recomputed for `chunk` positions at a time."""
+    """A Transformer with the same loss that makes, uses and recomputes logits for `chunk` positions at a time."""
 
     chunk = 64
 

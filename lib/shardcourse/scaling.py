@@ -1,9 +1,9 @@
-"""Scaling efficiency: how much of N ranks' power is left when they have to talk to each other.
+"""Scaling efficiency: the share of N ranks' computing power that remains despite communication.
 
     efficiency(N) = throughput of N ranks / (N x throughput of one)
 
-Weak scaling gives every rank the same batch, so that the global batch grows with N; strong scaling divides one batch
-among the ranks, so that what does not shrink with the batch weighs more and more (Amdahl's law).
+In weak scaling every rank has the same batch size, so the global batch grows with N. In strong scaling the ranks divide
+one batch, so the costs that do not shrink with the batch weigh more and more (Amdahl's law).
 
     def make_step(batch_size):  # runs on a rank
         model = DistributedDataParallel(...)
@@ -12,8 +12,8 @@ among the ranks, so that what does not shrink with the batch weighs more and mor
     print(scaling(make_step, batch_size=4, seq_len=128, network=simulated("1 Gb/s, 50 us")))
 
 [Note: what can be measured on a laptop] N ranks that compute share one machine's cores: efficiency falls to cores / N
-whatever the network does, and says nothing of a cluster. Sleep the computation (`shardsim.slept_computation`), as if
-each rank had a device of its own: then what is lost is what communication costs.
+whatever the network does, and says nothing about a cluster. Sleep the computation (`shardsim.slept_computation`), as if
+each rank had its own device. The loss of efficiency is then the cost of communication.
 
 Source: Amdahl 1967; Gustafson 1988, for weak scaling.
 """
@@ -30,7 +30,7 @@ _PER = {"weak": "a rank", "strong": "in all"}
 
 @dataclass(frozen=True)
 class Row:
-    """One number of ranks. With about `confidence` the efficiency lies between `low` and `high`."""
+    """The result for one number of ranks. The efficiency lies between `low` and `high` with about `confidence`."""
 
     ranks: int
     step_s: float  # median over the rounds
@@ -38,7 +38,7 @@ class Row:
     efficiency: float  # median over the rounds; 1.0 for one rank
     low: float
     high: float
-    confidence: float  # attained: less than asked for where rounds are few
+    confidence: float  # attained: less than asked for if rounds are few
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,14 @@ def scaling(
     confidence: float = 0.95,
     **launch_options,
 ) -> Scaling:
-    """Launch every number of ranks in each round, and compare within rounds: a busy machine then disturbs all alike.
+    """Measure efficiency. Each round launches every number of ranks, so that a busy machine disturbs all alike.
 
-    `make_step(sequences)` is called on each rank with the number of sequences that are this rank's, and returns the
-    step to time: `steps` of them after `warmup` uncounted ones; a round keeps their median. `network` is what `launch`
-    takes, or a function of the number of ranks that returns it, for a topology that grows; one rank has it too, so that
-    all run on the same kind of process group. Six rounds are the fewest that can be 95% sure.
+    `make_step(sequences)` is called on each rank with this rank's number of sequences, and returns the step to time. A
+    round keeps the median of `steps` steps after `warmup` uncounted ones. `network` is the argument of `launch`, or a
+    function that returns it for a number of ranks, for a topology that grows. A single rank uses the network too, so
+    that all run on the same kind of process group. A confidence of 95% needs at least six rounds.
 
-    Raises ValueError where efficiency can't be told: without one rank, or with a batch that can't be divided.
+    Raises ValueError if efficiency is undefined: no launch of one rank, or a batch that the ranks cannot divide.
     """
     sequences = _sequences(batch_size, seq_len, world_sizes, mode)
     _at_least_one(rounds=rounds, steps=steps)
@@ -100,9 +100,9 @@ def scaling(
 
 
 def efficiencies(times: dict[int, list[float]], tokens: dict[int, int], confidence: float = 0.95) -> tuple[Row, ...]:
-    """A row for each number of ranks: `times[n][i]` is a step's seconds in round i, `tokens[n]` what it consumes.
+    """Return a row for each number of ranks n. `times[n][i]` is a step's seconds in round i, `tokens[n]` its tokens.
 
-    Raises ValueError if there is no time of one rank, if rounds differ in number, or if a time is not above 0.
+    Raises ValueError if times of one rank are missing, if the numbers of rounds differ, or if a time is not above 0.
     """
     if 1 not in times:
         raise ValueError(f"efficiency is relative to one rank: times of 1 are missing, there are {sorted(times)}")
@@ -128,7 +128,7 @@ def _timed(make_step: Callable[[int], Callable[[], object]], sequences: int, ste
 
 
 def _sequences(batch_size: int, seq_len: int, world_sizes: Sequence[int], mode: str) -> dict[int, int]:
-    """By number of ranks, how many sequences each of them has."""
+    """Return {number of ranks: sequences of each rank}."""
     if mode not in _PER:
         raise ValueError(f'mode must be "weak" (a batch for each rank) or "strong" (one for all), not {mode!r}')
     _at_least_one(batch_size=batch_size, seq_len=seq_len, world_size=min(world_sizes, default=1))

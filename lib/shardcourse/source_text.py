@@ -1,4 +1,4 @@
-"""Source code and error reports, as a lesson shows them."""
+"""Source code and error reports, formatted for a lesson."""
 
 import inspect
 import linecache
@@ -13,7 +13,7 @@ _FRAME_WITHOUT_CODE = re.compile(r'  File "([^"\n]+)", line (\d{1,6}), in .*\n(?
 
 
 def source(*functions: Callable) -> Markdown:
-    """The functions and classes as they stand in the library; a method says whose it is."""
+    """Return the source code of functions and classes. A comment names the class of a method."""
     code = "\n".join(_heading(f) + textwrap.dedent(inspect.getsource(f)) for f in functions)
     return Markdown(f"```python\n{code}```")
 
@@ -24,10 +24,10 @@ def _heading(function: Callable) -> str:
 
 
 def report(error: BaseException, *, add_code: bool = True) -> str:
-    """The error's message without torch's own stack frames, files by name only, and with each frame's line of code.
+    """Return the error's message without torch's own stack frames, with file names only and each frame's line of code.
 
-    Of a notebook's cells the ranks don't know the code; the notebook does. Whoever shows an error of somebody else's
-    says `add_code=False`: it may name any file, and none is opened then.
+    The ranks don't know the code of a notebook's cells, so the notebook adds it. Pass `add_code=False` for an error of
+    another person's program: it could name any file, and then no file is opened.
     """
     text = _FRAME.sub(lambda frame: "" if _is_torchs(frame[1]) else frame[0], f"{error}\n")
     if add_code:

@@ -1,4 +1,4 @@
-"""The drill: find all_gather and reduce_scatter in a trace, and their share of the step.
+"""The exercise of lesson 12: find all_gather and reduce_scatter in a trace, and their share of the step.
 
 print(markdown(communication(read_profile(prof))))
 """
@@ -11,21 +11,21 @@ from shardlab.measure.timeline import Timeline
 
 @dataclass(frozen=True)
 class Share:
-    """All collectives of one kind on one rank; seconds are those of [Note: exposed and overlapped] in `timeline`."""
+    """All collectives of one kind on one rank. See [Note: exposed and overlapped] in `timeline` for the seconds."""
 
-    kind: str  # "all_gather", ...; "all" for all together
+    kind: str  # "all_gather", ...; "all" for all kinds together
     count: int
-    bytes: int  # the unsharded sizes, added up
-    total_s: float  # at least one was under way
-    exposed_s: float  # and the rank did not compute
-    share: float  # total_s over the time of the whole timeline
+    bytes: int  # sum of the unsharded sizes
+    total_s: float  # while at least one was in progress
+    exposed_s: float  # the part of total_s in which the rank did not compute
+    share: float  # total_s / duration of the whole timeline
     exposed_share: float
 
 
 def communication(timeline: Timeline) -> list[Share]:
-    """A row for each kind, the one that takes longest first, and one for all. Two kinds at once count once in the last.
+    """Return a row for each kind, longest first, and one for all, in which time that two kinds share counts once.
 
-    Of several steps, the sums over them; `timeline.within(start_s, end_s)` cuts out one.
+    For several steps, the rows hold sums over them; `timeline.within(start_s, end_s)` cuts out one step.
     """
     kinds = Counter(s.name for s in timeline.lane("link"))
     rows = [_share(timeline, kind, kind, count) for kind, count in kinds.items()]
@@ -40,7 +40,7 @@ def _share(timeline: Timeline, name: str, kind: str | None, count: int) -> Share
 
 
 def markdown(rows: list[Share]) -> str:
-    """The rows as a table, for a notebook's `Markdown` or a terminal."""
+    """Return the rows as a Markdown table, for a notebook's `Markdown` or a terminal."""
     lines = [
         "| collective | count | MB | total, ms | exposed, ms | share of the step | exposed share |",
         "|:--|--:|--:|--:|--:|--:|--:|",

@@ -1,15 +1,15 @@
-"""Collectives out of point-to-point messages: what an all_reduce is, and what it costs.
+"""Collectives built from point-to-point messages: what an all_reduce is, and what it costs.
 
-Vocabulary. The N ranks of a group stand in a *ring*: each sends to the next and receives from the one before. A tensor
-is cut into N *chunks*, and rank r *owns* chunk r. In a *step* each rank sends one message and receives one, at the same
+Vocabulary. The N ranks of a group form a *ring*: each sends to the next and receives from the previous one. A tensor is
+cut into N *chunks*, and rank r *owns* chunk r. In a *step* each rank sends one message and receives one, at the same
 time.
 
-First the naive all_reduce, which sends whole tensors; then reduce_scatter and all_gather, which send chunks; then the
-all_reduce that consists of the two, and a broadcast along a tree. At the end, what each costs.
+First comes the naive all_reduce, which sends whole tensors; then reduce_scatter and all_gather, which send chunks; then
+the all_reduce that consists of these two, and a broadcast along a tree. At the end are the costs.
 
-They give the result of torch's functions of the same name, and wait for it: to the bit for integers, for MIN and MAX,
-and for one or two ranks; else up to the rounding of N-1 sums in another order. (Since 2.13 torch calls two of them
-all_gather_single and reduce_scatter_single, and these names still work.)
+Each function gives the result of torch's function of the same name, and waits for it. Results are equal to the bit for
+integers, for MIN and MAX, and for one or two ranks; otherwise up to the rounding of N-1 sums in another order. (Since
+2.13 torch calls two of them all_gather_single and reduce_scatter_single, and these names still work.)
 
 Source: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms"; Thakur, Rabenseifner & Gropp 2005.
 """
@@ -34,9 +34,9 @@ _ADD_UP = {
 
 
 def naive_all_reduce(tensor: Tensor, op=SUM, group: dist.ProcessGroup | None = None) -> None:
-    """Every rank's whole tensor goes once round the ring, and every rank adds up what passes.
+    """Send every rank's whole tensor once around the ring; every rank adds up the tensors that pass.
 
-    Every rank begins the sum with its own tensor: the ranks add in different orders and end with different last bits.
+    Every rank begins the sum with its own tensor, so the ranks add in different orders and get different last bits.
 
     Sends: (N-1) times the tensor's bytes a rank.
     """
@@ -52,18 +52,18 @@ def naive_all_reduce(tensor: Tensor, op=SUM, group: dist.ProcessGroup | None = N
 
 # [Note: the order of a sum]
 # Floating-point addition is not associative: (a + b) + c and a + (b + c) may differ in the last bit. In the ring, chunk
-# c starts out at rank c+1, and each rank on the way adds its own values to what arrives; rank c adds last. So
+# c starts at rank c+1, and each rank on the way adds its own values to those that arrive; rank c adds last. So
 #
 #     chunk c = (((x[c+1] + x[c+2]) + ...) + x[c-1]) + x[c]          indices modulo N
 #
-# Each chunk is added up in an order of its own, and not in that of a loop over ranks 0, 1, 2, ...: hence a result may
-# differ from one process's, or from another algorithm's, by N-1 roundings. But every chunk is added up only once, and
-# all_gather copies the bits of its owner. So all ranks end with the same bits, whatever the order. Training depends on
-# that: nothing ever compares the replicas' weights again, and they must not drift apart.
+# Each chunk is added up in its own order, not in that of a loop over ranks 0, 1, 2, .... So a result may differ from
+# that of one process, or of another algorithm, by N-1 roundings. But each chunk is added up only once, and all_gather
+# copies its owner's bits. So all ranks end with the same bits, whatever the order. Training depends on that: the
+# replicas' weights must not drift apart, and nothing compares them later.
 
 
 def reduce_scatter_tensor(output: Tensor, input: Tensor, op=SUM, group: dist.ProcessGroup | None = None) -> None:
-    """Rank r's `output` becomes chunk r of the sum of all ranks' `input`; (S,) from (N * S,).
+    """Set rank r's `output` to chunk r of the sum of all ranks' `input`; (S,) from (N * S,).
 
     Sends: (N-1)/N of `input` a rank, in N-1 steps.
     Keeps: two chunks, while it runs.
@@ -76,7 +76,7 @@ def reduce_scatter_tensor(output: Tensor, input: Tensor, op=SUM, group: dist.Pro
 
 
 def all_gather_into_tensor(output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup | None = None) -> None:
-    """Every rank's `output_tensor` becomes all ranks' `input_tensor`, one after the other; (N * S,) from (S,).
+    """Set every rank's `output_tensor` to all ranks' `input_tensor`, one after another; (N * S,) from (S,).
 
     Sends: (N-1)/N of `output_tensor` a rank, in N-1 steps.
 
@@ -90,9 +90,9 @@ def all_gather_into_tensor(output_tensor: Tensor, input_tensor: Tensor, group: d
 
 
 def all_reduce(tensor: Tensor, op=SUM, group: dist.ProcessGroup | None = None) -> None:
-    """`tensor` becomes the sum of all ranks': a reduce_scatter, then an all_gather. Any size: chunks may be uneven.
+    """Set `tensor` to the sum of all ranks' tensors: reduce_scatter, then all_gather. Any size: chunks may be uneven.
 
-    Sends: 2 (N-1)/N of the tensor a rank, in 2 (N-1) steps: hardly more for a thousand ranks than for ten.
+    Sends: 2 (N-1)/N of the tensor a rank, in 2 (N-1) steps: hardly more bytes for a thousand ranks than for ten.
     Keeps: two chunks, while it runs.
     """
     rank, n = _place(group)
@@ -104,15 +104,15 @@ def all_reduce(tensor: Tensor, op=SUM, group: dist.ProcessGroup | None = None) -
 def broadcast(
     tensor: Tensor, src: int | None = None, group: dist.ProcessGroup | None = None, *, group_src: int | None = None
 ) -> None:
-    """`tensor` becomes that of rank `src` (`group_src`: its number in the group), along a binomial tree.
+    """Set `tensor` to that of rank `src` (`group_src`: its number in the group), along a binomial tree.
 
-    In each step every rank that has the tensor sends it to one that has not: 1, 2, 4, ... ranks have it.
+    In each step every rank that has the tensor sends it to a rank that does not: 1, 2, 4, ... ranks have it.
 
-    Sends: the tensor, log2(N) times from the source (rounded up), less often or never from the others.
+    Sends: the tensor, log2(N) times (rounded up) from the source, less often or never from the others.
     """
     rank, n = _place(group)
     source = dist.get_group_rank(group or dist.group.WORLD, src) if group_src is None else group_src
-    place = (rank - source) % n  # in the tree, whose root is the source
+    place = (rank - source) % n  # this rank's place in the tree, whose root is the source
     have = 1
     while have < n:
         if place < have and place + have < n:
@@ -126,9 +126,9 @@ def broadcast(
 
 
 def _ring_reduce_scatter(chunks: tuple[Tensor, ...], op, group) -> Tensor:
-    """This rank's chunk of the sum; `chunks` are its own summands. See [Note: the order of a sum]."""
+    """Return this rank's chunk of the sum; `chunks` are its own summands. See [Note: the order of a sum]."""
     rank, n = _place(group)
-    partial = chunks[rank - 1]  # negative indices count back round the ring
+    partial = chunks[rank - 1]  # negative indices count back around the ring
     for step in range(1, n):
         mine = chunks[rank - 1 - step]
         partial = _ADD_UP[op](_step(partial, torch.empty_like(mine), rank, n, group), mine)
@@ -136,17 +136,17 @@ def _ring_reduce_scatter(chunks: tuple[Tensor, ...], op, group) -> Tensor:
 
 
 def _ring_all_gather(chunks: tuple[Tensor, ...], group) -> None:
-    """Fill in all chunks; each rank brings the one it owns, and passes on what it got last."""
+    """Fill in all chunks; each rank first sends the one that it owns, then the one that it received last."""
     rank, n = _place(group)
     for step in range(n - 1):
         _step(chunks[rank - step], chunks[rank - step - 1], rank, n, group)
 
 
 def _step(outgoing: Tensor, incoming: Tensor, rank: int, n: int, group) -> Tensor:
-    """Both messages are under way before either is waited for: if every rank sent first, all might wait for ever.
+    """Send and receive one message at the same time: if every rank sent first and then waited, all might wait for ever.
 
-    The receive comes first: gloo's word that it is ready for a message goes down the same connection as its own
-    message, and with two ranks would wait behind it, so that the two directions would take turns.
+    The receive comes first. gloo announces that it is ready for a message on the connection that its own message uses.
+    With two ranks the announcement would wait behind that message, and the two directions would take turns.
     """
     from_previous = dist.P2POp(dist.irecv, incoming, group=group, group_peer=(rank - 1) % n)
     to_next = dist.P2POp(dist.isend, outgoing, group=group, group_peer=(rank + 1) % n)
@@ -179,13 +179,13 @@ def _check_sizes(rank: int, n: int, whole: Tensor, shard: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one collective: the messages that must follow one another, and the bytes that the busiest rank sends."""
+    """Cost of one collective: the messages that must follow one another, and the bytes that the busiest rank sends."""
 
     steps: int
     sent_bytes: float
 
     def seconds(self, alpha_s: float, bytes_per_s: float) -> float:
-        """The alpha-beta model: each step waits `alpha_s` for the link's latency, each byte its time on the link."""
+        """Seconds in the alpha-beta model: `alpha_s` of latency a step, plus each byte's time on the link."""
         return self.steps * alpha_s + self.sent_bytes / bytes_per_s
 
 
@@ -194,7 +194,7 @@ def naive_all_reduce_cost(n_bytes: int, world_size: int) -> Cost:
 
 
 def ring_reduce_scatter_cost(n_bytes: int, world_size: int) -> Cost:
-    """`n_bytes` is the unsharded size, here as in all of them."""
+    """Cost of a ring reduce_scatter; `n_bytes` is the unsharded size, as in all these functions."""
     return Cost(world_size - 1, (world_size - 1) / world_size * n_bytes)
 
 

@@ -1,8 +1,8 @@
-"""Real text that is on every machine: the sources of Python's own standard library, as bytes. A token is a byte.
+"""Real text that every machine has: the sources of Python's own standard library, as bytes. A token is a byte.
 
-A batch is a function of (seed, step, rank): the global batch of a step is a list of samples drawn from the seed and the
-step alone, and rank r of N takes every sample i with i % N == r. Any world size therefore trains on the same global
-batch, which is what makes losses comparable between one process and many.
+A batch is a function of (seed, step, rank). The global batch of a step is a list of samples drawn from the seed and the
+step alone, and rank r of N takes every sample i with i % N == r. So any world size trains on the same global batch,
+and the losses of one process and of many can be compared.
 """
 
 import functools
@@ -17,10 +17,10 @@ VOCAB_SIZE = 256
 
 @functools.cache
 def corpus(max_bytes: int = 4_000_000) -> Tensor:
-    """The first `max_bytes` bytes of the standard library's top-level modules, in order of their names: (n,) uint8.
+    """Return the first `max_bytes` bytes of the standard library's top-level modules, in order of names: (n,) uint8.
 
-    A module that is a link to elsewhere is left out: it is the machine's (Debian's sitecustomize.py lies in /etc), and
-    not in a grader's box.
+    A module that is a link to elsewhere is left out: it belongs to the machine (Debian's sitecustomize.py lies in /etc)
+    and is missing in a grader's sandbox.
     """
     folder = Path(sysconfig.get_path("stdlib")).resolve()
     text = bytearray()
@@ -45,7 +45,7 @@ def batch(
     seq_len: int,
     device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
-    """This rank's samples of one step: tokens and targets, each (global_batch / world_size, seq_len) int64."""
+    """Return this rank's samples of one step: tokens and targets, each (global_batch / world_size, seq_len) int64."""
     text = corpus()
     if not 0 <= rank < world_size:
         raise ValueError(f"there is no rank {rank} among {world_size} ranks")

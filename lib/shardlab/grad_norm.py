@@ -1,5 +1,9 @@
-"""The norm of gradients that no rank has all of: each rank's own to the power, summed over ranks, and its root."""
+"""Clip gradients that are sharded over ranks: sum the p-th powers of the ranks' norms, take the root, and scale.
 
+torch.nn.utils.clip_grad_norm_ would clip plain tensors by this rank's norm alone.
+"""
+
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import reduce
 from math import inf
@@ -8,11 +12,39 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# The groups whose ranks together hold a parameter, once each, with the kind of device that they send from.
+Groups = tuple[tuple[str | torch.device, dist.ProcessGroup | None], ...]
+
+
+@torch.no_grad()
+def clip_sharded_(
+    gradients: Iterable[tuple[Groups, Tensor | None]],
+    max_norm: float,
+    norm_type: float | str,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> Tensor:
+    """Scale gradients so that their norm over all parameters and ranks is at most `max_norm`; return the norm before.
+
+    `gradients` has a pair for each parameter: its groups, and this rank's part of its gradient or None. All ranks must
+    name the same groups in the same order, even ranks without a gradient. The norm is a scalar on `device`, computed in
+    float32 at least and rounded to `dtype` at the end.
+    Sends: one all_reduce of one element for each group.
+    """
+    by_groups: dict[Groups, list[Tensor]] = defaultdict(list)
+    for groups, gradient in gradients:
+        by_groups[groups] += [] if gradient is None else [gradient]
+    total = total_norm(by_groups, norm_type, dtype, device)
+    scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    for gradient in (g for held in by_groups.values() for g in held):
+        gradient.mul_(scale.to(gradient.device))
+    return total.to(dtype)
+
 
 def norm_over_ranks(norm: Tensor, norm_type: float, group: dist.ProcessGroup | None) -> Tensor:
-    """From the norm of this rank's shards, a scalar, that of every rank's together, the same on all of them.
+    """Compute the norm over all ranks' shards from the norm of this rank's, a scalar; all ranks get the same result.
 
-    All give it in one dtype, of 32 bits or more: a float16 has no room for the square of 256. Shards must not overlap:
+    All ranks pass the same dtype, of 32 bits or more: float16 can't hold the square of 256. Shards must not overlap:
     a parameter that two ranks hold would count twice.
     Sends: one all_reduce of one element.
     Source: torch.nn.utils.clip_grad_norm_ on DTensors; torch.distributed.fsdp.FullyShardedDataParallel.clip_grad_norm_.
@@ -27,12 +59,12 @@ def norm_over_ranks(norm: Tensor, norm_type: float, group: dist.ProcessGroup | N
 
 
 def total_norm(
-    by_groups: dict[tuple, list[Tensor]], norm_type: float | str, dtype: torch.dtype, device: torch.device | str
+    by_groups: dict[Groups, list[Tensor]], norm_type: float | str, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
-    """The norm of all gradients, a scalar on `device`; in `dtype`, but of 32 bits at least, so round it last.
+    """Compute the norm of all gradients, a scalar on `device`, in `dtype` but at least 32 bits: round it last.
 
-    `by_groups`: this rank's gradients, by the groups whose ranks together hold such a parameter, as `shard_groups` has
-    them. All ranks name the same groups in one order and the same dtype, also those without a gradient.
+    `by_groups` holds this rank's gradients by their groups. All ranks must pass the same groups in the same order and
+    the same dtype, even ranks without a gradient.
     Sends: one all_reduce of one element for each group.
     """
     dtype, norm_type = torch.promote_types(dtype, torch.float32), float(norm_type)
@@ -41,12 +73,12 @@ def total_norm(
     for groups, gradients in by_groups.items():
         norms = [torch.linalg.vector_norm(g, norm_type, dtype=dtype).to(device) for g in gradients if g.numel()]
         norm = torch.linalg.vector_norm(torch.stack([zero, *norms]), norm_type)
-        for place, group in groups:  # which may know GPUs only
+        for place, group in groups:  # the group may send from GPUs only
             norm = norm_over_ranks(norm.to(place), norm_type, group)
         totals.append(norm.to(device))
     return torch.linalg.vector_norm(torch.stack(totals), norm_type)
 
 
 def common_dtype(tensors: Iterable[Tensor]) -> torch.dtype:
-    """Wide enough for all."""
+    """Smallest dtype that can hold all tensors' numbers; float32 if there are none."""
     return reduce(torch.promote_types, [t.dtype for t in tensors] or [torch.float32])

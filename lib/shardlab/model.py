@@ -1,12 +1,12 @@
-"""A Llama-style decoder in one sitting: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
+"""A Llama-style decoder: RMSNorm, rotary positions, grouped-query attention, SwiGLU.
 
-It knows nothing of ranks or devices: every strategy in `shardlab` is applied to it from outside.
-Modules stand in the order in which forward uses them, so that reversed(parameters) is the order of their gradients.
+It knows nothing of ranks or devices: every strategy in `shardlab` is applied to it from outside. Modules are in the
+order in which forward uses them, so reversed(parameters) is the order in which their gradients are computed.
 
 Shape suffixes: B batch, T positions, D model width, H query heads, K key/value heads, E head width, F hidden width,
 V vocabulary.
 
-Source: Llama 3 (Grattafiori et al. 2024, table 3) and, for 1B, Llama 3.2 for the shapes; Su et al. 2021 (rotary),
+Source: for the shapes, Llama 3 (Grattafiori et al. 2024, table 3) and, for 1B, Llama 3.2; Su et al. 2021 (rotary),
 Shazeer 2020 (SwiGLU), Ainslie et al. 2023 (grouped queries), Zhang & Sennrich 2019 (RMSNorm).
 """
 
@@ -52,7 +52,7 @@ class ModelConfig:
         return self.n_layers * block + self.dim + embeddings
 
 
-# Byte vocabulary below 1B: the tokens are the bytes of a text. From 1B up, the published Llama 3 shapes.
+# Below 1B, a byte vocabulary: the tokens are the bytes of a text. From 1B up, the published Llama 3 shapes.
 PRESETS = {
     "1M": ModelConfig(256, 128, 4, 4, 2, 384, 512),
     "3M": ModelConfig(256, 256, 4, 8, 4, 640, 512),
@@ -67,21 +67,21 @@ PRESETS = {
 
 
 def preset(name: str, **changes) -> ModelConfig:
-    """The named config, with single fields changed: `preset("1M", n_layers=2)`."""
+    """Return the named config, with some fields changed: `preset("1M", n_layers=2)`."""
     if name not in PRESETS:
         raise ValueError(f"no model preset {name!r}; there are {', '.join(PRESETS)}")
     return replace(PRESETS[name], **changes)
 
 
 def rotary_angles(seq_len: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos and sin, each (T, E/2) float32, of position times frequency."""
+    """Cosine and sine of position times frequency, each (T, E/2) float32."""
     frequency = theta ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
     angle = torch.outer(torch.arange(seq_len, device=device, dtype=torch.float32), frequency)
     return angle.cos(), angle.sin()
 
 
 def rotate(x_BTHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair (first half, second half) of a head by its position's angle; computed in float32."""
+    """Rotate each pair (first half, second half) of a head by its position's angle; computed in float32."""
     a, b = x_BTHE.float().chunk(2, dim=-1)
     cos, sin = cos[None, :, None], sin[None, :, None]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).type_as(x_BTHE)
@@ -160,7 +160,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """Normal(0, 0.02), the projections back into the residual stream scaled down by sqrt(2 n_layers)."""
+        """Draw from Normal(0, 0.02), divided by sqrt(2 n_layers) for projections into the residual stream; norms: 1."""
         residual = 0.02 / (2 * self.config.n_layers) ** 0.5
         for name, p in self.named_parameters():
             if p.ndim == 1:
@@ -169,7 +169,7 @@ class Transformer(nn.Module):
                 p.normal_(std=residual if name.endswith(("attention.out.weight", "feed_forward.down.weight")) else 0.02)
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor | None = None) -> Tensor:
-        """tokens, targets: (B, T) int64. Returns logits (B, T, V), or with targets the loss, a float32 scalar."""
+        """Return logits (B, T, V), or with targets the loss, a float32 scalar. tokens, targets: (B, T) int64."""
         c, T = self.config, tokens_BT.shape[1]
         if c.max_seq_len < T:
             raise ValueError(f"{T} positions, but this model was configured for max_seq_len={c.max_seq_len}")

@@ -10,9 +10,9 @@ from torch import Tensor
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """`tree` with `fn` applied to each tensor in it: through lists, (named) tuples, dicts and dataclasses.
+    """Return `tree` with `fn` applied to each tensor in it: through lists, (named) tuples, dicts and dataclasses.
 
-    What `fn` leaves as it is, is not copied: the same object comes back.
+    Parts that `fn` does not change are not copied: the same objects come back.
     """
     if isinstance(tree, Tensor):
         return fn(tree)
@@ -35,7 +35,7 @@ def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
 
 
 def cast(dtype: torch.dtype | None, tree: Any) -> Any:
-    """Floating-point tensors to `dtype`; None leaves them."""
+    """Convert floating-point tensors to `dtype`; None leaves them as they are."""
     return tree if dtype is None else map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, tree)
 
 
@@ -54,8 +54,8 @@ def with_gradient(tree: Any) -> list[Tensor]:
 def before_backward(t: Tensor, hook: Callable[[Any], None]) -> None:
     """Call `hook` when backward is about to enter the operation that made `t`.
 
-    A hook on `t` itself would be lost if `t` is a view and somebody writes to it in place, which takes it out of the
-    graph: what it is a view of stays there.
+    A write in place takes a view out of the graph, and a hook on the view is then lost. So if `t` is a view, its base
+    gets the hook: the base stays in the graph.
     """
     node = t.grad_fn if t._base is None else t._base.grad_fn
     if node is None:
@@ -65,7 +65,7 @@ def before_backward(t: Tensor, hook: Callable[[Any], None]) -> None:
 
 
 def after_backward(tree: Any, call: Callable[[], None]) -> Any:
-    """`tree` with its tensors passed through an autograd function: `call()` when all their gradients are there."""
+    """Pass `tree`'s tensors through an autograd function that calls `call()` once all their gradients are computed."""
     tensors = with_gradient(tree)
     if not tensors:
         return tree

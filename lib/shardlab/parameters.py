@@ -1,16 +1,16 @@
-"""What optimizers and checkpoints ask of parameters and their groups."""
+"""Helpers of optimizers and checkpoints for parameters and their groups."""
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-# Of tensors that are shards and no DTensors: (kind of device, group), as in `shard_groups`.
+# For shards that are not DTensors: the pairs (kind of device, group) that `shard_groups` returns.
 flat_shards: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def local(t: Tensor) -> Tensor:
-    """What this rank holds of a tensor, without its history."""
+    """This rank's part of a tensor, detached from the graph."""
     return (t.to_local() if isinstance(t, DTensor) else t).detach()
 
 

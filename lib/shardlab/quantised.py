@@ -1,4 +1,4 @@
-"""QLoRA: frozen weights in 4 bits, small trained matrices beside them; and AdamW with states in 8 bits. All by torchao.
+"""QLoRA: frozen weights in 4 bits and small trained matrices; and AdamW with states in 8 bits. Both use torchao.
 
     add_lora(model, rank=8)
     for block in model.blocks:
@@ -6,13 +6,13 @@
     fully_shard(model)
     optimizer = AdamW8bit([p for p in model.parameters() if p.requires_grad], lr=1e-3)
 
-[Note: what is sharded] NF4 stores of a weight: a 4-bit code for each number; for each block of 64 a scale, itself in 8
-bits; for each 256 of those a factor in the weight's dtype. torchao's NF4Tensor puts all that into one tensor of a
-class of its own, which FSDP2 can gather if every part divides by the number of ranks. Here codes, scales and factors
-are frozen parameters like any others, so that DDP, ZeRO, either layout of FSDP, checkpoints and memory counts know
-how to hold them, whatever the number of ranks; an NF4Tensor around them is made when they are used.
+[Note: what is sharded] For a weight, NF4 stores a 4-bit code per number, an 8-bit scale per block of 64 numbers, and
+a factor in the weight's dtype per 256 scales. torchao's NF4Tensor puts all this into one tensor of its own class, which
+FSDP2 can gather only if every part divides by the number of ranks. Here codes, scales and factors are ordinary frozen
+parameters. So DDP, ZeRO, either layout of FSDP, checkpoints and memory counts can hold them, with any number of ranks.
+An NF4Tensor around them is made when they are used.
 
-Needs torchao: pip install "torchao>=0.18,<0.19"; under torch's FSDP2 also PyTorch 2.12: it sharded no integers before.
+Needs torchao: pip install "torchao>=0.18,<0.19". Under torch's FSDP2 also PyTorch 2.12, the first that shards integers.
 Source: Hu et al. 2021, "LoRA", section 4.1; Dettmers et al. 2023, "QLoRA", section 3; Dettmers et al. 2021, "8-bit
 Optimizers via Block-wise Quantization", section 2; torchao.
 """
@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _disabled = logging.root.manager.disable
-logging.disable(logging.WARNING)  # torchao tells of kernels for other machines, torch of what torchao should call
+logging.disable(logging.WARNING)  # torchao warns about kernels for other machines, torch about torchao's calls
 try:
     from torchao import optim
     from torchao.quantization.quantize_.workflows.nf4.nf4_tensor import NF4Tensor, linear_nf4, to_nf4
@@ -41,16 +41,16 @@ SHARDED = {
     "quantized_data": "codes",
     "quantized_scalers": "scales",
     "quantization_factor": "factors",
-}  # torchao's: ours
+}  # torchao's name: ours
 
 
 class NF4Weight(nn.Module):
-    """A frozen weight of shape (out, in) in NF4; calling it gives a torchao NF4Tensor.
+    """A frozen weight of shape (out, in) in NF4; calling it returns a torchao NF4Tensor.
 
-    `codes` (out * in / 2,) uint8, two numbers each; `scales` (out * in / 64,) int8; `factors` one for each 256 scales
-    in the weight's dtype. Buffers: the mean of the scales, and the table of the 16 numbers.
+    `codes` (out * in / 2,) uint8, two numbers each; `scales` (out * in / 64,) int8; `factors`: one per 256 scales, in
+    the weight's dtype. Buffers: the mean of the scales, and the table of the 16 numbers.
 
-    Raises ValueError if out * in is no multiple of block_size * scaler_block_size.
+    Raises ValueError if out * in is not a multiple of block_size * scaler_block_size.
     """
 
     def __init__(self, weight: Tensor, block_size: int = 64, scaler_block_size: int = 256) -> None:
@@ -75,9 +75,9 @@ class NF4Weight(nn.Module):
 
 
 class LoRALinear(nn.Module):
-    """x -> x W^T + (alpha / rank) x A^T B^T: W frozen in NF4; A (rank, in) drawn, B (out, rank) zero, both trained.
+    """x -> x W^T + (alpha / rank) x A^T B^T: W is frozen in NF4; A (rank, in) starts random, B (out, rank) zero.
 
-    In the beginning it computes what the linear layer does, up to the rounding of W to 4 bits.
+    A and B are trained. At first it computes what the linear layer does, up to the rounding of W to 4 bits.
     Keeps for backward: the input and W's codes, never W.
     """
 
@@ -106,9 +106,9 @@ def add_lora(
     targets: Callable[[str, nn.Linear], bool] = lambda name, linear: True,
     **nf4: int,
 ) -> nn.Module:
-    """Freeze the model and put a LoRALinear in the place of every nn.Linear that `targets(name, linear)` chooses.
+    """Freeze the model and replace each nn.Linear that `targets(name, linear)` chooses by a LoRALinear, in place.
 
-    In place, before sharding; weights that other modules share stay as they are. `nf4`: block_size, scaler_block_size.
+    Call it before sharding. Weights that several modules share stay as they are. `nf4`: block_size, scaler_block_size.
     Draws the A matrices from torch's random numbers: seed all ranks alike, or let DDP broadcast.
     """
     model.requires_grad_(False)
@@ -125,10 +125,10 @@ def add_lora(
 
 
 class AdamW8bit(optim.AdamW8bit):
-    """torchao's AdamW with states in 8 bits, where this rank's shard has 4096 numbers or more, a multiple of 256.
+    """torchao's AdamW, with 8-bit states where this rank's shard has 4096 numbers or more and a multiple of 256.
 
-    Others keep float32 states. Without a GPU its step is not compiled, since not every machine has a compiler.
-    Keeps: 2 bytes a number, and 8 for each 256 of them, instead of 8 bytes a number; 2 KiB of tables a parameter.
+    Other parameters keep float32 states. Without a GPU its step is not compiled: some machines have no compiler.
+    Keeps: 2 bytes per number and 8 per 256 numbers, instead of 8 bytes per number; 2 KiB of tables per parameter.
     """
 
     def step(self, closure=None):
@@ -138,5 +138,5 @@ class AdamW8bit(optim.AdamW8bit):
 
 
 def nf4_bytes(n: int, block_size: int = 64, scaler_block_size: int = 256, itemsize: int = 4) -> int:
-    """Of a weight of n numbers of `itemsize` bytes: half a byte each, a byte a block, a factor for so many blocks."""
+    """Bytes of a weight of n numbers in NF4: 1/2 per number, 1 per block, `itemsize` per `scaler_block_size` blocks."""
     return n // 2 + n // block_size + n // (block_size * scaler_block_size) * itemsize

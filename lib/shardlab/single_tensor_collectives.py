@@ -1,6 +1,6 @@
-"""The two collectives of one tensor in, one tensor out, under the names that they have had since torch 2.13, or before.
+"""reduce_scatter and all_gather from one tensor to one tensor, by their names in torch 2.13 or in older versions.
 
-Source: torch.distributed.reduce_scatter_single and all_gather_single; before, reduce_scatter_tensor and
+Source: torch.distributed.reduce_scatter_single and all_gather_single; before 2.13, reduce_scatter_tensor and
 all_gather_into_tensor.
 """
 

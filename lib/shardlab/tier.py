@@ -1,6 +1,6 @@
-"""How large a run fits this machine: the same notebook on a laptop, on one GPU, on a node of eight.
+"""Sizes of a run for each kind of machine: the same notebook runs on a laptop, on one GPU and on a node of eight.
 
-A tier sets world size, device, model and batch; nothing else differs between them.
+A tier sets world size, device, model, batch and sequence length; nothing else differs between tiers.
 """
 
 import os
@@ -17,13 +17,13 @@ class Tier:
     world_size: int
     device: str  # "cpu" or "cuda"
     model: ModelConfig
-    micro_batch: int  # samples a rank and step
+    micro_batch: int  # samples per rank and step
     seq_len: int
 
 
 TIERS = {
     "cpu": Tier("cpu", 4, "cpu", preset("1M"), micro_batch=2, seq_len=64),
-    "cpu8": Tier("cpu8", 8, "cpu", preset("1M"), micro_batch=2, seq_len=64),  # the ranks of gpu8 without its GPUs
+    "cpu8": Tier("cpu8", 8, "cpu", preset("1M"), micro_batch=2, seq_len=64),  # as many ranks as gpu8, without GPUs
     "gpu1": Tier("gpu1", 4, "cuda", preset("125M"), micro_batch=4, seq_len=512),
     "gpu4": Tier("gpu4", 4, "cuda", preset("1B"), micro_batch=2, seq_len=2048),
     "gpu8": Tier("gpu8", 8, "cuda", preset("1B"), micro_batch=2, seq_len=2048),
@@ -31,7 +31,7 @@ TIERS = {
 
 
 def detect(name: str | None = None) -> Tier:
-    """The tier called `name`, else the one in SHARDLAB_TIER, else the largest that this machine has the GPUs for."""
+    """Return the tier called `name`, else the one in SHARDLAB_TIER, else the largest for this machine's GPUs."""
     name = name or os.environ.get("SHARDLAB_TIER") or _largest()
     if name not in TIERS:
         raise ValueError(f"no tier {name!r}; there are {', '.join(TIERS)}")

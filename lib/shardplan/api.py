@@ -1,4 +1,4 @@
-"""From a model's name, a machine's and the choices of a strategy to a plan.
+"""Make a plan from a model's name, a machine's name and the choices of a strategy.
 
 plan("8B", "dgx-h100", 64, recompute="selective", seq_len=8192).fits        "yes"
 """
@@ -20,7 +20,7 @@ FIELDS = tuple(f.name for f in fields(Strategy))
 
 
 def plan(model: str | Shape, machine: str | Machine, world_size: int, **strategy) -> Plan:
-    """`model`: a name, the path of a Hugging Face config.json, or a Shape. The rest are fields of `Strategy`.
+    """Make a plan. `model`: a name, the path of a Hugging Face config.json, or a Shape. The rest: fields of `Strategy`.
 
     Raises ValueError that names the field and the nearest valid value.
     """
@@ -28,7 +28,7 @@ def plan(model: str | Shape, machine: str | Machine, world_size: int, **strategy
 
 
 def setup_of(model: str | Shape, machine: str | Machine, world_size: int, **strategy) -> Setup:
-    """Without a `seq_len`, of as many positions as the model has, if that is less than the default.
+    """Make a Setup. `seq_len` is by default that of `Strategy`, or the model's positions if these are fewer.
 
     Raises ValueError, as `plan` does.
     """
@@ -41,6 +41,6 @@ def setup_of(model: str | Shape, machine: str | Machine, world_size: int, **stra
 
 
 def plan_of(setup: Setup) -> Plan:
-    """With the bottleneck and what would help in words, for which some dozen other plans are made."""
+    """Make a plan with its bottleneck and advice in words. For the advice some dozen other plans are made."""
     found = figures_of(setup)
     return replace(found, bottleneck=bottleneck(found), advice=tuple(a.words for a in advise(found)))

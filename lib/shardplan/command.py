@@ -1,6 +1,6 @@
-"""`shardlab plan MODEL --machine dgx-h100 --gpus 64 ...`: every field of a Strategy is an option.
+"""Command `shardlab plan MODEL --machine dgx-h100 --gpus 64 ...`: every field of a Strategy is an option.
 
-An option that is not given is left to `Strategy`, or to the search.
+If an option is not given, `Strategy`'s default holds, or the search chooses.
 """
 
 import inspect
@@ -50,7 +50,7 @@ HELP = {
     "sequence_parallel": "with tensor: norms and residuals whole on every rank",
 }
 _OFF = "no_"
-LONG_S = 2.0  # what takes longer shows its progress
+LONG_S = 2.0  # a search that takes longer shows its progress
 
 Model = Annotated[str, typer.Argument(help="a name such as 8B, or the path of a Hugging Face config.json")]
 OnMachine = Annotated[str, typer.Option("--machine", help="a machine's name, or a GPU's: 'H100-80GB x 8'")]
@@ -102,7 +102,7 @@ def plan_command(
 
 
 class _Price:
-    """What a plan's training costs, if the user said how long it is."""
+    """Cost of a plan's training, if the user gave its number of tokens."""
 
     def __init__(self, tokens: float | None, dollars_per_gpu_hour: float | None) -> None:
         for name, value in (("tokens", tokens), ("dollars_per_gpu_hour", dollars_per_gpu_hour)):
@@ -182,7 +182,7 @@ def _refuse_with_search(**of_one_plan: bool) -> None:
 
 
 def _late_progress(groups: list, console: Console) -> Iterator:
-    """A bar, once it is plain that this takes long."""
+    """Yield the groups, with a progress bar after LONG_S seconds."""
     began_s = time.monotonic()
     for i, group in enumerate(groups):
         if time.monotonic() - began_s > LONG_S:
@@ -193,7 +193,7 @@ def _late_progress(groups: list, console: Console) -> Iterator:
 
 @contextmanager
 def _errors_in_one_line() -> Iterator[None]:
-    """What the user got wrong, with the field and the nearest value; exit code 2."""
+    """Print a user's mistake, with the field and the nearest value, and exit with code 2."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -214,7 +214,7 @@ def _write(figures: dict, json_file: str | None) -> None:
 
 
 def _with_options(command: Callable) -> Callable:
-    """The command with an option for every field of a Strategy, in the signature that typer reads."""
+    """Return the command with an option for every field of a Strategy, in the signature that typer reads."""
     given = inspect.signature(command)
     own = [p for p in given.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     types = get_type_hints(Strategy)
@@ -225,7 +225,7 @@ def _with_options(command: Callable) -> Callable:
 
 
 def _option(name: str, kind: type, default: object) -> inspect.Parameter:
-    """A flag for what is on or off, named for what it changes: `--no-` for what is on."""
+    """Make an option. A boolean one is a flag, named for what it changes: `--no-...` if the default is True."""
     values = f": {', '.join(CHOICES[name])}" if name in CHOICES else ""
     otherwise = "" if kind is bool else f" (default: {default})"
     words = f"{HELP.get(name, name)}{values}{otherwise}"
@@ -237,7 +237,7 @@ def _option(name: str, kind: type, default: object) -> inspect.Parameter:
 
 
 def _chosen(options: dict) -> dict:
-    """Fields of a Strategy, of the options that were given."""
+    """Return the fields of a Strategy whose options were given."""
     given = {name: value for name, value in options.items() if value is not None}
     return {name.removeprefix(_OFF): False if name.startswith(_OFF) else value for name, value in given.items()}
 

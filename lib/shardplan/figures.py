@@ -1,4 +1,4 @@
-"""A plan's figures, without words: what advice and search make by the hundred."""
+"""Figures of a plan, memory and speed, without words."""
 
 from shardplan.memory import memory_plan
 from shardplan.records import Plan
@@ -7,5 +7,5 @@ from shardplan.speed import speed_plan
 
 
 def figures_of(setup: Setup, *, every_block: bool = True) -> Plan:
-    """Without `every_block` memory is looked at in the blocks at both ends alone: the same peak, sooner."""
+    """Plan memory and speed. Without `every_block`, only the blocks at both ends are looked at: same peak, faster."""
     return Plan(setup, memory_plan(setup, every_block=every_block), speed_plan(setup))

@@ -1,19 +1,19 @@
-"""How many floating-point operations a step takes: those of the model, and those that the hardware does.
+"""Floating-point operations of a step: those of the model, and those that the hardware executes.
 
-A matrix product of R vectors with a matrix of C x I elements is R C I multiply-adds, 2 FLOPs each. Backward makes two
-products for each of forward's: the gradient of the input, and the gradient of the weight, which a frozen weight spares.
+A matrix product of R vectors with a matrix of C x I elements is R C I multiply-adds, 2 FLOPs each. Backward has two for
+each of forward's: the gradient of the input and, unless the weight is frozen, the gradient of the weight.
 
-    forward    2 for each weight that is multiplied with, and token
+    forward    2 for each multiplied weight and token
     backward   4 for each; 2 for each that is frozen
-    recompute  2 for each that is computed once more
+    recompute  2 for each that is computed again
 
 Attention has two products without a weight, scores and mix: 4 T H E for a token forward, 8 T H E backward. Causal
-masking leaves half of them to do, and flash attention does no more than that half.
+masking leaves half of this work, and flash attention does only that half.
 
-[Note: MFU] Model FLOPs utilization counts neither recomputation nor, as nearly everybody does, the mask: attention is
-counted whole (PaLM's appendix B; torchtitan, llm-foundry and Megatron follow it). `causal=True` halves it instead, as
-nanotron and the course's own scaling law do; at 8192 tokens that is a tenth of Llama 3.1 8B's FLOPs.
-An embedding is a table: looking up costs nothing.
+[Note: MFU] Model FLOPs utilization does not count recomputation. Almost everybody also ignores the mask and counts
+attention whole (PaLM's appendix B; torchtitan, llm-foundry and Megatron follow it). `causal=True` halves attention
+instead, as nanotron and the course's own scaling law do; at 8192 tokens the difference is a tenth of Llama 3.1 8B's
+FLOPs. An embedding is a table lookup, which costs nothing.
 
 Source: Kaplan et al. 2020, table 1; Chowdhery et al. 2022, "PaLM", appendix B; Korthikanti et al. 2022, section 4.3.
 """
@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 from shardplan.setup import Setup
 
-# Backward of flash attention makes the scores once more: five products for forward's two.
+# Backward of flash attention recomputes the scores: five products, where forward has two.
 FLASH_BACKWARD = 2.5
 
 
 @dataclass(frozen=True)
 class Product:
-    """`rows` vectors of `inner` elements, times a matrix that makes `columns` of each; as one GPU computes it."""
+    """A matrix product on one GPU: `rows` vectors of `inner` elements become `rows` vectors of `columns` elements."""
 
     name: str
     rows: float
@@ -38,18 +38,18 @@ class Product:
 
     @property
     def flops(self) -> float:
-        """Of forward."""
+        """FLOPs of the product in forward."""
         return 2.0 * self.rows * self.inner * self.columns
 
     def backward(self) -> tuple["Product", ...]:
-        """(rows x columns) times (columns x inner); and (columns x rows) times (rows x inner)."""
+        """Return backward's products: (rows x columns) by (columns x inner), and (columns x rows) by (rows x inner)."""
         of_input = Product(f"{self.name}, gradient of the input", self.rows, self.columns, self.inner)
         of_weight = Product(f"{self.name}, gradient of the weight", self.columns, self.rows, self.inner)
         return (of_input,) if self.frozen else (of_input, of_weight)
 
 
 def block_products(setup: Setup) -> tuple[Product, ...]:
-    """A block's, of one micro-batch, in forward's order. Tensor parallelism gives each GPU some columns, or rows."""
+    """Products of a block for one micro-batch, in forward's order. Tensor parallelism splits their columns or rows."""
     s, t = setup.shape, setup.strategy.tensor
     linears = [
         ("attention.query", s.dim, s.q_dim / t),
@@ -64,22 +64,22 @@ def block_products(setup: Setup) -> tuple[Product, ...]:
 
 
 def head_products(setup: Setup) -> tuple[Product, ...]:
-    """The output layer's."""
+    """Products of the output layer."""
     s = setup.shape
     linear = ("output", s.dim, s.vocab_size / setup.strategy.tensor)
-    if s.tied:  # the matrix is the embedding's too, and LoRA leaves that alone
+    if s.tied:  # the matrix is also the embedding, which LoRA does not change
         return (Product("output", setup.tokens, *linear[1:], frozen=_is_lora(setup)),)
     return tuple(_with_lora(setup, *linear))
 
 
 def attention_flops(setup: Setup, causal: bool = False) -> float:
-    """Of one block's forward: scores and mix, of the queries and heads that this GPU has, each with all T positions."""
+    """FLOPs of one block's scores and mix in forward, for this GPU's queries and heads, each with all T positions."""
     heads = setup.shape.n_heads / setup.strategy.tensor * setup.shape.head_dim
     return 4.0 * setup.tokens * setup.strategy.seq_len * heads * (0.5 if causal else 1.0)
 
 
 def recomputed_products(setup: Setup) -> tuple[Product, ...]:
-    """Of a block that is recomputed. Recomputation stops before the last product, whose result nobody needs.
+    """Products that a recomputed block computes again. It stops before the last product, whose result is not needed.
 
     "selective" keeps every second product, the first included, and attention, as torchtitan does; "products" keeps all
     products and attention, as `shardlab.recompute.save_products` does.
@@ -90,7 +90,7 @@ def recomputed_products(setup: Setup) -> tuple[Product, ...]:
 
 
 def recomputed_attention(setup: Setup) -> float:
-    """Share of a block's attention that is computed once more, if the block is recomputed."""
+    """Share of a block's attention that is computed again, if the block is recomputed."""
     return 1.0 if setup.strategy.recompute == "full" else 0.0
 
 
@@ -101,13 +101,13 @@ def recomputed_blocks(setup: Setup) -> float:
 
 
 def model_flops(setup: Setup, causal: bool = False) -> float:
-    """Of a GPU in a step, forward and backward, the job's spread evenly. See [Note: MFU]."""
+    """FLOPs of one GPU in a step, forward and backward, if the job's are spread evenly. See [Note: MFU]."""
     block = _with_backward(block_products(setup)) + 3 * attention_flops(setup, causal)
     return _of_a_step(setup, block, _with_backward(head_products(setup)))
 
 
 def hardware_flops(setup: Setup, causal: bool = False) -> float:
-    """`model_flops` and what is recomputed; not what a fused attention kernel recomputes inside of itself."""
+    """FLOPs of `model_flops` and of recomputation, without what a fused attention kernel recomputes inside itself."""
     again = sum(p.flops for p in recomputed_products(setup))
     again += recomputed_attention(setup) * attention_flops(setup, causal)
     return model_flops(setup, causal) + _of_a_step(setup, recomputed_blocks(setup) * again, 0.0)
@@ -127,7 +127,7 @@ def _is_lora(setup: Setup) -> bool:
 
 
 def _with_lora(setup: Setup, name: str, inner: float, columns: float) -> list[Product]:
-    """The linear layer, and beside it the two narrow ones of LoRA."""
+    """Return the product of the linear layer and, with LoRA, the two narrow ones."""
     rows, rank = setup.tokens, setup.strategy.lora_rank
     found = [Product(name, rows, inner, columns, frozen=_is_lora(setup))]
     if _is_lora(setup):

@@ -1,8 +1,8 @@
-"""What a rank holds and sends under each sharding strategy, by arithmetic alone. What it does, `probes` measures.
+"""Bytes that a rank holds and sends under each sharding strategy, by arithmetic alone; `probes` measures what it does.
 
-Psi is the bytes of the model's parameters, N the number of ranks, k the optimizer's states for each of the parameters'
-bytes. A strategy is told by what a rank keeps only 1/N of between steps; one that shards the parameters as well
-gathers them for their use, unit by unit.
+Psi is the bytes of the model's parameters, N the number of ranks, k the bytes of optimizer states for each byte of
+parameters. Strategies differ in what a rank keeps only 1/N of between steps. A strategy that shards the parameters as
+well gathers them for their use, unit by unit.
 
     strategy        parameters  gradients  optimizer states  bytes that a rank sends in a step
     DDP             Psi         Psi        k Psi             2 Psi (N-1)/N
@@ -34,9 +34,9 @@ STRATEGIES = {
 
 
 def units_of(module: nn.Module, children: Iterable[nn.Module] = ()) -> list[list[Tensor]]:
-    """The parameters of each unit as meta tensors, each parameter once; what no child has is the root's, and last.
+    """Return each unit's parameters as meta tensors, each parameter once. The root is last and has what no child has.
 
-    Call it before the module is wrapped; one on the meta device will do, as only shapes and dtypes count.
+    Call it before the module is wrapped. A module on the meta device is enough, as only shapes and dtypes count.
     """
     seen: set[Tensor] = set()
     units = []
@@ -48,7 +48,7 @@ def units_of(module: nn.Module, children: Iterable[nn.Module] = ()) -> list[list
 
 @dataclass(frozen=True)
 class Expected:
-    """The most that a right implementation holds on a rank, or sends from it: bytes, all parameters of one dtype.
+    """Upper limits for a correct implementation, in bytes: what a rank holds and sends. All parameters have one dtype.
 
     Each parameter is cut on dim 0 and padded, as torch.chunk cuts it; cutting a flat buffer takes no more.
     """
@@ -56,13 +56,13 @@ class Expected:
     strategy: str  # one of STRATEGIES
     units: list[list[Tensor]]  # see units_of
     world_size: int
-    shard_size: int | None = None  # hybrid: so many ranks share one copy of the model, world_size by default
+    shard_size: int | None = None  # hybrid: number of ranks that share one copy of the model, world_size by default
     state_bytes: int = 8  # of optimizer states an element: 8 for Adam in fp32, 12 with a master copy
     param_dtype: torch.dtype | None = None  # of the parameters as they are gathered
     reduce_dtype: torch.dtype | None = None  # of the gradients as they are reduced
     bucket_bytes: int = 0  # ZERO_2: a bucket's cap
-    root_reshards: bool = False  # FULL_SHARD: after forward too, though backward begins with it
-    hidden_share: float = 0.0  # of the gradients, must be on its way before backward is through
+    root_reshards: bool = False  # FULL_SHARD: the root reshards after forward too, though backward begins with it
+    hidden_share: float = 0.0  # share of the gradients that must be on its way before backward ends
     spare_bytes: int = 4096  # for scalars, the batch, alignment; buffers, if the model has any
 
     def __post_init__(self) -> None:
@@ -77,20 +77,20 @@ class Expected:
 
     @property
     def gradients(self) -> int:
-        """When backward is through."""
+        """Bytes of gradients when backward ends."""
         return self._share if self._sharded[1] else self._whole
 
     @property
     def optimizer_states(self) -> int:
-        """The states, and a step count of 4 bytes for each parameter."""
+        """Bytes of the states, and of a 4-byte step count for each parameter."""
         n_bytes = self._share if self._sharded[2] else self._whole
         if self.strategy == "DDP+ZERO_1":
-            n_bytes += self._largest_parameter  # it deals out whole parameters
+            n_bytes += self._largest_parameter  # it assigns whole parameters to ranks
         return n_bytes // self._itemsize * self.state_bytes + 4 * len(self._parameters)
 
     @property
     def elsewhere(self) -> int:
-        """In no category of its own: buckets that outlive the step."""
+        """Bytes in none of these categories: buckets that outlive the step."""
         if not self._sharded[1]:
             return self._whole
         return 0 if self._sharded[0] else 2 * self.bucket_bytes
@@ -107,7 +107,7 @@ class Expected:
 
     @property
     def unsharded_peak(self) -> int:
-        """Parameters of the root, the unit in use and the next (or of all units), and whole gradients of as many."""
+        """Peak of unsharded parameters (root, unit in use and next unit, or all) and of three units' gradients."""
         if not self._sharded[0]:
             return 0
         gathered = self._whole if self.strategy == "SHARD_GRAD_OP" else self._few_units
@@ -115,7 +115,7 @@ class Expected:
 
     @property
     def gradients_peak(self) -> int:
-        """With whole gradients that wait to be reduced: those of two buckets, or of a few units."""
+        """Peak of gradients, with whole ones that wait to be reduced: those of two buckets, or of a few units."""
         if not self._sharded[1]:
             return self._whole + self._largest_parameter
         return self._share + (
@@ -124,7 +124,7 @@ class Expected:
 
     @property
     def peak_of_states(self) -> int:
-        """At most, of all but activations: two units on their way in and two on their way out are there twice."""
+        """Upper limit for all but activations. Two units that arrive and two that leave are held twice."""
         if self._sharded[0]:
             return (
                 self.parameters + self.gradients + self.optimizer_states + self.unsharded_peak + 4 * self._largest_unit
@@ -136,9 +136,9 @@ class Expected:
 
     @property
     def wire_bytes(self) -> float:
-        """All_gathers and a reduce_scatter among sharers, an all_reduce of the shard among replicas.
+        """Bytes sent in a step: all_gathers and a reduce_scatter among sharers, an all_reduce among replicas.
 
-        An all_reduce is a reduce_scatter and an all_gather, of gradients both.
+        An all_reduce, here of the shard, is a reduce_scatter and an all_gather, both of gradients.
         """
         n, replicas = self.shards, self.world_size // self.shards
         part = self._share if self._sharded[0] else self._whole / n
@@ -155,7 +155,7 @@ class Expected:
 
     @property
     def reduced_elements(self) -> int:
-        """Of gradients, that must be summed over ranks."""
+        """Number of gradients' elements that must be summed over ranks."""
         return self._whole // self._itemsize if self.world_size > 1 else 0
 
     # The terms
@@ -194,14 +194,14 @@ class Expected:
 
     @property
     def _largest_unit(self) -> int:
-        return max(map(_nbytes, self.units[:-1]), default=0)  # but for the root
+        return max(map(_nbytes, self.units[:-1]), default=0)  # without the root
 
     def _cast(self, dtype: torch.dtype | None) -> float:
         return dtype.itemsize / self._itemsize if dtype else 1.0
 
 
 def shard_bytes(p: Tensor, n: int) -> int:
-    """Of one rank's share of a parameter, padding included: ceil(rows / n) rows."""
+    """Bytes of one rank's share of a parameter, padding included: ceil(rows / n) rows."""
     return math.ceil(p.shape[0] / n) * (p.nbytes // p.shape[0]) if p.numel() > 1 else p.nbytes
 
 

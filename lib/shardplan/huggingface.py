@@ -1,8 +1,8 @@
-"""A Shape from a Hugging Face `config.json`: one function for each way of naming the fields.
+"""Read a Shape from a Hugging Face `config.json`: one function for each way of naming the fields.
 
-What changes no shape is not read: rotary scaling, sliding windows, dropout, the activation function.
+Fields that change no shape are not read: rotary scaling, sliding windows, dropout, the activation function.
 
-Source: the configuration classes of `transformers`, whose defaults hold where a file leaves a field out.
+Source: the configuration classes of `transformers`, whose defaults hold if a file leaves a field out.
 """
 
 import json
@@ -15,7 +15,7 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermed
 
 
 def read_config(path: str | Path) -> Shape:
-    """Raises ValueError that names the file, the field, and what would do."""
+    """Read a `config.json`, or the one in a folder. Raises ValueError with the file, the field, and what is valid."""
     path = Path(path)
     path = path / "config.json" if path.is_dir() else path
     try:
@@ -33,7 +33,7 @@ def read_config(path: str | Path) -> Shape:
 
 
 def shape_of_config(config: dict, name: str) -> Shape:
-    """`config` as in a `config.json`. Raises ValueError that names the field."""
+    """Return the Shape for the content of a `config.json`. Raises ValueError that names the field."""
     if not isinstance(config, dict):
         raise ValueError(f"model={name!r}: a config.json holds an object of fields, not a {type(config).__name__}")
     fields = _Fields(config, name)
@@ -52,7 +52,7 @@ def shape_of_config(config: dict, name: str) -> Shape:
 
 
 class _Fields:
-    """A config's fields, or an error that names the missing one."""
+    """Fields of a config. A missing field raises an error that names it."""
 
     def __init__(self, config: dict, name: str) -> None:
         self.config, self.name = config, name
@@ -73,7 +73,7 @@ class _Fields:
         return default if value is None else bool(value)
 
     def share(self, of: str, by: str) -> int:
-        """`of` over `by`, where a head's width isn't given."""
+        """Return `of` / `by`, for configs that don't give a head's width."""
         whole, parts = self.number(of), self.number(by)
         if whole % parts:
             raise ValueError(f"model={self.name!r}: {by}={parts} must divide {of}={whole}")
@@ -84,7 +84,7 @@ class _Fields:
 
 
 def _llama(f: _Fields, **habits) -> Shape:
-    """Llama's names, which Mistral, Qwen, Gemma and Phi-3 share."""
+    """Read Llama's names, which Mistral, Qwen, Gemma and Phi-3 share."""
     attention_bias = f.flag("attention_bias", False)
     if attention_bias != f.flag("mlp_bias", attention_bias and habits.get("linear_bias", False)):
         f.refuse("attention_bias", "a bias in attention and none in the feed-forward (or the reverse) can't be planned")
@@ -123,7 +123,7 @@ def _starcoder2(f: _Fields) -> Shape:
 
 
 def _gpt_neox(f: _Fields) -> Shape:
-    """Attention and feed-forward side by side or in turn: the shapes are the same."""
+    """Read GPT-NeoX's names. Attention and feed-forward may be side by side or in turn: the shapes are the same."""
     if not f.flag("attention_bias", True):
         f.refuse("attention_bias", "a feed-forward with biases beside attention without can't be planned")
     heads = f.number("num_attention_heads")
@@ -155,7 +155,7 @@ def _opt(f: _Fields) -> Shape:
 
 
 def _mpt(f: _Fields) -> Shape:
-    """Biases only where `no_bias` is false, those of its layer norms included. ALiBi has no
+    """Read MPT's names. It has biases, those of layer norms included, only if `no_bias` is false. ALiBi has no
     parameters; the plan counts a rotation in its place."""
     dim, heads = f.number("d_model"), f.number("n_heads")
     attention = f.config.get("attn_config") or {}
@@ -169,7 +169,7 @@ def _mpt(f: _Fields) -> Shape:
 
 
 def _gpt(*sizes, tied: bool = True, bias: bool = True, learned_positions: int = 0) -> Shape:
-    """GPT-2's habits: no gate, layer norms, biases."""
+    """Return a Shape like GPT-2's: no gate, layer norms, biases."""
     flags = {"gated": False, "norm": "layer", "norm_bias": bias, "qkv_bias": bias, "linear_bias": bias}
     return Shape(*sizes, tied=tied, learned_positions=learned_positions, **flags)
 

@@ -4,8 +4,8 @@
     shape_of("qwen2.5-7b")                  a public model; "Qwen/Qwen2.5-7B-Instruct" is the same
     shape_of("path/to/config.json")         any model whose family `huggingface` can read
 
-Source: each family's paper or model card, named above its lines, and the config.json beside its weights. The tests
-hold the number of parameters against the published one, to the last parameter where one was published.
+Source: each family's paper or model card, named above its lines, and the config.json next to its weights. The tests
+compare the number of parameters with the published one, exactly if the exact number was published.
 """
 
 import re
@@ -19,14 +19,14 @@ from shardplan.shape import Shape
 
 
 def _llama(*sizes: int, head_dim: int | None = None, **flags) -> Shape:
-    """sizes: vocabulary, width, layers, heads, key and value heads, hidden width, positions."""
+    """Return a Shape. sizes: vocabulary, width, layers, heads, key and value heads, hidden width, positions."""
     vocab_size, dim, n_layers, n_heads, n_kv_heads, hidden_dim, max_seq_len = sizes
     head_dim = head_dim or dim // n_heads
     return Shape("", vocab_size, dim, n_layers, n_heads, n_kv_heads, head_dim, hidden_dim, max_seq_len, **flags)
 
 
 def _gpt(*sizes: int, tied: bool = True, bias: bool = True, learned: int | None = None) -> Shape:
-    """sizes: vocabulary, width, layers, heads, positions. The hidden width is four times the width."""
+    """Return a Shape. sizes: vocabulary, width, layers, heads, positions. The hidden width is four times the width."""
     vocab_size, dim, n_layers, n_heads, max_seq_len = sizes
     flags = {"gated": False, "norm": "layer", "norm_bias": bias, "qkv_bias": bias, "linear_bias": bias, "tied": tied}
     flags["learned_positions"] = max_seq_len if learned is None else learned
@@ -115,7 +115,7 @@ _VARIANT = re.compile(r"-(instruct|chat|it|base|hf|deduped|4k-instruct|128k-inst
 
 
 def shape_of(name_or_path: str) -> Shape:
-    """A preset's, a public model's, or that of a Hugging Face `config.json` (a path, or the folder that holds it).
+    """Return the Shape of a preset, a public model, or a Hugging Face `config.json` (its path, or its folder).
 
     Raises ValueError with the nearest name, or with what is wrong in the file.
     """
@@ -136,7 +136,7 @@ def shape_of(name_or_path: str) -> Shape:
 
 
 def _public(name: str) -> str:
-    """`meta-llama/Llama-2-7b-chat-hf` -> `llama-2-7b`."""
+    """Normalize a public name: `meta-llama/Llama-2-7b-chat-hf` -> `llama-2-7b`."""
     short = name.lower().rsplit("/", 1)[-1].replace("meta-llama-", "llama-")
     while (shorter := _VARIANT.sub("", short)) != short:
         short = shorter

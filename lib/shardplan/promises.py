@@ -1,7 +1,7 @@
-"""What a strategy promises, promise by promise: the evidence of `shardlab.measure.probes` beside `formulas`.
+"""Check a strategy's promises one by one: compare the evidence of `shardlab.measure.probes` with `formulas`.
 
-Each check is a function that finds fault, and says so in words, or does not. For each there is a broken program that
-it alone stops (lib/tests/shardlab/measure/test_probes.py): a check that nothing needs is no check.
+Each check is a function that yields its findings in words. For each check there is a broken program that no other check
+catches (lib/tests/lab/measure/test_probes.py), so every check is needed.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ WHEN = {moment: f"after {moment}" for moment in MOMENTS} | {"between": "between 
 
 
 def failures(evidence: Evidence, expected: Expected) -> dict[str, str]:
-    """What the strategy promises and this rank does not keep: a sentence by name of the check (see CHECKS)."""
+    """Return the promises that this rank breaks: a sentence for each failed check, by the check's name (see CHECKS)."""
     found = {name: next(check(evidence, expected), None) for name, check in CHECKS.items()}
     claim = f"{expected.strategy} over {expected.shards} ranks"
     return {name: f"rank {evidence.rank}: {words} under {claim}" for name, words in found.items() if words}
@@ -112,5 +112,5 @@ _WORDS = {
 
 
 def mib(n_bytes: float) -> str:
-    """As people are told sizes: 1572864 is "1.50 MiB"."""
+    """Format a size for people: 1572864 is "1.50 MiB"."""
     return f"{n_bytes / 2**20:.2f} MiB"

@@ -1,6 +1,6 @@
-"""Training runs that others published, as Setups to plan: the other side of every comparison with the real world.
+"""Training runs that others published, as Setups to plan: the real measurements that plans are compared with.
 
-The file's `words` explain it. A run says for each of its figures whether a constant of the planner was fitted on it.
+The file explains itself under `words`. Each run says whether a constant of the planner was fitted on it.
 """
 
 import json
@@ -34,13 +34,13 @@ class Run:
     published: dict[str, float | bool]  # by a name of MEMORY or SPEED
     memory_of: str = ""  # "reserved" by the allocator, or "states" alone
     used: str = "predicted"  # or "fit": a constant of the planner was fitted on it
-    outside: dict[str, str] | None = None  # "speed" or "memory": why the planner can't say it
+    outside: dict[str, str] | None = None  # "speed" or "memory": why the planner can't predict it
     assumed: str = ""  # what the source leaves open
     differs: dict[str, str] = field(default_factory=dict)  # "speed" or "memory": why a prediction is off, where known
 
     @property
     def setup(self) -> Setup:
-        """Raises ValueError where the run does not go together."""
+        """Setup of the run. Raises ValueError if its parts do not go together."""
         strategy = Strategy(**self.strategy)
         return Setup(_shape(self.model, strategy.seq_len), machine(self.machine), self.world_size, strategy)
 
@@ -50,7 +50,7 @@ class Run:
 
 @cache
 def runs() -> tuple[Run, ...]:
-    """All of them, in the file's order."""
+    """Return all runs, in the file's order."""
     data = json.loads(FILE.read_text())
     return tuple(run for table in data["tables"] for run in _runs_of(table, data["sources"]))
 
@@ -87,7 +87,7 @@ def _models() -> dict[str, dict]:
 
 
 def _shape(name: str, seq_len: int) -> Shape:
-    """A public model's, or one that the file makes of a public model by changing fields."""
+    """Return the shape of a public model, or of one that the file derives from a public model by changing fields."""
     if name not in _models():
         return shape_of(name)
     changes = {key: value for key, value in _models()[name].items() if not key.startswith("published_")}

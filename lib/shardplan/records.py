@@ -1,4 +1,4 @@
-"""What a plan says: memory as terms at named moments of a step, speed as spans of a timeline."""
+"""Records of a plan: memory as terms at named moments of a step, speed as spans of a timeline."""
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ class Term:
     category: str  # one of measure.ledger.CATEGORIES
     words: str
     n_bytes: float
-    pool: str = "compute"  # the allocator's, one for each CUDA stream: "all_gather" and "reduce_scatter" under FSDP
+    pool: str = "compute"  # of the allocator, one for each CUDA stream: "all_gather" and "reduce_scatter" under FSDP
 
     def __post_init__(self) -> None:
         if self.category not in CATEGORIES:
@@ -28,31 +28,31 @@ class Term:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of one part's forward or backward: what of the part itself is live there, and nothing else's."""
+    """A point of one part's forward or backward: what is live there of this part alone."""
 
     name: str  # "feed_forward.down"
     terms: tuple[Term, ...]  # activations and temporaries
-    gradients: tuple[str, ...] = ()  # of the part's parameters, those that backward has made by then
+    gradients: tuple[str, ...] = ()  # names of the part's parameters whose gradients backward has made by then
 
 
 @dataclass(frozen=True)
 class Part:
-    """What the embedding, a block, or the output layer with its loss makes of one micro-batch on one rank."""
+    """Tensors that the embedding, a block, or the output layer with its loss makes for one micro-batch on one rank."""
 
     kept: tuple[Term, ...]  # from its forward until its backward
     forward: tuple[Point, ...]
-    backward: tuple[Point, ...]  # `kept`, as far as it is still there, is among the terms
+    backward: tuple[Point, ...]  # the terms include what is left of `kept`
     until_loss: tuple[Term, ...] = ()  # from its forward until the loss is made: autocast's casts of weights
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What is live at once, at the fullest point of one part of a step."""
+    """All that is live at the fullest point of one part of a step."""
 
     name: str  # "forward of block 3", "loss", "backward of the output layer", "optimizer"
     phase: str  # forward, backward, optimizer
     terms: tuple[Term, ...]
-    part: str = ""  # of the step, which has several moments: "backward of block 3" has its all_gather, too
+    part: str = ""  # of the step; it may have several moments: "backward of block 3" includes its all_gather
 
     @cached_property
     def n_bytes(self) -> float:
@@ -64,10 +64,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Of one rank, the fullest one: bytes on its device, and beside them what the host and an NVMe disk hold."""
+    """Memory of the fullest rank: bytes on its device, and on the host and an NVMe disk."""
 
     moments: tuple[Moment, ...]  # in the order of a step
-    reserved_bytes: tuple[float, float]  # by the caching allocator, at its tidiest and at its worst
+    reserved_bytes: tuple[float, float]  # by the caching allocator: the least and the most
     context_bytes: float  # CUDA's context, NCCL's buffers, libraries' workspaces
     host_bytes: float = 0.0
     nvme_bytes: float = 0.0
@@ -82,20 +82,20 @@ class MemoryPlan:
 
     @property
     def device_bytes(self) -> tuple[float, float]:
-        """What nvidia-smi would show, low and high."""
+        """Range of bytes that nvidia-smi would show: (low, high)."""
         low, high = self.reserved_bytes
         return low + self.context_bytes, high + self.context_bytes
 
 
 @dataclass(frozen=True)
 class SpeedPlan:
-    """Of a whole step: all its micro-batches and the optimizer. Seconds, bytes of one rank."""
+    """Speed of a whole step: all its micro-batches and the optimizer. Seconds, bytes of one rank."""
 
     parts_s: dict[str, float]  # computation, exposed communication, optimizer, offload, bubble, launch; sum: step_s
     waits_s: dict[str, float]  # exposed communication, by message; the longest first
     timeline: Timeline  # of the last micro-batch
     bytes_by_link: dict[str, float]  # "inside" and "between" nodes, "host", "nvme": sent by a rank in a step
-    tokens: float  # that a GPU trains on in a step (the job's tokens over its GPUs)
+    tokens: float  # of one GPU in a step: the job's tokens / its GPUs
     model_flops: float  # of a GPU in a step, recomputation not counted
     hardware_flops: float  # recomputation counted
     peak_flops: float  # of the GPU, a second
@@ -106,7 +106,7 @@ class SpeedPlan:
 
     @property
     def tokens_per_s(self) -> float:
-        """A GPU's."""
+        """Tokens per second of one GPU."""
         return self.tokens / self.step_s
 
     @property
@@ -128,15 +128,14 @@ class Plan:
 
     @property
     def margin_bytes(self) -> tuple[float, float]:
-        """What is left on the device (short of it: below 0) with the allocator at its worst, and without its reserve,
-        which it gives back before it gives up.
-        """
+        """Free bytes on the device (below 0 if short) with the allocator's largest reserve, and with no reserve. The
+        allocator gives its reserve back before it runs out of memory."""
         there, memory = self.setup.machine.memory_bytes, self.memory
         return there - memory.device_bytes[1], there - memory.allocated_bytes - memory.context_bytes
 
     @property
     def host_margin_bytes(self) -> float:
-        """What is left of a node's memory; infinite where that is not known."""
+        """Free bytes of a node's memory; infinite if the size of that memory is not known."""
         machine = self.setup.machine
         if machine.host_memory_bytes is None:
             return inf
@@ -144,7 +143,7 @@ class Plan:
 
     @property
     def fits(self) -> str:
-        """ "yes", "maybe" (it is up to the allocator) or "no"."""
+        """Verdict: "yes", "maybe" (it depends on the allocator) or "no"."""
         worst, best = self.margin_bytes
         if best < 0 or self.host_margin_bytes < 0:
             return "no"
@@ -155,7 +154,7 @@ class Plan:
         return self.speed.tokens_per_s * self.setup.world_size
 
     def as_json(self) -> dict:
-        """Plain figures, in bytes and seconds, that json.dumps takes."""
+        """Return plain figures, in bytes and seconds, for json.dumps."""
         setup = self.setup
         return {
             "model": {"name": setup.shape.name, "n_params": setup.shape.n_params},

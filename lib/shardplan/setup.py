@@ -1,4 +1,4 @@
-"""What is to be planned: a model, a cluster and a strategy that go together."""
+"""The setup of a plan: a model, a cluster and a strategy that go together."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from shardsim.machines import Machine
 
 @dataclass(frozen=True)
 class Setup:
-    """Raises ValueError that names the field and the nearest valid value, where the three do not go together."""
+    """A model, a cluster and a strategy. Raises ValueError with the field and a valid value if they don't match."""
 
     shape: Shape
     machine: Machine
@@ -27,7 +27,7 @@ class Setup:
 
     @property
     def shards(self) -> int:
-        """Ranks that share one copy of the parameters, gradients or states, whatever the strategy shards of them."""
+        """Ranks that share one copy of whatever the strategy shards: parameters, gradients or states."""
         return self.strategy.shard_size or self.data_ranks
 
     @property
@@ -36,5 +36,5 @@ class Setup:
 
     @property
     def tokens(self) -> int:
-        """Of one GPU's micro-batch, in the positions that it computes."""
+        """Number of positions that one GPU computes in a micro-batch."""
         return self.strategy.micro_batch * self.strategy.seq_len // self.strategy.context

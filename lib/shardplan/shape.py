@@ -1,4 +1,4 @@
-"""The shapes of a decoder's parameters: all that a plan needs to know of a model."""
+"""The shapes of a decoder's parameters: all that a plan needs to know about a model."""
 
 from dataclasses import dataclass
 from math import prod
@@ -8,7 +8,7 @@ from shardlab.model import ModelConfig
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder-only transformer. The defaults are Llama's habits; GPT-2, MPT or Qwen differ in the flags."""
+    """A decoder-only transformer. The defaults describe Llama; GPT-2, MPT or Qwen differ in the flags."""
 
     name: str
     vocab_size: int  # V
@@ -20,9 +20,9 @@ class Shape:
     hidden_dim: int  # F
     max_seq_len: int
     tied: bool = False  # one matrix for the embedding and the output
-    gated: bool = True  # SwiGLU: two matrices up and one down; without, one and one
+    gated: bool = True  # SwiGLU: two matrices up and one down; if False, one and one
     norm: str = "rms"  # or "layer"
-    norm_bias: bool = True  # of "layer"; MPT leaves it out
+    norm_bias: bool = True  # for "layer" only; MPT has none
     qkv_bias: bool = False
     linear_bias: bool = False  # of the other products
     qk_norm: bool = False  # a norm over each head of the queries and keys

@@ -1,4 +1,4 @@
-"""How a model is to be trained: every choice that a plan weighs, each checked as soon as it is made."""
+"""A strategy of training: every choice that a plan depends on, each checked as soon as it is made."""
 
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -9,15 +9,15 @@ from shardplan.formulas import STRATEGIES
 
 @dataclass(frozen=True)
 class Precision:
-    """Bytes an element. `master` is a copy in the optimizer that it updates, beside the parameter that computes."""
+    """Bytes an element. `master` is the optimizer's own copy, which it updates; the parameter itself computes."""
 
     parameters: int  # as held between steps
     compute: int  # as gathered, and as activations are made
-    gradients: int  # as held when backward is through
+    gradients: int  # as held when backward ends
     reduce: int  # on the wire
     master: int = 0
-    states: int = 4  # each of the optimizer's
-    autocast: bool = False  # torch.autocast casts at every use; without it what computes is cast once, on gathering
+    states: int = 4  # each optimizer state
+    autocast: bool = False  # torch.autocast casts at every use; without it parameters are cast once, when gathered
 
 
 PRECISIONS = {
@@ -29,28 +29,28 @@ PRECISIONS = {
     "bf16-master-fp32-gradients": Precision(2, 2, 4, 4, master=4),  # 18 bytes: Megatron's
     "bf16": Precision(2, 2, 2, 2, states=2),  # nothing in fp32: 8 bytes
 }
-# Optimizer states an element, and bytes of each where that is not the precision's
+# name: (states an element, bytes of each state); None: the precision's bytes
 OPTIMIZERS = {"adamw": (2, None), "adamw-8bit": (2, 1 + 4 / 256), "momentum": (1, None), "sgd": (0, None)}
 RECOMPUTE = ("none", "selective", "products", "full")  # keep all, every second product, all products, nothing
 OFFLOAD = ("none", "cpu", "nvme")  # where the optimizer's states and the parameters' shards live between steps
 ATTENTION = ("flash", "flash-1", "math")  # FlashAttention-2, its first version; "math" makes the (B, H, T, T) scores
-# Of all logits at once: by torch's operations in fp32, compiled, or by flash-attention's kernel, with the gradient
-# written over the logits. Or of a part of them at a time: by torch's operations, or by Liger's kernel
+# From all logits at once: by torch's operations in fp32, compiled, or by flash-attention's kernel, which overwrites the
+# logits with their gradient. Or from a part of the logits at a time: by torch's operations, or by Liger's kernel
 CROSS_ENTROPY = ("whole", "compiled", "in-place", "chunked", "fused")
-NORM_KERNELS = ("composed", "fused")  # of torch operations, in fp32; or one kernel, which keeps its input as it is
+NORM_KERNELS = ("composed", "fused")  # torch's operations in fp32; or one kernel, which saves its input without a cast
 OPTIMIZER_KERNELS = ("foreach", "fused", "forloop")
 WRAP = ("block", "whole")
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Raises ValueError that names the field and the nearest valid value."""
+    """Choices for a training. Raises ValueError that names the field and the nearest valid value."""
 
-    sharding: str = "FULL_SHARD"  # one of measure.strategies.STRATEGIES
-    shard_size: int | None = None  # hybrid: so many ranks share one copy of the model; all of them by default
+    sharding: str = "FULL_SHARD"  # one of formulas.STRATEGIES, or "NONE"
+    shard_size: int | None = None  # hybrid: number of ranks that share one copy of the model; all by default
     precision: str = "bf16-mixed"
     recompute: str = "none"
-    recompute_every: int = 1  # "full": of so many blocks one is recomputed
+    recompute_every: int = 1  # "full": one of so many blocks is recomputed
     offload: str = "none"
     optimizer: str = "adamw"
     optimizer_kernel: str = "foreach"  # torch's default on a GPU; "forloop" on a CPU
@@ -60,7 +60,7 @@ class Strategy:
     seq_len: int = 2048
     accumulation: int = 1  # micro-batches a step
     accumulate_unsharded: bool = False  # no_sync: gradients are reduced once a step, and are whole until then
-    wrap: str = "block"  # of FSDP: each block is a unit, or "whole": the model is one
+    wrap: str = "block"  # FSDP's units: each block, or "whole": the model is one unit
     compile: bool = False
     attention: str = "flash"
     cross_entropy: str = "whole"
@@ -70,9 +70,9 @@ class Strategy:
     tensor: int = 1  # degrees of the parallelisms beyond data
     pipeline: int = 1
     context: int = 1
-    virtual_stages: int = 1  # of a pipeline, interleaved: so many pieces of the model a rank, taken in turns
-    sequence_parallel: bool = True  # with tensor > 1: norms and residuals are split over it too
-    gather_again: bool = False  # then: keep a share of each product's input, as Megatron; DTensor keeps the whole one
+    virtual_stages: int = 1  # interleaved pipeline: number of pieces of the model a rank has, used in turns
+    sequence_parallel: bool = True  # with tensor > 1: norms and residuals are split too
+    gather_again: bool = False  # tensor > 1: keep a share of each product's input, as Megatron; DTensor keeps it whole
     norm_kernel: str = "composed"
 
     def __post_init__(self) -> None:
@@ -91,11 +91,11 @@ class Strategy:
 
     @property
     def sharded(self) -> tuple[bool, bool, bool]:
-        """Whether parameters, gradients and optimizer states are; with nothing wrapped, nothing is."""
+        """Three flags: are parameters, gradients, optimizer states sharded? With sharding="NONE" nothing is."""
         return STRATEGIES.get(self.sharding, (False, False, False))
 
     def recomputes(self, block: int) -> bool:
-        """Blocks count from 1. With "full" it is every `recompute_every`-th, else all of them or none."""
+        """Tell whether this block (from 1) is recomputed. "full": every `recompute_every`-th; else all or none."""
         every = self.recompute_every if self.recompute == "full" else 1
         return self.recompute != "none" and block % every == 0
 
@@ -126,7 +126,7 @@ POSITIVE = (
 
 
 def one_of(field_name: str, value: str, values) -> None:
-    """Raises ValueError with the nearest of `values` to a typo."""
+    """Raise ValueError with the nearest of `values`, if `value` is none of them."""
     if value in values:
         return
     near = get_close_matches(str(value), values, 1, 0.0)

@@ -1,4 +1,4 @@
-"""A plan as tables for a terminal of 80 columns: memory, time, its limit, what would help; and the best of a search."""
+"""Tables for a terminal of 80 columns: a plan's memory, time, bottleneck and advice; the best plans of a search."""
 
 import re
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ _LINKS = {"inside": "inside the node", "between": "between nodes", "host": "to t
 
 
 def plan_report(plan: Plan, costs: Cost | None = None) -> Group:
-    """Everything that a plan says. Without a price `costs` has no dollars."""
+    """Report all that a plan says. Without a price `costs` has no dollars."""
     parts: list[RenderableType] = [
         title(plan.setup),
         verdict(plan),
@@ -50,7 +50,7 @@ def plan_report(plan: Plan, costs: Cost | None = None) -> Group:
 
 
 def title(setup: Setup) -> Text:
-    """The model, the machines, and the choices that are not the defaults."""
+    """Title of a report: the model, the machines, and the choices that are not the defaults."""
     n, machine = setup.world_size, setup.machine
     gpus = "1 GPU" if n == 1 else f"{n:,} GPUs"
     nodes = f", {setup.nodes:,} nodes" if setup.nodes > 1 else ""
@@ -61,7 +61,7 @@ def title(setup: Setup) -> Text:
 
 
 def choices(strategy: Strategy) -> str:
-    """What tells it from the defaults, and always how it shards and what it computes on."""
+    """List the choices that differ from the defaults, and always sharding, precision, micro_batch and seq_len."""
     told = ("sharding", "precision", "micro_batch", "seq_len")
     values = {f.name: (getattr(strategy, f.name), f.default) for f in fields(strategy)}
     return ", ".join(f"{name}={value}" for name, (value, default) in values.items() if name in told or value != default)
@@ -100,7 +100,7 @@ def categories_table(plan: Plan) -> Table:
 
 
 def moments_table(plan: Plan) -> Table:
-    """The fullest moment of each kind."""
+    """Table of the fullest moment of each kind."""
     memory = plan.memory
     size = memory.allocated_bytes
     table = _table(("over a step", "left"), ("", "right"), ("", "left"))
@@ -114,7 +114,7 @@ def moments_table(plan: Plan) -> Table:
 
 
 def stretches(moments: Sequence[Moment]) -> list[tuple[str, Moment]]:
-    """(name, its fullest moment) in the order of a step; what repeats for every block is one: "forward of blocks"."""
+    """Return (name, its fullest moment) in the order of a step. All blocks are one part: "forward of blocks"."""
     fullest: dict[tuple[str, str], Moment] = {}
     for moment in moments:
         key = moment.phase, re.sub(r"block \d+", "blocks", moment.name)
@@ -123,7 +123,7 @@ def stretches(moments: Sequence[Moment]) -> list[tuple[str, Moment]]:
 
 
 def peak_table(memory: MemoryPlan, most: int = 8) -> Table:
-    """What the peak consists of, in the words of its terms."""
+    """Table of the peak's terms, in their words, the largest first."""
     table = _table((f"{memory.peak.name}: what is live", "left"), ("", "right"))
     for words, n_bytes in largest_terms(memory.peak.terms, most):
         table.add_row(escape(words), gib(n_bytes))
@@ -131,7 +131,7 @@ def peak_table(memory: MemoryPlan, most: int = 8) -> Table:
 
 
 def time_table(speed: SpeedPlan) -> Table:
-    """The parts of a step; they add up to it."""
+    """Table of the parts of a step, which add up to its time."""
     table = _table((f"a step of {seconds(speed.step_s)}", "left"), ("", "right"), ("share", "right"), ("", "left"))
     for name, part_s in speed.parts_s.items():
         if part_s:
@@ -162,7 +162,7 @@ def advice_lines(plan: Plan) -> list[RenderableType]:
 
 
 def search_table(found: Search, most: int = 10, costs: Sequence[Cost | None] = ()) -> Table:
-    """The fastest first; with a star, those than which nothing smaller is as fast."""
+    """Table of the plans found, the fastest first. A star marks a plan if no smaller one is as fast."""
     n = len(found.fitting)
     table = _table(
         (f"{n:,} of {found.n_tried:,} fit", "left"), ("memory", "right"), ("tokens/s/GPU", "right"), ("MFU", "right")
@@ -183,7 +183,7 @@ def search_table(found: Search, most: int = 10, costs: Sequence[Cost | None] = (
 
 
 def trace_table(planned: Moment, traced: Moment) -> Table:
-    """The closed form beside the trace, each at its peak."""
+    """Table that compares the closed form with the trace, each at its peak."""
     table = _table(("at the peak", "left"), ("closed form", "right"), ("traced", "right"), ("ratio", "right"))
     ours, theirs = planned.by_category(), traced.by_category()
     for name in ours:

@@ -1,6 +1,6 @@
-"""Does it go together? Errors name the field, its value, why not, and the nearest value that would do.
+"""Check that model, cluster and strategy go together. Errors name the field, its value, the reason, a valid value.
 
-Not checked here, as it works and is only slow: tensor parallelism across nodes, fewer micro-batches than stages.
+Not checked, as it works and is only slow: tensor parallelism across nodes, fewer micro-batches than stages.
 """
 
 from math import gcd, prod
@@ -12,7 +12,7 @@ from shardsim.machines import Machine
 
 
 class Choices(Protocol):
-    """What is checked: a `Setup`, which calls `check` as it is made."""
+    """The choices to check: a `Setup`, which calls `check` when it is made."""
 
     shape: Shape
     machine: Machine
@@ -30,7 +30,7 @@ class Choices(Protocol):
 
 
 def check(setup: Choices) -> None:
-    """Raises ValueError."""
+    """Raise ValueError if the choices do not go together."""
     for checks in (_ranks, _nodes, _tensor, _sequence, _sharding, _lora, _offload, _recompute, _rest):
         checks(setup)
 
@@ -157,7 +157,7 @@ def _refuse(field: str, value, why: str, nearest) -> None:
 
 
 def _left_for(setup: Choices, degree: str) -> int:
-    """GPUs that the other degrees leave for this one."""
+    """Number of GPUs that the other degrees leave for this one."""
     s = setup.strategy
     others = {"tensor": s.tensor, "pipeline": s.pipeline, "context": s.context} | {degree: 1}
     return setup.world_size // prod(others.values())

@@ -4,11 +4,11 @@
 units), out and down by columns, the embedding and the output by tokens of the vocabulary; norms are whole everywhere.
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 
-[Note: pipeline] A stage has ceil(layers / stages) blocks; the first has the embedding too, and keeps most micro-batches
-in flight; the last has the output layer and the loss. The fullest stage is one of the two.
+[Note: pipeline] A stage has ceil(layers / stages) blocks. The first stage also has the embedding, and most
+micro-batches in flight. The last stage also has the output layer and the loss. The fullest stage is one of the two.
 
-[Note: LoRA] Each matrix W (out, in) of a block is frozen and gets A (rank, in) and B (out, rank), which are trained; so
-are these alone. QLoRA holds W in NF4: half a byte a number, a byte of scale for each 64, a factor for 256 of those.
+[Note: LoRA] Each matrix W (out, in) of a block is frozen and gets A (rank, in) and B (out, rank). Only A and B are
+trained. QLoRA holds W in NF4: half a byte a number, a byte of scale for each 64, a factor for 256 of those.
 Source: Hu et al. 2021, "LoRA", section 4.1; Dettmers et al. 2023, "QLoRA", section 3.
 """
 
@@ -44,24 +44,24 @@ class Weight:
 
 @dataclass(frozen=True)
 class Stage:
-    """Of a pipeline; without one there is a single stage, with all of it."""
+    """A stage of a pipeline. Without a pipeline there is one stage, which has the whole model."""
 
     root: tuple[Weight, ...]
     block: tuple[Weight, ...]
     n_blocks: int
     first: bool
     last: bool
-    in_flight: float  # micro-batches that have gone forward and not yet back, with the one at work
+    in_flight: float  # micro-batches between their forward and backward, including the current one
 
     @property
     def weights(self) -> tuple[Weight, ...]:
-        """In the order of the model's parameters."""
+        """Weights in the order of the model's parameters."""
         inner = [w for w in self.root if w.name.startswith(("embedding", "positions"))]
         return (*inner, *self.block * self.n_blocks, *(w for w in self.root if w not in inner))
 
 
 def stages(setup: Setup) -> tuple[Stage, ...]:
-    """The first and the last."""
+    """Return the first and the last stage; without a pipeline, the only one."""
     depth = setup.strategy.pipeline
     if depth == 1:
         return (_stage(setup, True, True, 1),)
@@ -70,10 +70,10 @@ def stages(setup: Setup) -> tuple[Stage, ...]:
 
 
 def in_flight(setup: Setup) -> tuple[float, float]:
-    """Of micro-batches, on the first and the last of p stages: p and 1 under 1F1B.
+    """Micro-batches in flight on the first and the last of p stages: p and 1 under 1F1B.
 
-    With v virtual stages a rank, interleaved, it goes forward with 2 (p-1) + (v-1) p pieces of 1/v of its layers before
-    its first backward, p + (p-1)/v micro-batches with the one at work; the last rank with (v-1) p pieces.
+    Interleaved, with v virtual stages a rank, the first rank computes 2 (p-1) + (v-1) p pieces (each 1/v of its layers)
+    before its first backward: p + (p-1)/v micro-batches with the current one. The last rank computes (v-1) p pieces.
 
     Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2;
     Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.2.3.
@@ -120,7 +120,7 @@ def _frozen_matrix(setup: Setup, name: str, shape: tuple[int, ...], gathered: fl
 
 
 def nf4_bytes_each(itemsize: int) -> float:
-    """A number's: 4 bits, its part of a scale for 64 (8 bits) and of a factor for 256 scales (`itemsize` bytes)."""
+    """Bytes a number: 4 bits, its part of a scale for 64 (8 bits) and of a factor for 256 scales (`itemsize` bytes)."""
     return 1 / 2 + 1 / 64 + itemsize / (64 * 256)
 
 

@@ -1,18 +1,18 @@
-"""A cluster's network under real ranks on one machine, and the arithmetic of schedules.
+"""A simulated cluster network for real ranks on one machine, and predictions of schedules by arithmetic.
 
 `launch(train, 4, network=simulated("2x2 nodes, 1 GB/s inside, 100 MB/s between"))` runs real collectives that take the
 time they would take on that network. Read in this order:
 
-    link, link_speeds       one link: latency and bandwidth; what real links carry
-    algorithms, network     a collective as rounds of messages; which links these take, and how long
-    hardware, machines      real cards, and the networks of known machines
+    link, link_speeds       one link: latency and bandwidth; the bandwidths of real links
+    algorithms, network     a collective as rounds of messages; the links that these use, and how long they take
+    hardware, machines      real GPUs, and the networks of known machines
     rank_network            `simulated`: a network for `launch`
     scaled_network          the scaling law: a large job imitated on a small machine
-    shared_state, transfers, process_group      who has arrived, who waits, and the torch.distributed backend
-    cpu_streams, slept_computation              overlap without a GPU: streams as clocks, computation that is slept
+    shared_state, transfers, process_group      arrivals; waiting; the torch.distributed backend
+    cpu_streams, slept_computation              overlap without a GPU: streams as clocks, sleep instead of computation
     closed_forms, bucket_overlap, step_schedules, pipeline_schedules    predictions that run nothing
 
-Predictions and measurements share nothing but the form of a record, `shardlab.measure.timeline`.
+Predictions and measurements share only the form of a record, `shardlab.measure.timeline`.
 """
 
 from shardsim.rank_network import simulated

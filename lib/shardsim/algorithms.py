@@ -1,4 +1,4 @@
-"""Each collective as what it is on a network: rounds of messages.
+"""Collectives as a network carries them: rounds of messages.
 
 Vocabulary. A *round* is a set of messages that are sent at the same time; the next round begins when the last of them
 has arrived. S is the unsharded size in bytes, N the ranks of the group, M the nodes it spans, k its ranks in each node.
@@ -15,19 +15,19 @@ has arrived. S is the unsharded size in bytes, N the ranks of the group, M the n
     gather, scatter   direct         1 of S/N, all to or from one rank
     barrier                          an all_reduce of nothing
 
-Whatever has a root is simulated with the group's first rank as root, whichever it is in truth: on links that are all
-alike that makes no difference in time.
+Collectives with a root are simulated with the group's first rank as root, whichever rank is the real root. If all links
+are alike, this does not change the time.
 
-[Note: channels] A ring enters and leaves each node once. One ring alone would use one network card of each node and
-leave the others idle. So it is laid several times, as NCCL does, and each of these *channels* leaves a node at another
-rank and carries its part of the bytes: k channels of S/k.
+[Note: channels] A ring enters and leaves each node once. So one ring alone would use one network card of each node and
+leave the others idle. Therefore several rings run at once, as in NCCL. Each of these *channels* leaves a node at
+another rank and carries its part of the bytes: k channels of S/k.
 
-[Note: pipelines] A chain or tree passes its data on in pieces so small that all of its hops work at once. Then its
-latencies add up, and the bytes are paid only once: all hops but one as rounds of nothing, the last as a round in which
-every hop has all the bytes to carry.
+[Note: pipelines] A chain or tree passes its data on in pieces so small that all of its hops work at once. Then the
+latencies add up, but the bytes are paid only once. So all hops but one are rounds of 0 bytes, and the last is a round
+in which every hop carries all the bytes.
 
-Source: Thakur, Rabenseifner & Gropp 2005, section 4 (ring); Sanders, Speck & Traeff 2009 (two binary trees, in each
-of which a rank that is inner in the one is a leaf in the other, so that it sends and receives S and not 2 S).
+Source: Thakur, Rabenseifner & Gropp 2005, section 4 (ring); Sanders, Speck & Traeff 2009 (two binary trees: a rank that
+is inner in one tree is a leaf in the other, so it sends and receives S, not 2 S).
 """
 
 from collections.abc import Sequence
@@ -43,16 +43,16 @@ ALGORITHMS = ("ring", "tree", "hierarchical")
 @dataclass(frozen=True)
 class Round:
     messages: tuple[Message, ...]
-    times: int = 1  # so many such rounds, one after the other
+    times: int = 1  # number of such rounds, one after another
 
 
 def rounds(kind: str, full_bytes: float, nodes: Nodes, algorithm: str = "ring") -> list[Round]:
-    """What the group sends for one collective. Empty for a single rank: there is nobody to send to."""
+    """Return the rounds of one collective. Empty for a single rank, which has nobody to send to."""
     if sum(map(len, nodes)) < 2:
         return []
     uniform = len({len(members) for members in nodes}) == 1
     if algorithm == "hierarchical" and not (uniform and len(nodes) > 1 and len(nodes[0]) > 1):
-        algorithm = "ring"  # one level only: there is no hierarchy
+        algorithm = "ring"  # without two levels there is no hierarchy
     return _COLLECTIVES[kind](full_bytes, nodes, algorithm)
 
 
@@ -96,7 +96,7 @@ def scatter(full_bytes: float, nodes: Nodes, algorithm: str) -> list[Round]:
 
 
 def send(full_bytes: float, nodes: Nodes, algorithm: str) -> list[Round]:
-    """Of a group of two, from the first to the second."""
+    """Return the round of a group of two: one message, from the first to the second."""
     sender, receiver = [r for members in nodes for r in members]
     return [Round(((sender, receiver, full_bytes),))]
 
@@ -116,13 +116,13 @@ _COLLECTIVES = {
 
 
 def channels(nodes: Nodes) -> list[list[int]]:
-    """Ring orders of the group, node by node; each leaves a node at another rank. See [Note: channels]."""
+    """Return ring orders of the group, node by node; each leaves a node at another rank. See [Note: channels]."""
     count = min(len(members) for members in nodes) if len(nodes) > 1 else 1
     return [[r for members in nodes for r in (*members[j:], *members[:j])] for j in range(count)]
 
 
 def _ring(full_bytes: float, nodes: Nodes) -> list[Round]:
-    """N-1 rounds, in each of which every rank sends an N-th to the next."""
+    """Return N-1 rounds; in each of them every rank sends an N-th to the next."""
     orders = channels(nodes)
     n = len(orders[0])
     if n < 2:
@@ -141,12 +141,12 @@ def _chain(full_bytes: float, nodes: Nodes) -> list[Round]:
 
 
 def _inside(full_bytes: float, nodes: Nodes) -> list[Round]:
-    """A ring in each node, all at once."""
+    """Return the rounds of one ring in each node, all rings at once."""
     return _together([_ring(full_bytes, [members]) for members in nodes])
 
 
 def _between(full_bytes: float, nodes: Nodes) -> list[Round]:
-    """k rings at once: the first ranks of all nodes, the second ranks, and so on."""
+    """Return the rounds of k rings at once: the first ranks of all nodes, the second ranks, and so on."""
     return _together([_ring(full_bytes, [[r] for r in peers]) for peers in zip(*nodes, strict=True)])
 
 
@@ -155,10 +155,10 @@ def _together(parts: list[list[Round]]) -> list[Round]:
 
 
 def _tree(full_bytes: float, nodes: Nodes, phases: int) -> list[Round]:
-    """Up for a reduce, down for a broadcast, both for an all_reduce: two trees that carry half of the bytes each.
+    """Return a pipeline up for a reduce or down for a broadcast; both (2 phases) for an all_reduce.
 
-    Every rank sends and receives S in each phase (the few roots less). What leaves a node does so through all of its
-    k ranks, S/k each.
+    There are two trees that carry half of the bytes each. Every rank sends and receives S in each phase (the few roots
+    less). Bytes leave a node through all of its k ranks, S/k each.
     """
     k = min(map(len, nodes))
     peers = [[members[j] for members in nodes] for j in range(k)]
@@ -173,13 +173,13 @@ def _depth(ranks: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _everyone(ranks: Sequence[int], n_bytes: float) -> list[Message]:
-    """Whoever it is sent to, every rank sends and receives so much."""
+    """Return messages in which every rank sends and receives `n_bytes`; it does not matter to which rank."""
     pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True) if len(ranks) > 1 else ()
     return [(a, b, n_bytes) for a, b in pairs]
 
 
 def _pipeline(hops: list[tuple[int, int]], edges: list[Message], nodes: Nodes) -> list[Round]:
-    """See [Note: pipelines]. The last hop is one between nodes, if there is any."""
+    """Return a pipeline's rounds, see [Note: pipelines]. The last hop is one between nodes, if there is any."""
     node_of = {r: i for i, members in enumerate(nodes) for r in members}
     *first, _ = sorted(hops, key=lambda hop: node_of[hop[0]] != node_of[hop[1]])
     return [Round(((a, b, 0),)) for a, b in first] + [Round(tuple(edges))]

@@ -1,14 +1,14 @@
-"""When will the last bucket arrive? The arithmetic of overlap, for a link that carries one bucket at a time.
+"""Time at which the last bucket arrives: the arithmetic of overlap, for a link that carries one bucket at a time.
 
-A bucket's all_reduce starts when backward has made its last gradient and the link is free, whichever comes later. Large
-buckets start late; small ones pay the latency often. Everything about `bucket_cap_mb` follows from these two lines.
+A bucket's all_reduce starts when backward has made its last gradient and the link is free, whichever is later. Large
+buckets start late; small ones pay the latency often. Everything about `bucket_cap_mb` follows from these two facts.
 
 Source: Li et al. 2020, section 3.2.2; the ring's cost: Thakur, Rabenseifner & Gropp 2005, section 4.5.
 """
 
 
 def ring_all_reduce_s(n_bytes: float, world_size: int, latency_s: float, bandwidth_bytes_per_s: float) -> float:
-    """2 (N-1) messages of bytes/N each, one after the other: 2 (N-1) (latency + bytes / N / bandwidth)."""
+    """Seconds of 2 (N-1) messages of bytes/N, one after another: 2 (N-1) (latency + bytes / N / bandwidth)."""
     return 2 * (world_size - 1) * (latency_s + n_bytes / world_size / bandwidth_bytes_per_s)
 
 
@@ -20,10 +20,10 @@ def bucket_timeline(
     latency_s: float,
     bandwidth_bytes_per_s: float,
 ) -> list[tuple[float, float]]:
-    """(start, end) in seconds of each bucket's all_reduce.
+    """Return (start, end) in seconds of each bucket's all_reduce.
 
-    `plan[i]` is the number of parameters in bucket i; sizes and ready times are per parameter, in the order in which
-    backward makes the gradients; time 0 is the start of backward.
+    `plan[i]` is the number of parameters in bucket i. Sizes and ready times are per parameter, in the order in which
+    backward makes the gradients. Time 0 is the start of backward.
     """
     spans, first, free_s = [], 0, 0.0
     for count in plan:
@@ -36,5 +36,5 @@ def bucket_timeline(
 
 
 def finish_time(plan: list[int], *link_and_gradients, **named) -> float:
-    """Seconds from the start of backward until the last bucket has arrived; arguments as `bucket_timeline`."""
+    """Seconds from the start of backward until the last bucket has arrived; arguments as for `bucket_timeline`."""
     return bucket_timeline(plan, *link_and_gradients, **named)[-1][1]

@@ -1,12 +1,12 @@
-"""What a collective costs, in closed form: alpha and bytes over bandwidth, added up by hand.
+"""Cost of collectives in closed form: latencies plus bytes over bandwidth, added up by hand.
 
-These are predictions. `network` arrives at its times another way, by sending every message of every round over its
-links; where both agree, both are likely to be right.
+These are predictions. `network` computes its times in another way: it sends every message of every round over its
+links. Where both agree, both are likely to be right.
 
-m nodes of k ranks; a rank's port, and c network cards a node, carry alpha + bytes / B each. S is the unsharded size, N
-= m k. A round takes as long as its busiest link.
+The cluster has m nodes of k ranks. A message takes alpha + bytes / B on a rank's port, or on one of the c network cards
+of a node. S is the unsharded size, N = m k. A round takes as long as its busiest link.
 
-    all_gather, reduce_scatter   ring           N-1 rounds of S/N; of those, S/N in all leave each node
+    all_gather, reduce_scatter   ring           N-1 rounds of S/N; in each round, S/N in all leave each node
                                  hierarchical   m-1 rounds of S/m between the nodes, k-1 rounds of S/k inside
     all_reduce                   ring           twice an all_gather
                                  hierarchical   one inside, twice one of S/k between, one inside
@@ -24,7 +24,7 @@ from math import ceil, log2
 
 @dataclass(frozen=True)
 class Cluster:
-    """Latencies in seconds, bandwidths in bytes a second, each way."""
+    """Nodes and their links: latencies in seconds, bandwidths in bytes a second, each way."""
 
     port_latency_s: float
     port_bandwidth: float
@@ -42,7 +42,7 @@ class Cluster:
         return self.port_latency_s + n_bytes / self.port_bandwidth
 
     def cards_s(self, n_bytes: float) -> float:
-        """A node's cards, which share the bytes."""
+        """Seconds in which a node's cards carry `n_bytes`, which they share."""
         return self.card_latency_s + n_bytes / self.cards_per_node / self.card_bandwidth
 
 
@@ -75,7 +75,7 @@ def broadcast_s(c: Cluster, full_bytes: float, algorithm: str = "ring") -> float
 
 
 def all_to_all_s(c: Cluster, full_bytes: float, algorithm: str = "pairwise") -> float:
-    """In round d rank r sends to r + d: min(k, d, N - d) messages leave each node."""
+    """Seconds of an all_to_all. In round d rank r sends to r + d: min(k, d, N - d) messages leave each node."""
     k, n = c.ranks_per_node, c.world_size
     total_s = 0.0
     for leave in (min(k, d, n - d) if c.nodes > 1 else 0 for d in range(1, n)):
@@ -86,7 +86,7 @@ def all_to_all_s(c: Cluster, full_bytes: float, algorithm: str = "pairwise") -> 
 
 
 def replicas_all_reduce_s(c: Cluster, shard_bytes: float) -> float:
-    """HSDP's: each rank of a node with its peers on the other nodes, all at once, and each over `shard_bytes`.
+    """Seconds of HSDP's all_reduces, all at once, each over `shard_bytes`: a rank's peers are on the other nodes.
 
     Groups that share a card take turns.
     """
@@ -95,7 +95,7 @@ def replicas_all_reduce_s(c: Cluster, shard_bytes: float) -> float:
 
 
 def _ring_round_s(c: Cluster, n_bytes: float) -> float:
-    """Every rank sends so many. With nodes there are k rings, each of which leaves the node at another rank."""
+    """Seconds in which every rank sends `n_bytes`. With several nodes, k rings leave each node at different ranks."""
     if c.nodes == 1:
         return c.port_s(n_bytes)
     k = c.ranks_per_node
@@ -108,7 +108,7 @@ def _inside_s(c: Cluster, full_bytes: float) -> float:
 
 
 def _between_s(c: Cluster, full_bytes: float) -> float:
-    """k rings at once, each with S/k."""
+    """Seconds of k rings at once between the nodes, each with S/k."""
     return (c.nodes - 1) * c.cards_s(full_bytes / c.nodes)
 
 
@@ -121,7 +121,7 @@ def _tree_s(c: Cluster, full_bytes: float, phases: int) -> float:
 
 
 def _pipeline_s(c: Cluster, card_bytes: float, port_bytes: float) -> float:
-    """Beyond the latencies of all hops: until the slower kind of link has carried all of the bytes."""
+    """Seconds beyond the latencies of all hops, until the slower kind of link has carried all of the bytes."""
     last_hop_s = c.card_latency_s if c.nodes > 1 else c.port_latency_s
     inside_s = c.port_s(port_bytes) if c.ranks_per_node > 1 else 0.0
     between_s = c.cards_s(card_bytes) if c.nodes > 1 else 0.0

@@ -1,30 +1,31 @@
-"""Streams for ranks on a CPU: what is issued inside a side stream is ordered behind it, and the host goes on.
+"""Streams for ranks on a CPU: work issued inside a side stream is ordered behind it, and the host goes on.
 
-torch's FSDP hides its messages behind computation by CUDA streams. On a CPU, `torch.cpu.Stream` and its like are
-stand-ins: the host waits for each message as it is issued, and nothing overlaps. While a simulated network is in use
-`install` puts the ones below in their place, and torch's own order of streams and events takes effect:
+torch's FSDP overlaps its messages with computation by CUDA streams. On a CPU, `torch.cpu.Stream` and the like are
+stand-ins: the host waits for each message when it is issued, and nothing overlaps. While a simulated network is in use,
+`install` replaces them by the ones below, and torch's own order of streams and events takes effect:
 
     with torch.cpu.stream(side):
         dist.all_gather_single(whole, shard)        # the host goes on at once
         arrived = side.record_event()
     ...                                             # computation, while the network is at work
-    torch.cpu.current_stream().wait_event(arrived)  # here the host waits until the network is through
+    torch.cpu.current_stream().wait_event(arrived)  # here the host waits until the network is done
 
-[Note: a stream is a clock] A stream keeps the moment at which all that is queued on it will be through: when the
-transfers that it waits for are due. An event is a copy of that moment. A stream that waits for an event takes the later
-moment of the two, and a collective issued on a stream joins the network no earlier than its moment. Since moments only
-grow, who waits for a transfer has waited for all that the stream was given before it.
+[Note: a stream is a clock] A stream keeps the moment at which all work queued on it will be done: when the network ends
+the transfers that the stream waits for. An event is a copy of that moment. A stream that waits for an event takes the
+later of the two moments. A collective issued on a stream joins the network no earlier than the stream's moment. Since
+moments only grow, waiting for a transfer includes waiting for everything that the stream was given before it.
 
-[Note: the host is the compute stream] It computes what it is given at once, so that it never runs ahead of it as it
-does of a GPU: waiting for an event blocks it. That is training with small kernels, bound by the host, and in forward
-only what the user names is prefetched. With `run_ahead()` the compute stream has a clock, too: computation that is
-slept (`slept_computation`) is queued on it, and the host goes on until it asks for a result, as it does of a busy GPU.
-FSDP2 then prefetches in forward without being told, and FSDP1's rate limiter has something to limit. Computation that
-is real takes no time on that clock beyond the host's own.
+[Note: the host is the compute stream] The host computes its work at once, so it never runs ahead of the compute stream
+as it does on a GPU: waiting for an event blocks the host. That is like training with small kernels, bound by the host,
+and in forward only the units that the user names are prefetched. With `run_ahead()` the compute stream has a clock too:
+slept computation (`slept_computation`) is queued on it, and the host goes on until it asks for a result, as with a busy
+GPU. FSDP2 then prefetches in forward without being told, and FSDP1's rate limiter has something to limit. Real
+computation takes no time on that clock beyond the host's own.
 
-[Note: data] The host holds the data when gloo has moved it, often long before the transfer is due. What is queued on a
-side stream behind a transfer, and reads or frees memory, waits for that: `_DataFirst` sees to operations, `_resize` to
-memory that is freed by hand, and `reached_s` to collectives. On the compute stream whoever waits has the data.
+[Note: data] The host has the data when gloo has moved it, often long before the network ends the transfer. Work that is
+queued on a side stream behind a transfer, and reads or frees memory, waits for the data: `_DataFirst` makes operations
+wait, `_resize` memory that is freed by hand, and `reached_s` collectives. On the compute stream, a wait that returns
+implies that the data is there.
 
 Source: CUDA C++ Programming Guide, section on asynchronous concurrent execution; torch.cuda.streams; torch.cpu.
 """
@@ -42,18 +43,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @dataclass(frozen=True)
 class Moment:
-    """When `transfers` are through and it is `clock_s` (`time.monotonic()`)."""
+    """The moment when all `transfers` are done and the clock (`time.monotonic()`) shows `clock_s`."""
 
     clock_s: float = 0.0
     transfers: frozenset = frozenset()
 
     def __or__(self, other: "Moment") -> "Moment":
         transfers = self.transfers | other.transfers
-        kept = frozenset(t for t in transfers if not t.is_completed() or t.error)  # an error is for who blocks
+        kept = frozenset(t for t in transfers if not t.is_completed() or t.error)  # errors: for `block`
         return Moment(max(self.clock_s, other.clock_s), kept)
 
     def due_s(self) -> float:
-        """The host waits until gloo has moved the data: only then is it known."""
+        """Return the time of the moment. The host waits until gloo has moved the data: only then is the time known."""
         for transfer in self.transfers:
             transfer.wait_for_data()
         return max(self.clock_s, *(t.due_s for t in self.transfers), time.monotonic())
@@ -70,7 +71,7 @@ class Moment:
 
 
 class Stream:
-    """`torch.cuda.Stream`'s queue as a clock. Made by `torch.cpu.Stream()` while a simulated network is in use."""
+    """A queue kept as a clock. `torch.cpu.Stream()` makes one while a simulated network is in use."""
 
     def __init__(self, device: torch.device | None = None, priority: int = 0) -> None:
         self.moment, self.blocks = Moment(), False  # blocks: the host waits for whatever is queued on it
@@ -82,7 +83,7 @@ class Stream:
         else:
             self.moment |= moment
         if self is _compute:
-            self.moment.due_s()  # for the data
+            self.moment.due_s()  # wait for the data
 
     def wait_event(self, event: "Event") -> None:
         self.wait_for(event.moment)
@@ -103,7 +104,7 @@ class Stream:
 
 
 class Event:
-    """A moment of a stream."""
+    """Copy of a stream's moment."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False) -> None:
         self.moment = Moment()
@@ -124,7 +125,7 @@ class Event:
 _streams: WeakSet[Stream] = WeakSet()
 _host, _compute = Stream(), Stream()
 _host.blocks = _compute.blocks = True
-_current = threading.local()  # as CUDA's: a thread of autograd's or of gloo's computes on the compute stream
+_current = threading.local()  # one a thread, as in CUDA: others start on the compute stream
 
 
 def current_stream(device: torch.device | None = None) -> Stream:
@@ -132,13 +133,13 @@ def current_stream(device: torch.device | None = None) -> Stream:
 
 
 def reached_s() -> float:
-    """When the current stream gets to what is issued now: for a collective, the earliest that it can start."""
+    """Return when the current stream reaches what is issued now: for a collective, the earliest that it can start."""
     return current_stream().moment.due_s()
 
 
 @contextmanager
 def stream(stream: Stream | None) -> Iterator[None]:
-    """What is issued inside is queued on `stream`."""
+    """Queue what is issued inside on `stream`."""
     before = current_stream()
     _current.stream = stream or before
     try:
@@ -149,7 +150,7 @@ def stream(stream: Stream | None) -> Iterator[None]:
 
 
 class _DataFirst(TorchDispatchMode):
-    """An operation on a side stream waits for the data that the stream waits for; a view needs none."""
+    """Makes an operation on a side stream wait for the data that the stream waits for; a view needs none."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if not func.is_view:
@@ -158,7 +159,7 @@ class _DataFirst(TorchDispatchMode):
 
 
 def _resize(storage: torch.UntypedStorage, size: int) -> None:
-    """Memory is not taken from under a transfer, which on a GPU the caching allocator sees to."""
+    """Wait for all streams' data before memory is freed, as the caching allocator does on a GPU."""
     if size < storage.nbytes():
         for each in list(_streams):
             each.moment.due_s()
@@ -166,16 +167,16 @@ def _resize(storage: torch.UntypedStorage, size: int) -> None:
 
 
 def synchronize(device: torch.device | None = None) -> None:
-    """The host waits for every stream."""
+    """Make the host wait for every stream."""
     for each in list(_streams):
         each.synchronize()
 
 
 @contextmanager
 def run_ahead() -> Iterator[None]:
-    """The host queues computation that is slept and goes on. See [Note: the host is the compute stream].
+    """Let the host queue slept computation and go on. See [Note: the host is the compute stream].
 
-    Ask for the time after `torch.cpu.synchronize()`, as on a GPU. Leaving the context synchronizes.
+    Read the time after `torch.cpu.synchronize()`, as on a GPU. Leaving the context synchronizes.
     """
     _compute.blocks = False
     try:
@@ -214,7 +215,7 @@ def uninstall() -> None:
     _users -= 1
     if _users == 0:
         _put({name: _torchs[name] for name in _STAND_INS})
-        del torch.UntypedStorage.resize_  # its base class has it
+        del torch.UntypedStorage.resize_  # the base class has the original
 
 
 def _put(functions: dict) -> None:

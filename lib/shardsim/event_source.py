@@ -1,4 +1,4 @@
-"""Answers of a simulated network to `shardlab.measure.record`: messages sent, and computation queued."""
+"""Events of a simulated network for `shardlab.measure.record`: messages sent, and computation queued."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from shardsim.cpu_streams import current_stream, reached_s
 
 
 class SimulatedEvents:
-    """An `EventSource` of the backend "simulated"."""
+    """`EventSource` of the backend "simulated"."""
 
     backend = "simulated"
 
@@ -20,7 +20,7 @@ class SimulatedEvents:
 
     @contextmanager
     def queued(self) -> Iterator[list[Queued]]:
-        """Watch slept computation: under `cpu_streams.run_ahead` a label only says when the host asked for it."""
+        """Record slept computation: under `cpu_streams.run_ahead` a label only says when the host asked for it."""
         found, original = [], slept_computation.compute
 
         def compute(seconds: float, *args) -> None:

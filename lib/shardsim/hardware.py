@@ -1,14 +1,14 @@
-"""What real cards do, from their data sheets: dense figures, decimal units.
+"""Figures of real GPUs, from their data sheets: dense, decimal units.
 
-Three ways to read a data sheet wrongly, each by a factor of two:
+There are three ways to misread a data sheet, each by a factor of two:
 
 - Tensor-core figures are printed "with sparsity" (2:4 structured, which training doesn't use). Halve them.
-- GeForce cards multiply in 16 bits twice as fast when they also add up in 16 bits. Training adds up in 32.
+- GeForce cards multiply in 16 bits twice as fast when they also accumulate in 16 bits. Training accumulates in 32.
 - NVLink is quoted in both directions together, networks in one, and in bits (see `link_speeds`).
 
-`memory_bytes` is what torch.cuda reports as the total, less than the figure on the box: ECC and firmware have their
-part. It was read off the out-of-memory messages that people published, "GPU 0 has a total capacity of 79.15 GiB"; it
-differs by 0.1 GiB or so between drivers, and the smaller ones are here.
+`memory_bytes` is the total that torch.cuda reports. It is less than the figure on the box, as ECC and firmware take a
+part. It was read from out-of-memory messages that people published, "GPU 0 has a total capacity of 79.15 GiB". It
+differs by 0.1 GiB or so between drivers; the smaller figures are here.
 """
 
 from dataclasses import dataclass
@@ -18,27 +18,27 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device as torch counts them: of an MI250X, one of its two dies."""
+    """One device as torch counts them; for an MI250X, one of its two dies."""
 
     name: str
     words: str
     memory_bytes: int
     hbm_bandwidth: float  # bytes/s
-    flops: dict[str, float]  # a second, by dtype: bf16, fp16, tf32, fp32, fp8; dense, added up in fp32
-    power_w: float  # that it may draw
-    link: str  # to the other GPUs of its box, a key of wires.LINKS
+    flops: dict[str, float]  # a second, by dtype: bf16, fp16, tf32, fp32, fp8; dense, accumulated in fp32
+    power_w: float  # the most it may draw
+    link: str  # to the other GPUs of its box, a key of link_speeds.LINKS
     host_link: str  # to the host's memory, likewise
     source: str
-    rated_power_w: float = 0.0  # at which the data sheet's FLOP/s hold, where this card is held below it
+    rated_power_w: float = 0.0  # at which the data sheet's FLOP/s hold, if this card is limited to less
 
     @property
     def half_flops(self) -> float:
-        """Of bf16, or of fp16 on cards from before bf16 (V100, T4)."""
+        """FLOP/s of bf16, or of fp16 on cards from before bf16 (V100, T4)."""
         return self.flops.get("bf16", self.flops.get("fp16", 0.0))
 
     @property
     def power_share(self) -> float:
-        """Of the power for which its FLOP/s are quoted."""
+        """Share of the power for which its FLOP/s are quoted that the card may draw."""
         return self.power_w / (self.rated_power_w or self.power_w)
 
     def __hash__(self) -> int:
@@ -50,7 +50,7 @@ def _gib(n: float) -> int:
 
 
 def _flops(half: float, bf16: bool = True, **others: float) -> dict[str, float]:
-    """TFLOP/s of fp16, and at the same rate of bf16 where the card has it; and of other dtypes."""
+    """FLOP/s by dtype, from TFLOP/s: `half` for fp16 and, if the card has it, bf16; `others` by name."""
     tera = {"fp16": half} | ({"bf16": half} if bf16 else {}) | others
     return {dtype: n * 1e12 for dtype, n in tera.items()}
 
@@ -71,7 +71,7 @@ GPUS = {
         Gpu("A10", "Ampere, PCIe",
             _gib(22.05), 600e9, _flops(125, tf32=62.5, fp32=31.2), 150,
             "PCIe 4", "PCIe 4", "NVIDIA A10 data sheet"),
-        # AWS's own card: more power, yet little more than half of the A10's tensor figure
+        # AWS's own card: more power than the A10, but little more than half of its tensor figure
         Gpu("A10G", "Ampere, PCIe, AWS g5",
             _gib(22.05), 600e9, _flops(70, tf32=35, fp32=31.5), 300,
             "PCIe 4", "PCIe 4", "NVIDIA A10G data sheet (AWS)"),
@@ -81,22 +81,22 @@ GPUS = {
         Gpu("L40S", "Ada, PCIe",
             _gib(44.39), 864e9, _flops(362.05, tf32=183, fp32=91.6, fp8=733), 350,
             "PCIe 4", "PCIe 4", "NVIDIA L40S data sheet (bf16: 362.05 | 733 with sparsity)"),
-        # 142 where fp16 is added up in fp16
+        # 142 if fp16 is accumulated in fp16
         Gpu("RTX-3090", "GeForce, Ampere",
             _gib(23.56), 936e9, _flops(71, tf32=35.6, fp32=35.6), 350,
             "PCIe 4", "PCIe 4", "NVIDIA Ampere GA102 GPU architecture whitepaper, appendix A"),
-        # 330.3 where fp16 is added up in fp16; no NVLink, and no peer-to-peer over PCIe
+        # 330.3 if fp16 is accumulated in fp16; no NVLink, and no peer-to-peer over PCIe
         Gpu("RTX-4090", "GeForce, Ada",
             _gib(23.52), 1008e9, _flops(165.2, tf32=82.6, fp32=82.6, fp8=330.3), 450,
             "PCIe 4", "PCIe 4", "NVIDIA Ada GPU architecture whitepaper, appendix A"),
-        # 419 where fp16 is added up in fp16
+        # 419 if fp16 is accumulated in fp16
         Gpu("RTX-5090", "GeForce, Blackwell",
             _gib(31.36), 1792e9, _flops(209.5, tf32=104.8, fp32=104.8, fp8=419), 575,
             "PCIe 5", "PCIe 5", "NVIDIA RTX Blackwell GPU architecture whitepaper, appendix A"),
         Gpu("RTX-A6000", "workstation, Ampere",
             _gib(47.4), 768e9, _flops(154.8, tf32=77.4, fp32=38.7), 300,
             "PCIe 4", "PCIe 4", "NVIDIA Ampere GA102 GPU architecture whitepaper, appendix B"),
-        # a workstation card: adding up in fp32 is not halved
+        # a workstation card: accumulating in fp32 does not halve the rate
         Gpu("RTX-6000-Ada", "workstation, Ada",
             _gib(47.4), 960e9, _flops(364.2, tf32=182.1, fp32=91.1, fp8=728.5), 300,
             "PCIe 4", "PCIe 4", "NVIDIA Ada GPU architecture whitepaper for professional graphics, appendix A"),
@@ -118,7 +118,7 @@ GPUS = {
         Gpu("H100-80GB-PCIe", "H100 PCIe: 114 multiprocessors of the SXM's 132, at a lower clock",
             _gib(79.1), 2000e9, _flops(756, tf32=378, fp32=51.2, fp8=1513), 350,
             "PCIe 5", "PCIe 5", "NVIDIA H100 Tensor Core GPU data sheet (2022; 1,513 with sparsity for bf16)"),
-        # nothing of it in a data sheet of NVIDIA's; the peak is the SXM's, as its users assume
+        # no data sheet of NVIDIA's has this card; the peak is the SXM's, as its users assume
         Gpu("H100-96GB-500W", "H100 SXM with HBM2e, held to 500 W of its 700, in Meta's Grand Teton",
             _gib(95), 2400e9, _flops(989.4, tf32=494.7, fp32=66.9, fp8=1978.9), 500,
             "NVLink 4", "PCIe 5", "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, hardware",
@@ -132,7 +132,7 @@ GPUS = {
         Gpu("GB200-186GB", "B200 beside a Grace processor, in racks of 72 on one NVLink",
             _gib(184.31), 8000e9, _flops(2500, tf32=1250, fp32=80, fp8=5000), 1200,
             "NVLink 5", "NVLink-C2C", "NVIDIA GB200 NVL72 data sheet (sparse figures halved, a rack's over 72)"),
-        # the package is sold as 128 GB, 383 TFLOP/s and 3.2 TB/s: that is two devices
+        # the package is sold as 128 GB, 383 TFLOP/s and 3.2 TB/s, which is two devices
         Gpu("MI250X-64GB", "one die of an MI250X",
             _gib(63.98), 1600e9, _flops(191.5, fp32=23.95), 280,
             "xGMI 2", "PCIe 4", "AMD Instinct MI250X data sheet, halved"),

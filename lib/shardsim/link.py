@@ -1,10 +1,10 @@
-"""One link of a network: a latency, and so many bytes a second each way."""
+"""One link of a network: its latency, and its bandwidth each way."""
 
 import re
 from dataclasses import dataclass
 
 _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
-BANDWIDTH, LATENCY = rf"{_NUMBER}\s*([KMG]?[bB]/s)", rf"{_NUMBER}\s*(ns|us|ms|s)"  # for words that hold a link
+BANDWIDTH, LATENCY = rf"{_NUMBER}\s*([KMG]?[bB]/s)", rf"{_NUMBER}\s*(ns|us|ms|s)"  # for words that contain a link
 _WORDS = re.compile(rf"\s*{BANDWIDTH}\s*,\s*{LATENCY}\s*")
 _BYTES = {"b/s": 1 / 8, "B/s": 1.0}
 _PREFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9}
@@ -13,7 +13,7 @@ _PER_SECOND = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}
 
 @dataclass(frozen=True)
 class Link:
-    """Full duplex: both directions carry `bandwidth_bytes_per_s` at the same time. It may be infinite."""
+    """A full-duplex link: both directions carry `bandwidth_bytes_per_s`, which may be infinite, at the same time."""
 
     bandwidth_bytes_per_s: float  # each way
     latency_s: float  # of one message, whatever its size
@@ -24,7 +24,7 @@ class Link:
 
     @classmethod
     def parse(cls, words: str) -> "Link":
-        """`Link.parse("1 Gb/s, 50 us")`: b/s for bits, B/s for bytes, with K, M or G; latency in ns, us, ms or s."""
+        """Read a link such as "1 Gb/s, 50 us": b/s for bits, B/s for bytes, with K, M, G; latency in ns, us, ms, s."""
         match = _WORDS.fullmatch(words)
         if match is None:
             raise ValueError(
@@ -37,16 +37,16 @@ class Link:
         return f"{self.bandwidth_bytes_per_s / 1e6:.9g} MB/s, {self.latency_s * 1e6:.9g} us"
 
     def carry_s(self, n_bytes: float) -> float:
-        """Until a message has arrived: alpha + bytes / bandwidth."""
+        """Seconds until a message has arrived: alpha + bytes / bandwidth."""
         return self.latency_s + n_bytes / self.bandwidth_bytes_per_s
 
     def slower(self, times: float) -> "Link":
-        """Every message takes so many times as long."""
+        """Return a link on which every message takes `times` as long."""
         return Link(self.bandwidth_bytes_per_s / times, self.latency_s * times)
 
 
 def bandwidth(number: str, unit: str) -> float:
-    """Bytes a second, of "1" and "Gb/s"."""
+    """Bytes a second, from a number such as "1" and a unit such as "Gb/s"."""
     return float(number) * _PREFIX[unit[:-3]] * _BYTES[unit[-3:]]
 
 

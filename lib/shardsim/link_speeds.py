@@ -1,6 +1,6 @@
-"""What real links and drives carry, from their data sheets: decimal bytes a second, one direction.
+"""Bandwidths of real links and drives, from their data sheets: decimal bytes a second, one direction.
 
-NVLink and xGMI are quoted in both directions together, networks in one and in bits: each costs a factor when misread.
+NVLink and xGMI are quoted in both directions together, networks in one and in bits: misread, a figure is off by 2 or 8.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Wire:
-    """`bandwidth` in bytes/s, each way, of one GPU's port or one network card, headers included."""
+    """A kind of link: `bandwidth` in bytes/s, each way, of one GPU's port or one network card, headers included."""
 
     name: str
     bandwidth: float
@@ -17,7 +17,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Nvme:
-    """One drive's sequential bandwidth, bytes/s."""
+    """A kind of NVMe drive, with the sequential bandwidth of one, bytes/s."""
 
     name: str
     capacity_bytes: float
@@ -38,7 +38,7 @@ LINKS = {
         Wire("NVLink 5", 900e9, "NVIDIA HGX B200 data sheet: 1.8 TB/s, both ways"),
         Wire("NVLink bridge", 56.25e9, "NVIDIA GA102 whitepaper: 112.5 GB/s, both ways, between two cards only"),
         Wire("NVLink-C2C", 450e9, "NVIDIA Grace Hopper whitepaper: 900 GB/s, both ways"),
-        # a die's share: the figure is of the package's two; between dies of one package there is more
+        # for one of a package's two dies; between the dies of one package there is more
         Wire("xGMI 2", 150e9, "AMD CDNA 2 whitepaper: 50 GB/s a link each way, 3 to 4 links a die"),
         Wire("xGMI 3", 448e9, "AMD Instinct MI300X data sheet: 7 links of 128 GB/s, both ways"),
         Wire("PCIe 3", 15.75e9, _PCIE.format(8)),

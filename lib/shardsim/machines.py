@@ -1,11 +1,11 @@
 """Machines whose networks can be imitated, and jobs planned: GPUs of `hardware`, joined by the links of `link_speeds`.
 
-Bandwidths are of one direction. 400 Gb/s of InfiniBand are 50 GB/s: vendors count networks in bits and NVLink in bytes
+Bandwidths are for one direction. 400 Gb/s of InfiniBand are 50 GB/s: vendors count networks in bits and NVLink in bytes
 of both directions together (900 GB/s of NVLink 4 are 450 each way).
 
-Latencies are of one message as NCCL sends it, software included; they are round figures of the right size, as no data
-sheet has them. The share of the peak that training reaches (`mfu`) is an assumption too. Measure both on your machine.
-Makers say how many NVMe drives there are, seldom which: those named stand for the fast ones of their generation.
+Latencies are for one message as NCCL sends it, software included. They are rough figures, as no data sheet has them.
+The share of the peak that training reaches (`mfu`) is an assumption too. Measure both on your machine. Vendors say how
+many NVMe drives a machine has, but seldom which; those named here stand for the fast ones of their generation.
 """
 
 import re
@@ -17,7 +17,7 @@ from shardsim.hardware import GIB, GPUS, Gpu
 from shardsim.link import Link
 from shardsim.link_speeds import DRIVES, LINKS, Nvme
 
-# Of what a slot carries, headers and acknowledgements take a fifth: copies of 4.0 x16's 31.5 GB/s reach about 25
+# Headers and acknowledgements take a fifth of a slot's bandwidth: copies over PCIe 4.0 x16 reach 25 of 31.5 GB/s
 PCIE_SHARE = 25 / 31.5
 LATENCY_S = {"NVLink": 3e-6, "xGMI": 5e-6, "PCIe": 8e-6, "InfiniBand": 10e-6, "RoCE": 15e-6, "EFA": 20e-6}
 ETHERNET_LATENCY_S = 30e-6
@@ -29,7 +29,7 @@ class Machine:
     words: str
     gpu: Gpu
     gpus_per_node: int
-    mfu: float  # model FLOPs utilisation: the part of the peak that training is taken to reach, for imitations
+    mfu: float  # model FLOPs utilisation: the assumed share of the peak that training reaches, for imitations
     inside: Link  # a GPU's port to the others of its node
     between: Link | None  # one network card
     nics_per_node: int
@@ -41,12 +41,12 @@ class Machine:
 
     @property
     def flops(self) -> float:
-        """Of one GPU a second: bf16 (fp16 on cards without it), dense, the data sheet's."""
+        """FLOP/s of one GPU: bf16 (fp16 on cards without it), dense, from the data sheet."""
         return self.gpu.half_flops
 
     @property
     def memory_bytes(self) -> int:
-        """Of one GPU, that programs can use."""
+        """Bytes of one GPU that programs can use."""
         return self.gpu.memory_bytes
 
     @property
@@ -100,7 +100,7 @@ def _cluster(
 
 
 def _shared(gb_per_s: float, latency_s: float = LATENCY_S["EFA"]) -> Link:
-    """A GPU's share of a node's network, where the cards are fewer or more than the GPUs."""
+    """Return a GPU's share of a node's network, if there are fewer or more cards than GPUs."""
     return Link(gb_per_s * 1e9, latency_s)
 
 
@@ -168,7 +168,7 @@ _CARDS = re.compile(
 
 
 def machine(name: str) -> Machine:
-    """One of MACHINES, or cards in words: "H100-80GB", "A10G x 4", "H100-80GB x 8, 400 Gb/s each" (each GPU's card).
+    """Return a machine by name or cards: "H100-80GB", "A10G x 4", "H100-80GB x 8, 400 Gb/s each" (a card for each GPU).
 
     Raises ValueError with the nearest name to a typo.
     """
@@ -197,7 +197,7 @@ def _box(gpu: Gpu, n: int, gigabits: str | None, each: bool) -> Machine:
         between=network,
         nics_per_node=n if each else 1,
         host=_wire(gpu.host_link),
-        drive=DRIVES["980 PRO"],  # one as people have them; how much memory the host has is not known
+        drive=DRIVES["980 PRO"],  # a common one; the host's memory is not known
         drives_per_node=1,
         source=gpu.source,
     )

@@ -4,17 +4,17 @@
     rank ──port──┤ switch ── NIC ~~~~~ │            inside a node: every rank's port to the switch of its node
                  └ (node 0)            (node 1)      between: network cards (NICs), one a node or one a rank
 
-Ports and cards are full duplex, the switches ideal. A round of a collective takes as long as its busiest link: latency,
-plus the bytes that all of the round's messages put on that link over its bandwidth. See `algorithms` for the rounds.
+Ports and cards are full duplex, the switches ideal. A round of a collective takes as long as its busiest link: the
+latency, plus the bytes of all the round's messages on that link over its bandwidth. See `algorithms` for the rounds.
 
-In words, in any order, separated by commas:
+A network in words has parts in any order, separated by commas:
 
     1 Gb/s, 50 us                                     one node: bandwidth and latency of a rank's port
-    2x4 nodes, 300 GB/s inside, 50 GB/s between       2 nodes of 4 ranks; a node's one card is shared by its ranks
-    ... 300 GB/s 3 us inside, 50 GB/s 10 us between   latencies, else 3 us and 10 us
-    ... 50 GB/s between a rank                        every rank has a card of its own
-    ... tree | hierarchical                           the algorithm, else ring
-    ... jitter 10%                                    a collective takes up to so much longer, drawn at random
+    2x4 nodes, 300 GB/s inside, 50 GB/s between       2 nodes of 4 ranks, which share their node's one card
+    ... 300 GB/s 3 us inside, 50 GB/s 10 us between   latencies; 3 us and 10 us if not given
+    ... 50 GB/s between a rank                        every rank has its own card
+    ... tree | hierarchical                           the algorithm; ring if not given
+    ... jitter 10%                                    a collective takes up to 10% longer, drawn at random
     ... rank 3 is 2x slower                           its port and card take twice as long
     dgx-h100, 2x2 nodes                               a machine of `machines`, here two nodes of two of its GPUs
     infinitely fast                                   costs nothing
@@ -31,16 +31,16 @@ from shardsim.algorithms import ALGORITHMS, Round, rounds
 from shardsim.link import BANDWIDTH, LATENCY, Link, bandwidth, seconds
 from shardsim.machines import MACHINES, machine
 
-INSIDE_LATENCY_S, BETWEEN_LATENCY_S = 3e-6, 10e-6  # where the words give none
+INSIDE_LATENCY_S, BETWEEN_LATENCY_S = 3e-6, 10e-6  # if the words give none
 _FREE = Link(float("inf"), 0.0)
 
-# A link is told by what it belongs to, its owner (a rank, or a card as node and number), and its direction.
+# A link's name: its kind (port or card), its owner (a rank, or a card's node and number), and its direction.
 LinkName = tuple[str, int | tuple[int, int], str]
 
 
 @dataclass(frozen=True)
 class Network:
-    """`nodes` times `ranks_per_node` ranks; rank r is on node r // ranks_per_node."""
+    """A network of `nodes` times `ranks_per_node` ranks; rank r is on node r // ranks_per_node."""
 
     nodes: int
     ranks_per_node: int
@@ -78,15 +78,15 @@ class Network:
     # What a collective costs
 
     def seconds(self, kind: str, full_bytes: int, ranks: Sequence[int]) -> float:
-        """Of one collective of these ranks, on an otherwise idle network; `full_bytes` is the unsharded size."""
+        """Seconds of one collective of these ranks on an otherwise idle network; `full_bytes` is the unsharded size."""
         return _cost(self, kind, full_bytes, tuple(ranks))[0]
 
     def links(self, kind: str, ranks: Sequence[int]) -> frozenset[LinkName]:
-        """Those that it uses. A collective holds them from its start to its end."""
+        """Links that a collective uses; it holds them from its start to its end."""
         return _cost(self, kind, 1, tuple(ranks))[1]
 
     def bytes_by_link(self, kind: str, full_bytes: int, ranks: Sequence[int]) -> dict[LinkName, float]:
-        """What it puts on each link in all."""
+        """Total bytes that a collective puts on each link."""
         total: defaultdict[LinkName, float] = defaultdict(float)
         for r in self.rounds(kind, full_bytes, ranks):
             for link, n_bytes in self._load(r).items():
@@ -100,7 +100,7 @@ class Network:
         return rounds(kind, full_bytes, list(by_node.values()), self.algorithm)
 
     def link(self, name: LinkName) -> Link:
-        """The link of that name, the straggler's slower than the others."""
+        """Return the link of that name; the straggler's links are slower."""
         kind, owner, _ = name
         link = self.inside if kind == "port" else self.between
         if self.straggler and owner == (self.straggler[0] if kind == "port" else self._card(self.straggler[0])):
@@ -129,7 +129,7 @@ class Network:
         return load
 
     def scaled(self, latency: float, bandwidth: float) -> "Network":
-        """The same network with every latency and every bandwidth times these."""
+        """Return this network with every latency times `latency` and every bandwidth times `bandwidth`."""
 
         def scale(link: Link) -> Link:
             return Link(link.bandwidth_bytes_per_s * bandwidth, link.latency_s * latency)
@@ -138,7 +138,7 @@ class Network:
 
     @classmethod
     def parse(cls, words: str, world_size: int) -> "Network":
-        """See the module's text. Raises ValueError for words that it can't read, or that mean another world size."""
+        """Read a network in words (see the module). Raises ValueError for unreadable words or another world size."""
         found: dict = {}
         for part in words.split(","):
             for pattern, fields in _WORDS:
@@ -216,7 +216,7 @@ _WORDS = [
 
 
 def _complete(found: dict, words: str, world_size: int) -> dict:
-    """The fields of a Network, of what the words say and what goes without saying."""
+    """Return the fields of a Network: those that the words give, and defaults for the others."""
     if ("bandwidth" in found) != ("latency" in found):
         raise ValueError(
             f"can't read the network {words!r}: a link has a bandwidth and a latency, as in '1 Gb/s, 50 us'"

@@ -1,9 +1,9 @@
-"""Who computes what when in a pipeline, by arithmetic: a rank works through its list, each item as soon as it can.
+"""Pipeline schedules by arithmetic: each rank works through its list of actions, each action as soon as possible.
 
-Vocabulary. The model is cut into *pieces*, in the order in which forward goes through them; rank r of p has piece r,
-or, interleaved, the pieces r, r + p, r + 2p and so on. A batch is cut into m *micro-batches*. An *action* is the
-forward or the backward of one piece with one micro-batch. A *schedule* is each rank's list of actions, in order. What
-it leaves open is when: a forward needs the one of the piece before it, a backward that of the piece after it.
+Vocabulary. The model is cut into *pieces*, in the order of forward. Rank r of p has piece r or, interleaved, the pieces
+r, r + p, r + 2p and so on. A batch is cut into m *micro-batches*. An *action* is the forward or the backward of one
+piece with one micro-batch. A *schedule* is each rank's list of actions, in order. It leaves the times open: a forward
+needs the forward of the previous piece, a backward needs the backward of the next piece.
 
 Source: Huang et al. 2019, "GPipe", section 2.3; Narayanan et al. 2021, "Efficient Large-Scale Language Model Training",
 section 2.2, for 1F1B and its interleaved form.
@@ -22,18 +22,18 @@ class Action(NamedTuple):
 
 
 def gpipe(rank: int, p: int, m: int) -> list[Action]:
-    """All forwards, then all backwards."""
+    """Return all forwards, then all backwards."""
     return [Action(kind, rank, i) for kind in ("forward", "backward") for i in range(m)]
 
 
 def one_f_one_b(rank: int, p: int, m: int) -> list[Action]:
-    """A forward for each rank behind this one, which needs something to do; then a forward and a backward in turns."""
+    """Return one forward for each later rank, so that it has work; then a forward and a backward in turns."""
     forwards, backwards = ([Action(kind, rank, i) for i in range(m)] for kind in ("forward", "backward"))
     return take_turns(forwards, backwards, ahead=p - 1 - rank)
 
 
 def interleaved(rank: int, p: int, m: int, v: int) -> list[Action]:
-    """1F1B with v pieces a rank: p micro-batches go through the first of them, then through the next.
+    """Return 1F1B with v pieces a rank: p micro-batches go through the first of them, then through the next.
 
     Raises ValueError unless p divides m.
     """
@@ -46,7 +46,7 @@ def interleaved(rank: int, p: int, m: int, v: int) -> list[Action]:
 
 
 def take_turns(forwards: list[Action], backwards: list[Action], ahead: int) -> list[Action]:
-    """So many forwards, then one forward and one backward until the forwards are through, then the other backwards."""
+    """Return `ahead` forwards, then one forward and one backward until the forwards end, then the other backwards."""
     ahead = min(ahead, len(forwards))
     pairs = zip(forwards[ahead:], backwards, strict=False)
     in_turns = [action for pair in pairs for action in pair]
@@ -54,7 +54,7 @@ def take_turns(forwards: list[Action], backwards: list[Action], ahead: int) -> l
 
 
 def in_flight(actions: Sequence[Action]) -> int:
-    """The most micro-batches, or pieces of them, that a rank keeps for their backward at once."""
+    """Return the most micro-batches, or pieces of them, that a rank keeps for their backward at once."""
     most = now = 0
     for action in actions:
         now += 1 if action.kind == "forward" else -1
@@ -63,9 +63,9 @@ def in_flight(actions: Sequence[Action]) -> int:
 
 
 def pipeline_timelines(schedule: Sequence[Sequence[Action]], forward_s: float, backward_s: float) -> list[Timeline]:
-    """Each rank's timeline, if messages take no time; the seconds are those of one piece and micro-batch.
+    """Return each rank's timeline if messages take no time; the seconds are those of one piece and micro-batch.
 
-    Raises ValueError where ranks wait for each other for ever.
+    Raises ValueError if ranks wait for each other for ever.
     """
     seconds = {"forward": forward_s, "backward": backward_s}
     left, spans = [list(actions) for actions in schedule], [[] for _ in schedule]
@@ -85,7 +85,7 @@ def pipeline_timelines(schedule: Sequence[Sequence[Action]], forward_s: float, b
 
 
 def _ready_s(action: Action, ended_s: dict[Action, float], last: int) -> float | None:
-    """When what it needs is there; None if that has no time yet."""
+    """Return when the action's input is there; None if that has no time yet."""
     kind, piece, i = action
     if kind == "forward":
         return ended_s.get(Action(kind, piece - 1, i)) if piece else 0.0
@@ -93,6 +93,6 @@ def _ready_s(action: Action, ended_s: dict[Action, float], last: int) -> float |
 
 
 def idle_share(timelines: Sequence[Timeline]) -> float:
-    """Of all ranks' time from the first start to the last end, the share in which they compute nothing: the bubble."""
+    """Share of all ranks' time, from the first start to the last end, in which they compute nothing: the bubble."""
     duration_s = max(t.end_s for t in timelines) - min(t.start_s for t in timelines)
     return 1 - sum(t.compute_s for t in timelines) / (duration_s * len(timelines))

@@ -1,7 +1,7 @@
-"""A slow network on a fast machine: real collectives that take the wall time which a given network would need.
+"""A slow network on a fast machine: real collectives that take as long as they would on a given network.
 
-The `torch.distributed` backend "simulated" moves the data over gloo, so that results are gloo's to the bit, and lets
-the caller wait until the network would have been through. torch's DDP and FSDP run on it unchanged, and so do ours.
+The `torch.distributed` backend "simulated" moves the data over gloo, so results are gloo's to the bit. It makes the
+caller wait until the network would have finished. torch's DDP and FSDP run on it unchanged, and so do ours.
 
     use_network(Network.parse("2x2 nodes, 1 GB/s inside, 100 MB/s between", world_size=4))
     dist.init_process_group("simulated")
@@ -9,15 +9,14 @@ the caller wait until the network would have been through. torch's DDP and FSDP 
     collectives()  # what was sent, when it started, when it finished
 
 [Note: when a collective starts and finishes]
-It starts when its last rank has arrived and all links that it uses are free: a link carries one transfer at a time, in
-the order in which they are ready. It finishes after the time that `Network` says, or with gloo where gloo is slower.
-Two parties see to that. Gloo's threads report that the data is there (`moved`) and book the time in `shared_state`. The
-thread of `transfers` completes the transfers as they fall due. One thread for both would begin to sleep only when gloo
-is done, and so add gloo's time to the network's.
+A collective starts when its last rank has arrived and all links that it uses are free. A link carries one transfer at a
+time, in the order in which they are ready. The collective finishes after the time that `Network` gives, or with gloo if
+gloo is slower. Two kinds of threads do this. Gloo's threads report that the data is there (`moved`) and book the time
+in `shared_state`. The thread of `transfers` completes each transfer at its time. One thread for both would begin to
+sleep only when gloo is done, and so add gloo's time to the network's.
 
-Not simulated: CUDA tensors, and transfers that share a link's bandwidth instead of taking turns. Free of charge: to
-receive a message that has a tag, or is from any source. All ranks must be on one machine, whose clock and memory they
-share.
+Not simulated: CUDA tensors, and transfers that share a link's bandwidth instead of taking turns. Not charged: receiving
+a message that has a tag, or comes from any source. All ranks must be on one machine, whose clock and memory they share.
 """
 
 import threading
@@ -39,28 +38,28 @@ __all__ = ["Collective", "Network", "SimulatedProcessGroup", "clear", "collectiv
 _LOOK_AGAIN_S = 1e-3
 
 _network: Network | None = None
-_fabric: Fabric | None = None  # of all groups that were made since `use_network`
+_fabric: Fabric | None = None  # of all groups made since `use_network`
 _n_networks = 0
 
 
 def use_network(network: Network) -> None:
-    """Groups made from now on are on this network; every rank must say the same."""
+    """Use this network for all groups made from now on; every rank must pass the same one."""
     global _network, _fabric, _n_networks
     _network, _fabric, _n_networks = network, None, _n_networks + 1
 
 
 class SimulatedProcessGroup(dist.ProcessGroup):
-    """gloo's collectives, each followed by the wait for the network. `_CHARGED` says which.
+    """Process group of gloo's collectives, each followed by the wait for the network. `_CHARGED` lists them.
 
-    `ranks` are the group's members as the whole job numbers them, which tells where in the network they are.
+    `ranks` are the members' numbers in the whole job, which tell where in the network they are.
     """
 
     def __init__(self, store: dist.Store, rank: int, ranks: tuple[int, ...], timeout: timedelta, name: str) -> None:
         super().__init__(rank, len(ranks))  # type: ignore[call-arg]
         gloo = dist.ProcessGroupGloo(store, rank, len(ranks), timeout)
         # Calls go to gloo through a plain group and so through torch's dispatcher, where CommDebugMode sees them. Gloo
-        # is registered with this group too: it takes the group's name from it, for the flight recorder, and does the
-        # rest.
+        # is registered with this group too: it takes the group's name from here, for the flight recorder, and runs the
+        # calls that are not charged.
         self._gloo = dist.ProcessGroup(store, rank, len(ranks))
         for group, kind in ((self._gloo, self.BackendType.GLOO), (self, self.BackendType.CUSTOM)):
             group._set_default_backend(kind)
@@ -68,7 +67,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         self._ranks, self._fabric = ranks, _shared_fabric(store, max(ranks) + 1)
         self._in_order = _InOrder(Clock(dist.PrefixStore("clock", store), name, ranks, self._fabric), rank)
         self._mail = Mail(dist.PrefixStore("mail", store), len(ranks))
-        self._sent, self._received = Counter(), Counter()  # messages, by peer and tag: gloo keeps the order of these
+        self._sent, self._received = Counter(), Counter()  # messages, by peer and tag: gloo keeps their order
         cpu_streams.install()
         self._open = True
 
@@ -108,10 +107,9 @@ class SimulatedProcessGroup(dist.ProcessGroup):
 
 
 class _InOrder:
-    """A group's collectives under way, booked in the order of their issue, which is the same on every rank.
+    """A group's collectives in progress, booked in the order of their issue, which is the same on every rank.
 
-    Gloo's threads call it, so it has no hold on gloo: a group that is destroyed by its own thread takes the process
-    along.
+    Gloo's threads call it, so it holds no reference to gloo: a group destroyed by its own thread ends the process.
     """
 
     def __init__(self, clock: Clock, place: int) -> None:
@@ -121,7 +119,7 @@ class _InOrder:
         self._pending: deque[tuple[int, Transfer]] = deque()
 
     def arrive(self, transfer: Transfer) -> None:
-        """Before gloo gets the data: whoever holds the result finds this rank's time in the table."""
+        """Record this rank's arrival, before gloo gets the data: any rank that has the result then finds this time."""
         self._clock.arrive(self._issued, self._place, transfer.ready_s)
 
     def put(self, transfer: Transfer) -> int:
@@ -131,7 +129,7 @@ class _InOrder:
             return self._issued - 1
 
     def moved(self, seq: int, transfer: Transfer, future: torch.futures.Future) -> None:
-        """The data is there."""
+        """Note that gloo has moved the data or failed, and book what is next."""
         try:
             transfer.result = future.value()
         except Exception as error:
@@ -140,7 +138,7 @@ class _InOrder:
         self._book()
 
     def _book(self) -> None:
-        """What is now next. Who holds the result of a broadcast or a reduce may be ahead of others: look again then."""
+        """Book what is next. After a broadcast or reduce a rank may be ahead of others: then look again later."""
         booked = []
         with self._lock:
             while self._pending and self._pending[0][1].moved:
@@ -162,13 +160,13 @@ class _InOrder:
 
 
 def _make_group(options, _) -> SimulatedProcessGroup:
-    """What torch calls; the default group's list of ranks is empty."""
+    """Make a group for torch; the default group's list of ranks is empty."""
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     return SimulatedProcessGroup(options.store, options.group_rank, ranks, options.timeout, options.group_id)
 
 
 def _shared_fabric(store: dist.Store, at_least: int) -> Fabric:
-    """One for all groups of the job, met at the store below the group's own."""
+    """Return the one fabric of all groups of the job, which they find through the store below the group's own."""
     global _fabric
     if _network is None:
         raise RuntimeError("over which network? First call use_network(Network.parse('1 Gb/s, 50 us', world_size))")
@@ -180,8 +178,8 @@ def _shared_fabric(store: dist.Store, at_least: int) -> Fabric:
     return _fabric
 
 
-# Method, as torch 2.11 or 2.13 calls it: kind, and which argument holds the tensors of unsharded size (of `_SHARES`,
-# one rank's share of it).
+# Name of the method in torch 2.11 or 2.13: kind, and which argument holds the tensors of unsharded size (for `_SHARES`,
+# one rank's share of them).
 _CHARGED = {
     "allreduce": ("all_reduce", 0),
     "allreduce_coalesced": ("all_reduce", 0),
@@ -213,7 +211,7 @@ def _bytes(tensors) -> int:
 
 
 def _future(work: dist.Work) -> torch.futures.Future:
-    """gloo's, where it has one. Of a reduce_scatter of a list it has none: a thread waits for that."""
+    """Return gloo's future. A reduce_scatter of a list has none: a thread waits for its work instead."""
     try:
         return work.get_future()
     except RuntimeError:

@@ -10,13 +10,13 @@ from shardsim.process_group import use_network
 
 @dataclass(frozen=True)
 class SimulatedNetwork:
-    """What `launch` carries to its ranks. Each rank installs it before it makes its process group."""
+    """A network that `launch` passes to its ranks. Each rank installs it before it makes its process group."""
 
     asked: Network | str
     backend: str = "simulated"
 
     def for_ranks(self, world_size: int) -> "SimulatedNetwork":
-        """The same network for a job of `world_size` ranks. Raises ValueError if it has another number of ranks."""
+        """Return the same network for a job of `world_size` ranks. Raises ValueError if it has another number."""
         network = Network.parse(self.asked, world_size) if isinstance(self.asked, str) else self.asked
         if network.world_size != world_size:
             raise ValueError(f"the network has {network.world_size} ranks, and the job has {world_size}")
@@ -32,6 +32,6 @@ def simulated(network: Network | str) -> SimulatedNetwork:
     """Return a network for `launch(..., network=...)`.
 
     `network` is a `Network` or its words, such as "2x2 nodes, 1 GB/s inside, 100 MB/s between": see `shardsim.network`.
-    Words are read when `launch` says how many ranks there are; it raises ValueError for words that can't be read.
+    `launch` reads the words when it knows the number of ranks, and raises ValueError if it can't read them.
     """
     return SimulatedNetwork(network)

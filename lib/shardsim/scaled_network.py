@@ -8,14 +8,13 @@ bytes. Make every latency `dilation` times as long, and every bandwidth `byte_ra
     bytes' / bandwidth'                 = byte_ratio * bytes / (bandwidth * byte_ratio / dilation)
                                         = dilation * bytes / bandwidth
 
-Every time of the schedule is `dilation` times as long, and so are their sums, their maxima and the schedule itself:
-what is hidden stays hidden, what is exposed stays exposed, in the same proportion, and the best bucket is
-`byte_ratio` times the best bucket.
+Every time of the schedule is `dilation` times as long, and so are their sums, their maxima and the schedule itself. The
+same share of each message stays overlapped or exposed, and the best bucket is `byte_ratio` times the real job's.
 
-It holds for as many messages as the real job has: the stand-in needs as many layers to have as many messages from
-FSDP, and as many ranks for the same (N-1)/N. With fewer layers each stands for several, and with them their latencies.
+This holds for as many messages as the real job has: the stand-in needs as many layers, for as many messages from FSDP,
+and as many ranks, for the same (N-1)/N. With fewer layers, each stands for several but pays the latencies of one.
 
-Source: Buckingham 1914 (similarity); that only ratios of times matter is dimensional analysis.
+Source: Buckingham 1914 (similarity); dimensional analysis shows that only ratios of times matter.
 """
 
 from dataclasses import dataclass
@@ -29,12 +28,12 @@ REAL_BYTES_PER_PARAM, BYTES_PER_PARAM = 2, 4  # on the wire: bf16 in the real jo
 
 @dataclass(frozen=True)
 class Imitation:
-    """`network` is the stand-in's, whose times are `dilation` times the real ones, and bytes `byte_ratio` times."""
+    """A stand-in for a job. On `network` its times are `dilation` times the real ones, its bytes `byte_ratio` times."""
 
     machine: Machine
     real_network: Network
     network: Network
-    real_step_s: float  # of computation alone
+    real_step_s: float  # computation alone
     step_s: float
     byte_ratio: float
     n_layers: int  # of the stand-in
@@ -45,7 +44,7 @@ class Imitation:
 
     @property
     def forward_s(self) -> float:
-        """Of each of the stand-in's blocks; the embedding and the output's matrix are spread over them."""
+        """Seconds of each block of the stand-in; the embedding's and output's time is spread over the blocks."""
         return self.step_s / 3 / self.n_layers
 
     @property
@@ -53,7 +52,7 @@ class Imitation:
         return 2 * self.forward_s
 
     def real_s(self, seconds: float) -> float:
-        """What takes so long here takes so long there."""
+        """Convert the stand-in's seconds to the real job's."""
         return seconds / self.dilation
 
     def real_bytes(self, n_bytes: float) -> float:
@@ -73,8 +72,8 @@ def imitate(
 ) -> Imitation:
     """Let `stand_in`, whose computation takes `step_s` a step, stand for `model` on machine `name`.
 
-    `tokens` is what a rank of the real job computes in a step, in sequences of `seq_len`. `step_s` is either measured,
-    of real computation without a network, or chosen, for computation that is slept (`slept_computation.sleep_in`).
+    `tokens` is the number that a rank of the real job computes in a step, in sequences of `seq_len`. `step_s` is either
+    measured, with real computation and no network, or chosen, for slept computation (`slept_computation.sleep_in`).
 
     Raises ValueError if the machine has fewer GPUs in a node than `ranks_per_node`.
     """
@@ -90,9 +89,9 @@ def imitate(
 
 
 def flops_per_token(model: ModelConfig, seq_len: int) -> float:
-    """Of forward and backward: 6 for each weight that is multiplied with, and causal attention's two products.
+    """FLOPs of forward and backward: 6 for each weight that is multiplied with, and causal attention's two products.
 
-    Source: Kaplan et al. 2020, table 1, doubled for backward; the attention term halved, as half of it is masked.
+    Source: Kaplan et al. 2020, table 1; backward is twice the forward; attention is halved, as half of it is masked.
     """
-    looked_up = 0 if model.tied else model.vocab_size * model.dim  # the embedding is a table
+    looked_up = 0 if model.tied else model.vocab_size * model.dim  # an embedding is looked up, not multiplied with
     return 6 * (model.n_params - looked_up) + 6 * model.n_layers * model.dim * seq_len

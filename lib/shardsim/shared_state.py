@@ -1,11 +1,11 @@
-"""The state of a simulated network, which all ranks of a machine share: who has arrived, and until when a link is busy.
+"""State of a simulated network, shared by all ranks of a machine: who has arrived, and until when each link is busy.
 
     Fabric     of the whole job: until when each link is taken
     Clock      of one group: when each rank issued each of its collectives, and when these begin and end
     Mail       of one group: when each message from rank to rank arrives
 
-All are float64 values in memory that every rank maps. A collective is booked once, under a lock, by the first rank
-that holds its result when all ranks have issued it: their times are here, without one more message.
+All are float64 values in memory that every rank maps. A collective is booked once, under a lock, by the first rank that
+has its result after all ranks have issued it. The ranks' times are in this memory, so booking needs no message.
 
 Times are `time.monotonic()`, the same clock for all processes of a machine.
 """
@@ -23,14 +23,14 @@ import torch.distributed as dist
 
 from shardsim.network import Network
 
-_SLOTS = 1 << 16  # far more collectives than one group ever has under way
+_SLOTS = 1 << 16  # far more collectives than one group ever has in progress
 _MESSAGES = 1 << 8  # from one rank to one other
 
 
 class _SharedMemory:
     """`n` float64 values, all 0 at first, and a lock; `members` ranks that know the same store share them.
 
-    They lie in a file without a name, which is gone with the last rank that maps it.
+    The values are in a file without a name, which is deleted with the last rank that maps it.
     """
 
     def __init__(self, store: dist.Store, members: int, n: int) -> None:
@@ -40,7 +40,7 @@ class _SharedMemory:
             os.close(fd)
             store.set("path", path)
         path = Path(store.get("path").decode())
-        self._file = path.open("r+b")  # of this process alone, so that the lock is between processes
+        self._file = path.open("r+b")  # opened anew by each process, so that the lock is between processes
         self.values = memoryview(mmap.mmap(self._file.fileno(), 0)).cast("d")
         if store.add("mapped", 1) == members:
             path.unlink()
@@ -69,7 +69,7 @@ class Fabric:
     def take(
         self, kind: str, full_bytes: int, ranks: tuple[int, ...], ready_s: float, jitter: float = 0.0
     ) -> tuple[float, float, float]:
-        """(ready, start, end) of a collective of these ranks: it starts when it is ready and all its links are free.
+        """Return (ready, start, end) of a collective: it starts when it is ready and all links that it uses are free.
 
         They are taken until its end. Call it with the lock held.
         """
@@ -85,8 +85,8 @@ class Fabric:
 class Clock:
     """The collectives of one group, numbered by `seq` in the order of their issue: the same order on every rank.
 
-    A row of the table is one collective: for each rank the number (seq + 1) of the last collective that it has issued
-    there, and when; then the number of the one that is booked, and its three times.
+    A row of the table is one collective. For each rank it has the number (seq + 1) of the last collective that the rank
+    issued in this row, and when. Then come the number of the collective that is booked, and its three times.
     """
 
     def __init__(self, store: dist.Store, name: str, ranks: tuple[int, ...], fabric: Fabric) -> None:
@@ -95,25 +95,25 @@ class Clock:
         self._memory = _SharedMemory(store, len(ranks), _SLOTS * self._width)
 
     def arrive(self, seq: int, place: int, at_s: float) -> None:
-        """Rank `place` of the group issues collective `seq`."""
+        """Record that rank `place` of the group issues collective `seq`."""
         table, row = self._memory.values, self._row(seq)
         table[row + len(self.ranks) + place] = at_s
         table[row + place] = seq + 1
 
     def missing(self, seq: int) -> list[int]:
-        """The ranks that have not issued it."""
+        """Return the ranks that have not issued collective `seq`."""
         row = self._row(seq)
         issued = self._memory.values[row : row + len(self.ranks)].tolist()
         return [rank for rank, number in zip(self.ranks, issued, strict=True) if number != seq + 1]
 
     def book(self, seq: int, kind: str, full_bytes: int) -> tuple[float, float, float]:
-        """(ready, start, end): from the table if another rank has booked it, else from the fabric."""
+        """Return (ready, start, end): from the table if another rank has booked it, otherwise from the fabric."""
         table, place = self._memory.values, self._row(seq) + 2 * len(self.ranks)
-        if table[place] != seq + 1:  # or no lock is needed: a rank that holds it may be put off the CPU
+        if table[place] != seq + 1:  # first without the lock: a rank that holds it may be off the CPU
             with self.fabric.locked():
                 if table[place] != seq + 1:
                     table[place + 1], table[place + 2], table[place + 3] = self._take(seq, kind, full_bytes)
-                    table[place] = seq + 1  # last, for those who look without the lock
+                    table[place] = seq + 1  # last, as other ranks look without the lock
         return table[place + 1], table[place + 2], table[place + 3]
 
     def _take(self, seq: int, kind: str, full_bytes: int) -> tuple[float, float, float]:
@@ -128,7 +128,7 @@ class Clock:
 
 
 class Mail:
-    """When messages arrive, by sender, receiver and number: the sender knows, and the receiver must learn it."""
+    """Arrival times of messages, by sender, receiver and number: known to the sender, and learnt by the receiver."""
 
     def __init__(self, store: dist.Store, world_size: int) -> None:
         self._world_size = world_size
@@ -140,7 +140,7 @@ class Mail:
         table[slot] = number + 1
 
     def due_s(self, sender: int, receiver: int, number: int) -> float:
-        """Once the data are there; 0 of one so long ago that it is forgotten."""
+        """Return when a message arrives, once its data is there; 0 if the message is so old that it is forgotten."""
         table, slot = self._memory.values, self._slot(sender, receiver, number)
         return table[slot + 1] if table[slot] == number + 1 else 0.0
 

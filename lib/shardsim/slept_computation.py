@@ -1,8 +1,8 @@
-"""Computation that takes a given time without using the CPU: what a GPU would be busy with, slept.
+"""Computation that takes a given time without using the CPU: a rank sleeps while a GPU would compute.
 
-Four ranks that compute on two cores take the time from each other, and none of it is the time of the machine that is
-simulated. Ranks that sleep do not disturb each other. The model stays real and small, so that its losses and messages
-are; only how long its modules take is made up, from a formula or a calibration.
+Four ranks that compute on two cores slow each other down, and none of that is the time of the simulated machine. Ranks
+that sleep do not disturb each other. The model stays real and small, so its losses and messages are real. Only the time
+that its modules take is made up, from a formula or a calibration.
 
     for i, block in enumerate(model.blocks):
         sleep_in(block, forward_s=0.02, name=f"blocks.{i}")  # before anything wraps it
@@ -10,12 +10,12 @@ are; only how long its modules take is made up, from a formula or a calibration.
     ...
     computations()  # what was slept, and when
 
-[Note: where a module sleeps] In its `forward`, inside of its hooks and of what wraps it: when its parameters have
-arrived, and what is prefetched meanwhile has been issued. Backward sleeps before the module's own backward, so that its
-gradients are ready afterwards, as they would be. To that end what the module returns is passed through an autograd
-function, as a copy (the same memory under another name could not be changed in place safely). Recomputation runs
-forward again, and so it sleeps again; it may break off as soon as it has what backward needs, before the module's end,
-which is why forward sleeps at the beginning.
+[Note: where a module sleeps] A module sleeps in its `forward`, inside its hooks and its wrappers: its parameters have
+arrived, and prefetches have been issued. Backward sleeps before the module's own backward, so that its gradients are
+ready only afterwards, as on a GPU. To do this, the module's outputs pass through an autograd function, as copies (the
+same memory under another name could not be changed in place safely). Recomputation runs forward again, so it sleeps
+again. It may stop as soon as it has what backward needs, before the module's end; that is why forward sleeps at the
+beginning.
 """
 
 import time
@@ -33,10 +33,10 @@ from shardsim.cpu_streams import Moment, current_stream, reached_s
 
 @dataclass(frozen=True)
 class Computation:
-    """What the compute stream was busy with. Times are `time.monotonic()`, as those of the network's collectives."""
+    """One piece of work of the compute stream. Times are `time.monotonic()`, as those of the network's collectives."""
 
     name: str
-    kind: str  # forward, backward, or what `compute` was told
+    kind: str  # forward, backward, or as given to `compute`
     started_s: float
     finished_s: float
 
@@ -46,7 +46,7 @@ _overslept_s = 0.0
 
 
 def computations() -> list[Computation]:
-    """What this rank has slept since the last `clear()`; ahead of time where the host runs ahead."""
+    """Return what this rank has slept since the last `clear()`; with `run_ahead`, also sleeps still to come."""
     return list(_log)
 
 
@@ -55,9 +55,9 @@ def clear() -> None:
 
 
 def compute(seconds: float, kind: str = "compute", name: str = "") -> None:
-    """The current stream is busy for `seconds`: the host sleeps, or, where it runs ahead, goes on.
+    """Keep the current stream busy for `seconds`: the host sleeps, or, if it runs ahead, goes on.
 
-    A sleep ends some 0.1 ms late. The next is that much shorter (down to half), so that it doesn't add up.
+    A sleep ends some 0.1 ms late. The next is that much shorter (by half at most), so that delays do not add up.
     """
     global _overslept_s
     stream, start_s = current_stream(), reached_s()
@@ -70,12 +70,12 @@ def compute(seconds: float, kind: str = "compute", name: str = "") -> None:
 def sleep_in(
     module: nn.Module, forward_s: float, backward_s: float | None = None, *, times: float = 1.0, name: str = ""
 ) -> "Sleep":
-    """`module` takes `forward_s` longer in forward and `backward_s` (default: twice that) in backward.
+    """Make `module` take `forward_s` longer in forward and `backward_s` (default: twice that) in backward.
 
-    `times` stretches both: 2.0 on one rank makes it a straggler. Call it before recomputation, DDP or FSDP1 wraps the
-    module. `remove()` of what it returns ends it.
+    `times` multiplies both: 2.0 on one rank makes it a straggler. Call it before recomputation, DDP or FSDP1 wraps the
+    module. Call `remove()` on the returned Sleep to end it.
 
-    Raises ValueError where the module is wrapped or sleeps already, or a time is negative.
+    Raises ValueError if the module is wrapped or sleeps already, or a time is negative.
     """
     backward_s = 2 * forward_s if backward_s is None else backward_s
     if min(forward_s, backward_s, times) < 0:
@@ -125,7 +125,7 @@ class Sleep:
 
 
 class _InBackward(torch.autograd.Function):
-    """Copies of `outputs`, in whose backward `sleep()` is called once, as soon as all their gradients are there."""
+    """Copies `outputs`; in their backward `sleep()` is called once, as soon as all their gradients are there."""
 
     @staticmethod
     def forward(ctx, sleep, *outputs: Tensor) -> tuple[Tensor, ...]:

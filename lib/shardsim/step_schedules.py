@@ -1,19 +1,19 @@
-"""How long is a step of DDP or FSDP? Arithmetic: queues, each of which does one thing at a time, in order of issue.
+"""Duration of a step of DDP or FSDP by arithmetic: queues that each do one thing at a time, in order of issue.
 
     compute       forward and backward of each unit
     shard         all_gathers and reduce_scatters, which use one communicator; in DDP its all_reduces
     replicate     HSDP's all_reduces, between the nodes
 
-Whatever is issued starts when its queue is free and what it needs is there. So everything follows from the order of
-issue, and that is what the options change. FSDP's root is a unit as well: gathered first; it computes (the output
-layer) when its blocks are through; and its gradients come last, those of its embedding.
+An operation starts when its queue is free and its inputs are there. So everything follows from the order of issue, and
+the options change that order. FSDP's root is a unit as well. It is gathered first; it computes (the output layer) after
+its blocks; and its gradients come last, because the embedding's are among them.
 
-[Note: host and device] On a GPU the host issues a whole forward ahead of the device. all_gathers then prefetch
-themselves, and something has to hold them back: an all_gather waits for the copy-out of the unit before the last
-(`limit_all_gathers`), where that unit began to compute. On a CPU the host is the device: an all_gather is issued when
-the unit before it has computed, unless that unit was told to prefetch it. In backward the two hardly differ. The
-gather of a unit that was not prefetched is issued after the reduce_scatter of the unit before it, and queues up
-behind it; prefetched, it is issued in front of it.
+[Note: host and device] On a GPU the host issues a whole forward ahead of the device. So all_gathers are prefetched
+without being told, and something has to hold them back: an all_gather waits for the copy-out of the unit before the
+last (`limit_all_gathers`), at which that unit began to compute. On a CPU the host is the device: an all_gather is
+issued when the previous unit has computed, unless that unit was told to prefetch it. In backward the two hardly differ.
+Without prefetching, a unit's all_gather is issued after the previous unit's reduce_scatter and queues behind it. With
+prefetching, it is issued before that reduce_scatter.
 
 Source: torch.distributed.fsdp._fully_shard._fsdp_param_group and _fsdp_state; Zhao et al. 2023, sections 3.3 and 3.4;
 for DDP, Li et al. 2020, section 3.2.
@@ -27,14 +27,14 @@ from shardlab.measure.timeline import Span, Timeline
 
 @dataclass(frozen=True)
 class Unit:
-    """What one unit costs, each thing alone on an idle machine, in seconds."""
+    """Cost of one unit, each operation alone on an idle machine, in seconds."""
 
     name: str
     forward_s: float
     backward_s: float
     all_gather_s: float
     reduce_scatter_s: float
-    all_reduce_s: float = 0.0  # of HSDP: of what the reduce_scatter left of the gradients
+    all_reduce_s: float = 0.0  # HSDP's, of the gradients' shards after the reduce_scatter
 
 
 def ddp_step(
@@ -45,7 +45,7 @@ def ddp_step(
     *,
     overlap: bool = True,
 ) -> Timeline:
-    """Bucket i is ready so long after backward began. Without overlap backward stands still while a bucket travels."""
+    """Return a DDP step's timeline; `ready_s` are since backward began. Without overlap, backward waits for buckets."""
     spans = [Span("compute", "forward", 0.0, forward_s)]
     computed_s, sent_s, link_s = 0.0, forward_s, 0.0
     for i, (ready, cost) in enumerate(zip(ready_s, all_reduce_s, strict=True)):
@@ -70,10 +70,10 @@ def fsdp_step(
     host_runs_ahead: bool = False,
     limit_all_gathers: bool = True,
 ) -> Timeline:
-    """From the start of forward to the last gradient.
+    """Return the timeline from the start of forward to the last gradient.
 
-    `forward_prefetch` and `backward_prefetch` are how many units each one asks for beforehand; torch's defaults stand
-    here. torch never frees the root after forward unless it is told so.
+    `forward_prefetch` and `backward_prefetch` are how many units each unit prefetches; the defaults are torch's. torch
+    never frees the root after forward unless told to.
     """
     step = _Step(host_runs_ahead, limit_all_gathers)
     units = [root, *blocks]
@@ -102,18 +102,18 @@ def fsdp_step(
 
 
 class _Step:
-    """The verbs are those of torch's FSDPParamGroup."""
+    """State of a step. The methods have the names of torch's FSDPParamGroup."""
 
     def __init__(self, host_runs_ahead: bool, limit_all_gathers: bool) -> None:
         self.host_runs_ahead, self.limit_all_gathers = host_runs_ahead, limit_all_gathers
         self.spans: list[Span] = []
-        self.computed_s = 0.0  # when each queue is through with what it was given so far
+        self.computed_s = 0.0  # when each queue finishes the work that it has so far
         self.sent_s = {"shard": 0.0, "replicate": 0.0}
         self.unsharded: set[str] = set()
         self.arrives_s: dict[str, float] = {}  # units that are being gathered
-        self.copied_out_s = 0.0  # when the unit gathered last was there and could compute
+        self.copied_out_s = 0.0  # when the unit gathered last had arrived and could compute
         self.gather_after_s = 0.0  # the copy-out for which the next all_gather waits on the device
-        self.reduced_s = 0.0  # when the last reduce_scatter was through
+        self.reduced_s = 0.0  # when the last reduce_scatter ended
 
     def compute(self, name: str, unit: Unit, seconds: float) -> None:
         start_s, self.computed_s = self.computed_s, self.computed_s + seconds
@@ -142,7 +142,7 @@ class _Step:
             self.gather_after_s = self.copied_out_s
 
     def reduce(self, unit: Unit) -> None:
-        """There is memory for one unit's gradients on their way: those of the last one must have arrived."""
+        """Reduce the unit's gradients. There is memory for one unit's on their way: the last must have arrived."""
         self.reshard(unit)
         self._compute_waits(self.reduced_s)
         self.reduced_s = self._send("shard", "reduce_scatter", unit, unit.reduce_scatter_s, self.computed_s)

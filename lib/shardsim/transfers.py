@@ -1,7 +1,7 @@
-"""Transfers under way, each of which is through when the network has had the time it needs.
+"""Transfers in progress. Each is done when the network has had the time it needs.
 
-Waiting costs no CPU: a thread that sleeps completes the transfers as they fall due, so that computation overlaps with
-them as it does with a network card at work.
+Waiting costs no CPU: a thread that sleeps completes each transfer at its time, so that computation overlaps with
+transfers as with a real network card.
 """
 
 import atexit
@@ -30,10 +30,10 @@ class Collective:
 
     kind: str  # all_reduce, all_gather, reduce_scatter, broadcast, barrier, send, ...
     bytes: int  # the unsharded size
-    ranks: tuple[int, ...]  # of the group, as the whole job numbers them
+    ranks: tuple[int, ...]  # of the group, by their numbers in the whole job
     issued_s: float  # by this rank
     ready_s: float  # by the last rank
-    started_s: float  # and its links were free
+    started_s: float  # when the last rank was ready and its links were free
     finished_s: float
     source: str = "simulated"
 
@@ -46,7 +46,7 @@ _log: deque[Collective] = deque(maxlen=_LOG_ENTRIES)
 
 
 def collectives() -> list[Collective]:
-    """What has finished on this rank since the last `clear()`, in that order."""
+    """Return what has finished on this rank since the last `clear()`, in that order."""
     return list(_log)
 
 
@@ -55,23 +55,23 @@ def clear() -> None:
 
 
 class Transfer(dist.Work):
-    """A collective under way: what `async_op=True` returns."""
+    """A collective in progress: what `async_op=True` returns."""
 
     def __init__(self, kind: str, full_bytes: int, ranks: tuple[int, ...]) -> None:
         super().__init__()
         self.kind, self.full_bytes, self.ranks = kind, full_bytes, ranks
-        self.issued_s, self.ready_s = time.monotonic(), reached_s()  # called, and next on its stream
+        self.issued_s, self.ready_s = time.monotonic(), reached_s()  # when it was called; when its stream reaches it
         self.all_ready_s = self.started_s = self.due_s = 0.0
-        self.moved = False  # gloo is through with it: `result` or `error` is set
-        self.booked = threading.Event()  # moved, and the times of the network are known
+        self.moved = False  # gloo is done: `result` or `error` is set
+        self.booked = threading.Event()  # gloo is done, and the network's times are known
         self.result: list[torch.Tensor] = []
         self.error: Exception | None = None
-        self.delivery: dist.Work | None = None  # of a message: gloo's
+        self.delivery: dist.Work | None = None  # gloo's work, for a message
         self._done = threading.Event()
-        self._triggers: deque[torch.futures.Future] = deque()  # of futures that were asked for
+        self._triggers: deque[torch.futures.Future] = deque()  # of the futures that `get_future` returned
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """The host waits; or the side stream, if one is current, and the host goes on. See `cpu_streams`."""
+        """Make the host wait; if a side stream is current, it waits and the host goes on. See `cpu_streams`."""
         stream = current_stream()
         if not stream.blocks and self.kind not in ("barrier", "send"):
             stream.wait_for(Moment(transfers=frozenset({self})))
@@ -84,7 +84,7 @@ class Transfer(dist.Work):
 
     @property
     def wait_label(self) -> str:
-        """What `wait` is called in a timeline: "ordered" where the host goes on."""
+        """Label of `wait` in a timeline: "ordered" if the host goes on."""
         return "wait" if current_stream().blocks else "ordered"
 
     def wait_for_data(self) -> None:
@@ -96,16 +96,16 @@ class Transfer(dist.Work):
         return self._done.is_set() and (self.delivery is None or self.delivery.is_completed())
 
     def get_future(self) -> torch.futures.Future:
-        """For DDP: it hangs its next actions on it."""
+        """Return a future, for DDP, which attaches its next actions to it."""
         trigger = torch.futures.Future()
-        future = trigger.then(self._outcome)  # C++ takes a `then` that raised for an error, a set_exception for a value
+        future = trigger.then(self._outcome)  # C++ sees an error if `then` raises, a value after set_exception
         self._triggers.append(trigger)
         if self._done.is_set():
             self.call_back()
         return future
 
     def call_back(self) -> None:
-        """Complete the futures that were asked for; what hangs on them runs here, and may wait for other transfers."""
+        """Complete the futures that were asked for. Their callbacks run here, and may wait for other transfers."""
         while self._triggers:
             with suppress(IndexError):  # another thread was faster
                 self._triggers.pop().set_result(None)
@@ -127,7 +127,7 @@ class Transfer(dist.Work):
 
 
 class Receipt(dist.Work):
-    """What `irecv` returns: gloo's work, which is over when the network has delivered the message."""
+    """Work that `irecv` returns: gloo's, and not done before the network has delivered the message."""
 
     def __init__(self, work: dist.Work, due_s: Callable[[], float]) -> None:
         super().__init__()
@@ -143,12 +143,12 @@ class Receipt(dist.Work):
 
 
 class _Wire:
-    """Does what is to be done at a given time; above all it completes this rank's transfers when they are due."""
+    """Runs actions at given times; above all it completes this rank's transfers."""
 
     def __init__(self) -> None:
         self._to_do: list[tuple[float, int, Callable[[], None]]] = []  # a heap
         self._change, self._closing = threading.Condition(), False
-        self._order = itertools.count()  # among what is due at the same time
+        self._order = itertools.count()  # of actions that are for the same time
         self._beside: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, daemon=True, name="simulated network")
         self._thread.start()
@@ -159,7 +159,7 @@ class _Wire:
         transfer.booked.set()
         if due_s > time.monotonic():
             self.at(due_s, lambda: self._complete(transfer))
-        else:  # gloo took longer than the network: done, on gloo's own thread
+        else:  # gloo took longer than the network: complete it on gloo's own thread
             transfer.finish()
             transfer.call_back()
 
@@ -170,11 +170,11 @@ class _Wire:
 
     def _complete(self, transfer: Transfer) -> None:
         transfer.finish()
-        if transfer.has_futures:  # not here: a hook may wait for the next transfer
+        if transfer.has_futures:  # not on this thread: a hook may wait for the next transfer
             self.beside(transfer.call_back)
 
     def beside(self, do: Callable[[], None]) -> None:
-        """In a thread of its own. `_close` waits for it: a thread in C++ aborts when the interpreter ends."""
+        """Run `do` in its own thread. `_close` waits for it: a thread in C++ aborts when the interpreter ends."""
         thread = threading.Thread(target=do, daemon=True)
         with self._change:
             self._beside = [t for t in self._beside if t.is_alive()] + [thread]
@@ -185,7 +185,7 @@ class _Wire:
             do()
 
     def _next_due(self) -> Callable[[], None] | None:
-        """Sleep until something is due; None at the end, when nothing is left."""
+        """Sleep until an action's time has come and return it; return None at the end, when nothing is left."""
         with self._change:
             while self._to_do or not self._closing:
                 wait_s = self._to_do[0][0] - time.monotonic() if self._to_do else None
@@ -195,7 +195,7 @@ class _Wire:
         return None
 
     def _close(self) -> None:
-        """End the thread before the interpreter ends under it."""
+        """End the threads before the interpreter ends."""
         with self._change:
             self._closing = True
             self._change.notify()

@@ -1,9 +1,9 @@
-"""Boxes for code that nobody has read: `best_box()` is the best that this machine has.
+"""Boxes for untrusted code: `best_box()` returns the best one that this machine has.
 
-bubblewrap ──> no network, of files hardly more than the system's, and nothing that is written stays
-processes ──> where there is no bubblewrap: limits alone
-limits, guard ──> how much a box may use; who watches that from outside, and ends what uses more
-wall ──> a program in a box, spoken to in lines of JSON
+bubblewrap ──> no network, few files beyond the system's, and nothing that is written stays
+processes ──> limits only; used where there is no bubblewrap
+limits, guard ──> how much a box may use; a thread outside the box that ends it if it uses more
+wall ──> a program in a box, which exchanges lines of JSON with us
 """
 
 from grading.boxes.sandbox.bubblewrap import Bubblewrap

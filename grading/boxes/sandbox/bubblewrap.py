@@ -1,9 +1,9 @@
-"""The real box, by bubblewrap: its own processes, its own loopback and no other network, hardly a file.
+"""The real box, made by bubblewrap: its own processes, its own loopback and no other network, few files.
 
-What is in it, all of it read-only: the system's programs and libraries, this Python and its packages, `shardlab`,
-and of `grading` what a notebook and the ranks import, which a student has at home too. What is not: other people's
-submissions, solutions, samples, the gradebook, the grader's own files, its environment and its processes. /tmp and
-/dev/shm are empty memory of a limited size, gone with the box.
+Inside, all read-only: the system's programs and libraries, this Python and its packages, `shardlab`, and the part of
+`grading` that a notebook and the ranks import, which students have at home too. Not inside: other submissions,
+solutions, samples, the gradebook, the grader's own files, its environment and its processes. /tmp and /dev/shm are
+empty memory of a limited size, freed with the box.
 """
 
 import fcntl
@@ -24,19 +24,19 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SETTINGS = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "nsswitch.conf", "fonts")
 _KERNEL = ("sys", "sysrq-trigger", "fs", "irq", "bus", "acpi", "scsi")  # of /proc: root's even without capabilities
 _HOME = "/tmp"
-_NS_GET_USERNS = 0xB701  # ioctl_ns(2): whose namespace this is
+_NS_GET_USERNS = 0xB701  # ioctl_ns(2): the user namespace that owns a namespace
 
 
 class Bubblewrap:
     name = "bubblewrap"
-    ends_with_us = True  # however we end: so that it may be held still meanwhile
+    ends_with_us = True  # it ends with us, however we end, so it is safe to freeze it
     own_world = True  # a network and temporary files that nobody else uses
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
 
     def command(self, program: list[str], readable: tuple[Path, ...] = ()) -> list[str]:
-        """`program` in a box, which may read the `readable` folders besides."""
+        """Return the command that runs `program` in a box, which may also read the `readable` folders."""
         size = str(self.limits.scratch_bytes)
         box = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
         box += ["--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
@@ -53,12 +53,12 @@ class Bubblewrap:
 
     @staticmethod
     def stop_all(pid: int, timeout_s: float) -> None:
-        """SIGSTOP to all that runs in the box which `pid` made, at once: kill(-1), from inside of it.
+        """Send SIGSTOP at once to everything in the box that `pid` made, by kill(-1) from inside the box.
 
-        The kernel lets a fork come before such a signal or after it; in between, nobody gets away. Raises
-        TimeoutExpired: who is in there may stop the program that would stop them.
+        The kernel orders each fork either before or after such a signal, so no process escapes. Raises TimeoutExpired:
+        a process in the box may stop the program that would stop it.
         """
-        with suppress(IndexError, OSError), ExitStack() as stack:  # no box yet, or no more
+        with suppress(IndexError, OSError), ExitStack() as stack:  # the box is not there yet, or no longer
             processes = os.open(f"/proc/{first_inside(family(pid)).pid}/ns/pid", os.O_RDONLY)
             stack.callback(os.close, processes)
             users = fcntl.ioctl(processes, _NS_GET_USERNS)
@@ -71,7 +71,7 @@ class Bubblewrap:
     @staticmethod
     @cache
     def obstacle() -> str:
-        """Why there can be no such box on this machine; empty if there can."""
+        """Return why this machine can't make such a box; empty if it can."""
         if shutil.which("bwrap") is None:
             return "bubblewrap is not installed"
         if shutil.which("nsenter") is None:
@@ -97,7 +97,7 @@ def _shown(path: Path) -> list[str]:
 
 
 def _gpus() -> list[str]:
-    """NVIDIA's devices, and where NCCL reads how they are wired. Not run on a machine that has them."""
+    """Return options for NVIDIA's devices and for NCCL to read their wiring. Not run on a machine that has them."""
     devices = sorted(Path("/dev").glob("nvidia*"))
     shown = [argument for device in devices for argument in ("--dev-bind", str(device), str(device))]
     wiring = [Path("/sys", name) for name in ("bus/pci", "devices", "class/pci_bus", "module/nvidia")]

@@ -1,4 +1,4 @@
-"""Watch what a process and all that descends from it use, and end them when it is more than they may."""
+"""Watch what a process and all its descendants use, and end them if they use more than their limits."""
 
 import threading
 import time
@@ -10,11 +10,11 @@ from grading.boxes.sandbox.limits import Limits
 from grading.boxes.sandbox.process_tree import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.25
-MOST_DEAD = 10  # times as many may have ended, and nobody asked how
+MOST_DEAD = 10  # times the limit on processes, if zombies are counted too
 
 
 class Guard(threading.Thread):
-    """`exceeded` says in words what was too much, once it was."""
+    """A thread that ends a process and its descendants if they exceed `limits`; `exceeded` then says in words how."""
 
     def __init__(self, pid: int, limits: Limits) -> None:
         super().__init__(daemon=True)
@@ -23,7 +23,7 @@ class Guard(threading.Thread):
         self.exceeded = ""
 
     def run(self) -> None:
-        """Whoever can't be watched is ended too, or breaking the guard would pay."""
+        """Check again and again. Processes that can't be watched are ended too, or it would pay to break the guard."""
         while not self._stopped.wait(INTERVAL_S):
             processes = []
             try:
@@ -49,14 +49,14 @@ class Guard(threading.Thread):
 
 
 def end_all(processes: list[psutil.Process]) -> None:
-    """Parents first, so that none of them starts another child in time."""
+    """Kill processes in this order. With parents first, no parent starts another child meanwhile."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def wait_until_dead(processes: list[psutil.Process], timeout_s: float = 5.0) -> None:
-    """They are not our children: whoever adopted them may let them lie as zombies for seconds, which is dead enough."""
+    """Wait until processes end. Zombies count as ended: they are not our children, and may be reaped seconds later."""
     deadline = time.monotonic() + timeout_s
     while any(map(_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""How much one box may use of this machine."""
+"""Limits on what one box may use of this machine."""
 
 import shutil
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ import psutil
 
 @dataclass(frozen=True)
 class Limits:
-    """`memory_bytes` and `processes` hold for all of a box together, and `guard` sees to them."""
+    """Limits of one box. `guard` enforces `memory_bytes` and `processes`, which are for all of the box together."""
 
     memory_bytes: int
     processes: int = 200
-    scratch_bytes: int = 2 << 30  # of temporary files, and of shared memory; both lie in memory
-    file_bytes: int = 1 << 30  # of one file
+    scratch_bytes: int = 2 << 30  # for temporary files, and the same for shared memory; both are held in memory
+    file_bytes: int = 1 << 30  # of the largest file
 
     @classmethod
     def of_this_machine(cls, at_a_time: int = 1) -> "Limits":
-        """Half of the memory, shared by as many as are judged at a time; the grader and the reference have the rest."""
+        """Return limits of half the memory, split between the boxes; the grader and the reference get the rest."""
         return cls(memory_bytes=psutil.virtual_memory().total // 2 // at_a_time)
 
     def command(self, program: list[str]) -> list[str]:
-        """`program` with what the kernel limits by itself; and, if memory runs out after all, the first to go."""
+        """Return `program` with the kernel's limits. If memory runs out after all, it is the first to be killed."""
         first_to_go = ["choom", "-n", "1000", "--"] if shutil.which("choom") else []
         limited = ["prlimit", f"--fsize={self.file_bytes}", "--core=0", "--"] if shutil.which("prlimit") else []
         return [*first_to_go, *limited, *program]

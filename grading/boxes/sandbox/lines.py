@@ -1,4 +1,4 @@
-"""What comes over the wall: JSON objects, one a line, none longer than its bound or larger than its text lets on."""
+"""JSON objects from a box, one a line, with limits on the length and on the memory that parsing takes."""
 
 import json
 import os
@@ -7,12 +7,12 @@ from contextlib import suppress
 from itertools import islice
 
 LONGEST = 96 << 20
-MOST_VALUES = 1 << 20  # of a line: an object takes up to thirty times the memory of its text
+MOST_VALUES = 1 << 20  # in a line: an object takes up to thirty times the memory of its text
 _VALUE = re.compile(rb'[\[{,]|"[^"]*+"?')
 
 
 class Lines:
-    """JSON objects, one a line, out of a pipe or socket."""
+    """A reader of JSON objects, one a line, from a pipe or socket."""
 
     def __init__(self, fd: int, most_values: int = MOST_VALUES) -> None:
         self.fd, self._most_values, self._parts, self._length = fd, most_values, [], 0
@@ -21,9 +21,9 @@ class Lines:
         return self.fd
 
     def poll(self) -> dict | None:
-        """Call when the descriptor is readable: the next object once its line is complete.
+        """Return the next object if its line is complete, else None. Call it when the descriptor is readable.
 
-        Raises EOFError at the end, ValueError for what is no such line.
+        Raises EOFError at the end, ValueError for a line that is too long or is not a JSON object.
         """
         data = b""
         with suppress(OSError):  # a broken connection is an end too
@@ -42,8 +42,8 @@ class Lines:
 
 
 def _parsed(line: bytes, most_values: int) -> dict:
-    """Raises ValueError for what is no object in JSON, or holds more values: those are not made first."""
-    if not line.isascii():  # as json.dumps writes: one other letter, and each of a text would take four bytes
+    """Parse a JSON object. Raises ValueError if it is none, or has too many values; then no value is made."""
+    if not line.isascii():  # json.dumps writes ASCII; other characters can take a text's memory times four
         raise ValueError("the reply is not readable")
     unescaped = line.replace(rb"\\", b"").replace(rb"\"", b"")
     if any(islice(_VALUE.finditer(unescaped), most_values, None)):

@@ -1,4 +1,4 @@
-"""A process and all that descends from it, by the kernel's own lists, and what each of them holds."""
+"""List a process and all its descendants from the kernel's lists, and measure the memory that each holds."""
 
 import os
 from contextlib import suppress
@@ -6,19 +6,19 @@ from pathlib import Path
 
 import psutil
 
-_STILL = "TtZXD"  # stopped, dead, or waiting for what can't be interrupted, as a parent does after vfork
+_STILL = "TtZXD"  # stopped, dead, or in a wait that can't be interrupted, as a parent is after vfork
 _NAMELESS = (b"/dev/zero (deleted)", b"/memfd:", b"/SYSV")  # MAP_ANONYMOUS, memfd_create(2), shmget(2)
 _HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:")  # lines of /proc/<pid>/status, in KiB
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """Parents before their children. While they start and end others, one may be missing: look again."""
+    """Return a process and its descendants, parents first. While they start and end others, one may be missing."""
     if not Path("/proc/self/task", str(os.getpid()), "children").exists():  # a kernel without these lists
         with suppress(psutil.NoSuchProcess):
             return [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         return []
     pids = [pid]
-    for parent in pids:  # which grows meanwhile
+    for parent in pids:  # `pids` grows in this loop
         pids += _children(parent)
     found = []
     for each in pids:
@@ -28,12 +28,12 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def first_inside(processes: list[psutil.Process]) -> psutil.Process:
-    """Of the family of a bubblewrap: it lives as long as the box does. Raises IndexError before there is one."""
+    """Return the first process in a box (bubblewrap's child); it lives as long as the box. IndexError before that."""
     return processes[1]
 
 
 def _children(pid: int) -> list[int]:
-    """Of all threads, since each has its own."""
+    """Return the children of all threads of a process, since the kernel lists them by thread."""
     children = []
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -43,7 +43,7 @@ def _children(pid: int) -> list[int]:
 
 
 def is_still(process: psutil.Process) -> bool:
-    """Whether none of its threads runs, or could by itself."""
+    """Return True if no thread of the process runs, or could continue by itself."""
     with suppress(OSError):
         for thread in os.scandir(f"/proc/{process.pid}/task"):
             with suppress(OSError):
@@ -54,7 +54,7 @@ def is_still(process: psutil.Process) -> bool:
 
 
 def held_bytes(process: psutil.Process) -> int:
-    """Its own memory, what it shares of no file, and what of that is swapped out."""
+    """Bytes of a process: its own memory, memory shared without a file on disk, and what of these is swapped out."""
     held = 0
     with suppress(OSError):
         for line in _lines(Path("/proc", str(process.pid), "status")):
@@ -64,13 +64,13 @@ def held_bytes(process: psutil.Process) -> int:
 
 
 def _lines(file: Path) -> list[bytes]:
-    """As the kernel wrote them: in names that somebody chose it escapes "\\n", and nothing else that may end a line."""
+    """Return the lines that the kernel wrote: in names it escapes "\\n", but no other character that may end a line."""
     return [line for line in file.read_bytes().split(b"\n") if line]
 
 
 def nameless_bytes(processes: list[psutil.Process]) -> int:
-    """In memory that stands in no folder, each piece counted once: files of memfd_create; and of what is mapped to be
-    shared by no name, what may be there though no process has it in its own count."""
+    """Bytes of memory that is in no folder, each piece counted once: files of memfd_create, and nameless shared
+    mappings as far as no process has them in its own count."""
     found: dict[int, int] = {}
     for process in processes:
         with suppress(OSError):
@@ -86,7 +86,7 @@ def nameless_bytes(processes: list[psutil.Process]) -> int:
 
 
 def _unseen_bytes(process: psutil.Process) -> dict[int, int]:
-    """By inode, of its mappings that are shared by no name: what of their size is in no process's count."""
+    """Return, by inode, the bytes of nameless shared mappings that the process's own count leaves out: Size - Rss."""
     folder, found, inode = Path("/proc", str(process.pid)), {}, None
     if not any(name in (folder / "maps").read_bytes() for name in _NAMELESS):
         return {}

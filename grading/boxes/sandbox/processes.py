@@ -1,4 +1,4 @@
-"""The lesser box: plain processes. They see what the grader sees."""
+"""The weaker box: plain processes, which see what the grader sees."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from grading.boxes.sandbox.limits import Limits
 
 
 class Processes:
-    """`limits` None: a person's own code on their own machine, as it would run anyway."""
+    """A box without isolation. `limits` None: a person's own code on their own machine, which would run anyway."""
 
     ends_with_us = False
     own_world = False
@@ -19,5 +19,5 @@ class Processes:
         return program if self.limits is None else self.limits.command(program)
 
     def home(self, folder: str) -> str:
-        """Where a program finds itself that was started in `folder`."""
+        """Return the working folder, as a program started in `folder` sees it."""
         return folder

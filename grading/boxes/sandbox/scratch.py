@@ -1,4 +1,4 @@
-"""Temporary folders that go with whoever made them, also if they were killed: the next to need one clears up."""
+"""Temporary folders that are removed with their maker. If it was killed, the next process to make one removes them."""
 
 import fcntl
 import os
@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 _PREFIX = "shardlab-box-"
-_YOUNG_S = 60.0  # so young, its maker may not have locked it yet
+_YOUNG_S = 60.0  # a younger folder may not have been locked yet by its maker
 
 
 class Scratch:
-    """`folder(name)` makes one in it; `close` removes all."""
+    """A locked temporary folder: `folder(name)` makes a subfolder; `close` removes everything."""
 
     def __init__(self) -> None:
         _clear_up()
@@ -39,5 +39,5 @@ def _clear_up() -> None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if time.time() - path.stat().st_mtime > _YOUNG_S:
                     shutil.rmtree(path, ignore_errors=True)
-        except OSError:  # somebody's who lives, or another user's, or just gone
+        except OSError:  # in use, another user's, or just removed
             continue

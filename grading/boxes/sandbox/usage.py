@@ -1,7 +1,7 @@
-"""What the system saw of a box: the memory of all that is in it, and what went over its network.
+"""Measure a box from outside: the memory of all its processes, and the bytes sent over its network.
 
-Ranks say themselves what they hold and send, and a submission, which shares a process with whoever says so, can make
-them say anything. These are the kernel's own counts, read from outside.
+The ranks report what they hold and send. A submission runs in the same process as that report and can forge it. The
+values here are the kernel's own counts, read from outside the box.
 """
 
 import os
@@ -17,14 +17,14 @@ import psutil
 from grading.boxes.sandbox.process_tree import family, first_inside, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.01
-LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # among the last ones, those that found the same are of a box at rest
-NAMELESS_EVERY = 10  # looks, until there is some: files that stand in no folder take long to find
+LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # the box at rest: the commonest of the last looks' values, rounded to this
+NAMELESS_EVERY = 10  # looks between searches for unnamed memory, which are slow, until some is found
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Bytes of all processes together: at most, and at rest in the end, when all were still there; and those that went
-    over the loopback, the only network of a box. None: nobody could see that."""
+    """Bytes of all processes together: the peak, and the amount at rest at the end, while all were still there. Also
+    the bytes sent over the loopback, a box's only network. None if a value could not be measured."""
 
     peak_bytes: int | None = None
     held_bytes: int | None = None
@@ -32,10 +32,10 @@ class Seen:
 
 
 class Witness(threading.Thread):
-    """Looks at a process and all that descends from it, again and again, while its `with` block runs."""
+    """A thread that measures a process and all its descendants again and again while its `with` block runs."""
 
     def __init__(self, pid: int, scratch_bytes: int | None = None) -> None:
-        """`scratch_bytes`: the size of either of the box's temporary folders, if it is a world of its own."""
+        """Measure process `pid`. `scratch_bytes`: size of each temporary folder of a box, if it has its own."""
         super().__init__(daemon=True)
         self._pid, self._scratch_bytes = pid, scratch_bytes
         self._stopped = threading.Event()
@@ -47,7 +47,7 @@ class Witness(threading.Thread):
     def run(self) -> None:
         try:
             self._look()
-        except Exception as error:  # `with` raises it: who saw nothing must not say that nothing was there
+        except Exception as error:  # `__exit__` raises it: a failed measurement must not read as zero bytes
             self._error = error
 
     def _look(self) -> None:
@@ -71,7 +71,7 @@ class Witness(threading.Thread):
 
     @property
     def seen(self) -> Seen:
-        """After the block. Without Linux's /proc there is nothing to see."""
+        """Return the measurements; call it after the block. Without Linux's /proc no memory is seen."""
         return Seen(self._peak_bytes or None, self._at_rest(), self._wire_bytes)
 
     def _at_rest(self) -> int | None:
@@ -86,7 +86,7 @@ class Witness(threading.Thread):
         self._stopped.set()
         self.join()
         if raised:
-            return  # and says more
+            return  # the block's own error says more
         if self._error:
             raise ValueError(f"the witness saw nothing more: {self._error!r}") from self._error
         if self._wire_bytes is not None:
@@ -94,18 +94,18 @@ class Witness(threading.Thread):
 
 
 def _written_bytes(processes: list[psutil.Process], size_bytes: int | None) -> int:
-    """In the temporary folders of a box, which lie in memory that is no process's; they have this size."""
+    """Bytes written to a box's temporary folders of `size_bytes` each, whose memory belongs to no process."""
     written = 0
     for folder in ("tmp", "dev/shm") if size_bytes else ():
         with suppress(OSError, IndexError):
             about = os.statvfs(Path("/proc", str(first_inside(processes).pid), "root", folder))
-            if about.f_blocks * about.f_frsize == size_bytes:  # and not ours, while the box is being made
+            if about.f_blocks * about.f_frsize == size_bytes:  # else the folder is still ours: the box is being made
                 written += (about.f_blocks - about.f_bfree) * about.f_frsize
     return written
 
 
 def _sent_bytes(processes: list[psutil.Process]) -> int:
-    """Over the loopback of a box, since it was made; 0 while it still has our network."""
+    """Bytes sent over a box's loopback since it was made; 0 while it still has our network."""
     with suppress(OSError, IndexError):
         about = Path("/proc", str(first_inside(processes).pid))
         if os.stat(about / "ns" / "net").st_ino == os.stat("/proc/self/ns/net").st_ino:

@@ -1,6 +1,6 @@
-"""A program in a box, and the wall between it and the referee: a line of JSON there, a line of JSON back.
+"""A program in a box, and the wall between it and the referee: one line of JSON there, one line of JSON back.
 
-Nothing that comes back is unpickled, and no line is longer than its bound, or waited for without a deadline.
+Nothing that comes back is unpickled. Each line has a maximum length, and each wait has a deadline.
 """
 
 import json
@@ -25,14 +25,14 @@ from grading.boxes.sandbox.scratch import Scratch
 from grading.boxes.sandbox.usage import Witness
 
 _PATIENCE_S = 5.0
-_BETWEEN_LOOKS_S = 0.001  # at who still moves
+_BETWEEN_LOOKS_S = 0.001  # between checks for processes that still run
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
 
 
 class WallError(RuntimeError):
-    """No reply came, or none that can be read. `timed_out`: nothing came at all, and would not another time.
+    """No reply came, or an unreadable one. `timed_out`: none came in time, and none would come another time.
 
-    `killed`: processes ended, and nobody knows why. A system short of memory does that too, and then it would come.
+    `killed`: processes ended for an unknown reason. Another try may succeed, if the system was short of memory.
     """
 
     def __init__(self, message: str, timed_out: bool = False, killed: bool = False) -> None:
@@ -42,9 +42,9 @@ class WallError(RuntimeError):
 
 
 class BoxedProgram:
-    """`python -m module arguments` in a box, an order at a time. It runs until `close`.
+    """A program, `python -m module arguments`, in a box. It takes one order at a time and runs until `close`.
 
-    `shared` is a folder that it can read, and that sockets may lie in. `error` is what is raised when it fails.
+    `shared`: a folder that the program can read and that may hold sockets. `error`: the exception raised when it fails.
     """
 
     most_values = MOST_VALUES  # of a reply
@@ -66,7 +66,7 @@ class BoxedProgram:
             env=_clean_environment(self.box.home(str(home))),
             start_new_session=True,
         )
-        os.set_blocking(self._process.stdin.fileno(), False)  # who does not read must not keep us
+        os.set_blocking(self._process.stdin.fileno(), False)  # a program that does not read must not block us
         self._guard = Guard(self._process.pid, self.box.limits) if self.box.limits else None
         if self._guard:
             self._guard.start()
@@ -74,12 +74,12 @@ class BoxedProgram:
         self._owes_reply, self._deadline = False, 0.0
 
     def wait_until_ready(self, timeout_s: float) -> None:
-        """For a program that says so, with a line of its own, before it reads its first order."""
+        """Wait for the ready line that some programs send before they read their first order."""
         self._deadline = time.monotonic() + timeout_s
         self.receive()
 
     def send(self, order: dict, timeout_s: float) -> None:
-        """A program that still owes the last reply is replaced."""
+        """Send an order. A program that still owes the last reply is replaced first."""
         if self._owes_reply:
             self.close()
             self._start()
@@ -106,31 +106,31 @@ class BoxedProgram:
         return reply
 
     def fail(self, words: str, timed_out: bool = False, killed: bool = False) -> NoReturn:
-        """Raise `error`; if the guard had a reason to end the box, that reason."""
+        """Raise `error` with `words`, or with the guard's reason if the guard ended the box."""
         if exceeded := self._guard.exceeded if self._guard else "":
             raise self.error(f"{exceeded}: its processes were ended", timed_out) from None
         raise self.error(words, timed_out, killed) from None
 
     def witness(self) -> Witness:
-        """Of all that is in the box, for a `with` block around the wait for a reply."""
+        """Return a witness of everything in the box, for a `with` block around the wait for a reply."""
         return Witness(self._process.pid, self.box.limits.scratch_bytes if self.box.own_world else None)
 
     def settle(self) -> None:
-        """Give a program that was told to finish a moment to do so, whatever it replies."""
+        """Give a program that was told to finish a moment to reply, and ignore the reply."""
         if self._owes_reply:
             self.hurry(_PATIENCE_S)
             with suppress(self.error):
                 self.receive()
 
     def hurry(self, timeout_s: float) -> None:
-        """It has no longer than this for its reply."""
+        """Shorten the deadline of the reply to at most this long from now."""
         self._deadline = min(self._deadline, time.monotonic() + timeout_s)
 
     def freeze(self) -> None:
-        """Hold everything in the box still, until `thaw`; what is started meanwhile too.
+        """Stop everything in the box until `thaw`, and what is started meanwhile. Plain processes are not stopped.
 
-        One by one first, which is quick; then all at once, or somebody could start another and go. And only when all
-        have stopped, nobody computes any more.
+        First stop them one by one, which is quick. Then stop all at once, or one could start another and exit. Then
+        wait for all to stop.
         """
         if not self.box.ends_with_us:
             return
@@ -174,9 +174,9 @@ class BoxedProgram:
 
 
 def _clean_environment(home: str) -> dict[str, str]:
-    """What a student's process needs and nothing that the grader's environment may hold.
+    """Return the environment that a student's process needs, without anything else from the grader's environment.
 
-    It imports our packages from where we did: another copy may be installed, which the box does not show.
+    The process imports our packages from the same place as we do: the box may not show another installed copy.
     """
     kept = {k: os.environ[k] for k in _KEPT_VARIABLES if k in os.environ}
     ours = os.pathsep.join([str(Path(shardlab.__file__).parents[1]), str(Path(__file__).parents[3])])

@@ -1,4 +1,7 @@
-"""A prediction is arithmetic: it gets plain numbers, and neither torch nor shardlab, whose planner has the answers."""
+"""Limits for a prediction: it gets plain numbers, and neither torch nor shardlab.
+
+shardlab's planner would give the answers.
+"""
 
 import importlib.abc
 import sys
@@ -6,16 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import CodeType, FunctionType, ModuleType
 
-# The planner and whatever imports it; subprocess, which would have another process ask it.
+# The planner, everything that imports it, and subprocess, which could ask the planner in another process.
 REFUSED = ("torch", "shardlab", "shardsim", "shardplan", "shardcourse", "shardbench", "grading", "subprocess")
 
 
 class Refused(ImportError):
-    """What the student reads."""
+    """Import refused: the student reads this error's message."""
 
 
 def foreign(answer) -> str | None:
-    """A name of a refused library that the answer refers to, directly or through its helpers; None if there is none."""
+    """Return words that name a refused library which the answer uses, itself or through its helpers; else None."""
     return next(_foreign(answer, "the answer", set()), None)
 
 
@@ -32,7 +35,7 @@ def _foreign(value, name: str, seen: set[int]) -> Iterator[str]:
 
 
 def _reached(value, name: str) -> Iterator[tuple[str, object]]:
-    """What can be had through a value, each with its name."""
+    """Yield (name, object) for everything that is reachable through a value."""
     if isinstance(value, FunctionType):
         yield from _referred(value)
     elif isinstance(value, dict):
@@ -44,18 +47,18 @@ def _reached(value, name: str) -> Iterator[tuple[str, object]]:
             with suppress(Exception):
                 yield name, getattr(value, attribute)
         yield from list(vars(value).items()) if hasattr(value, "__dict__") else ()
-        if type(value).__module__ not in sys.stdlib_module_names:  # an object of the submission's own class
+        if type(value).__module__ not in sys.stdlib_module_names:  # an object of one of the submission's classes
             yield type(value).__name__, type(value)
 
 
 def _home(value) -> str:
-    """The module of a class or function, or of a value's class."""
+    """Return the module of a class or function, or of a value's class."""
     kind = value if isinstance(value, type | FunctionType) else type(value)
     return getattr(kind, "__module__", None) or ""
 
 
 def _referred(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """What a function can reach: those of its globals that its code names, closures, defaults, what it wraps."""
+    """Yield everything a function can reach: globals that its code names, closures, defaults, its attributes."""
     for name in _names(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
@@ -81,7 +84,7 @@ class _Refuse(importlib.abc.MetaPathFinder):
 
 @contextmanager
 def nothing_but_arithmetic() -> Iterator[None]:
-    """Inside, the refused libraries can't be imported, though they are loaded."""
+    """Make the refused libraries impossible to import inside the block, even if they are loaded."""
     away = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] in REFUSED}
     finder = _Refuse()
     sys.meta_path.insert(0, finder)

@@ -1,4 +1,4 @@
-"""How close are the predicted bytes of a setup to those that ranks have just measured?"""
+"""Compare the predicted bytes of each setup with the bytes that ranks have just measured."""
 
 import random
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from grading.checks.lab1_memory.programs import Setup
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-TOLERANCES = {"resident": (0.01, 0.05), "peak": (0.03, 0.10)}  # for full points, for half
+TOLERANCES = {"resident": (0.01, 0.05), "peak": (0.03, 0.10)}  # relative error for full points, for half points
 MIB = 2**20
 UNITS = {
     4: "your numbers count elements: an element of fp32 has 4 bytes",
@@ -28,7 +28,7 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Judge:
-    """Of one program: worth so many of the points for what is resident, the others for the peak."""
+    """The judge of one program: `resident_points` for the resident bytes, the other points for the peak."""
 
     program: str
     resident_points: float
@@ -52,7 +52,7 @@ class Judge:
 
 
 def _joined(causes: dict[str, str]) -> str:
-    """A sentence for each moment, or one if they are the same."""
+    """Return one sentence for each moment, or a single one if the causes are the same."""
     if len(causes) == 2 and len(set(causes.values())) == 1:
         causes = {" and ".join(causes): next(iter(causes.values()))}
     sentences = (f"{when}: {words}." for when, words in causes.items())
@@ -60,7 +60,7 @@ def _joined(causes: dict[str, str]) -> str:
 
 
 def unreadable(replies, n_functions: int, n_numbers: int, what: str) -> str | None:
-    """Why a reply to the drill `predict` can't be judged."""
+    """Return why a reply to the drill `predict` can't be judged; None if it can."""
     if isinstance(replies, dict):
         why = replies.get("refused")
         return f"a prediction is arithmetic on plain numbers, without torch, shardlab or grading: {why}."
@@ -74,7 +74,7 @@ def unreadable(replies, n_functions: int, n_numbers: int, what: str) -> str | No
 
 
 def measured(s: Session, program: str, setups: list[dict]) -> list[dict]:
-    """Of each setup, on the rank that holds most."""
+    """Return, for each setup, the bytes that the reference measured on the rank with the largest peak."""
     truth: dict[int, dict] = {}
     for n in sorted({setup["N"] for setup in setups}):
         chosen = [i for i, setup in enumerate(setups) if setup["N"] == n]
@@ -87,7 +87,7 @@ def measured(s: Session, program: str, setups: list[dict]) -> list[dict]:
 
 
 class _Outcome:
-    """Of one quantity, on all setups."""
+    """One quantity (resident or peak) on all setups: predicted, measured, and the errors."""
 
     def __init__(self, program: str, of: str, setups: list[dict], mine: list[float], truth: list[dict]) -> None:
         self.program, self.of, self.mine, self.held = program, of, mine, [t[of] for t in truth]

@@ -1,4 +1,4 @@
-"""Part 1: are the parameters and what autograd keeps of a block counted to the byte?"""
+"""Part 1: compare the counts of a block's parameters and saved bytes with the true ones, byte by byte."""
 
 import random
 
@@ -9,7 +9,7 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
 NAMES = ("block_params", "root_params", "kept_bytes")
-NEARLY = 0.05  # relative; half of the points for kept_bytes
+NEARLY = 0.05  # relative error for half of the points of kept_bytes
 MULTIPLES = (1, 2, 3, 4, 5, 6, 8, 0.5)
 
 
@@ -33,7 +33,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def _difference(name: str, setups: list[dict], mine: list[float], due: list[int]) -> str:
-    """In multiples of the sizes that occur, where one explains the difference on all models."""
+    """Describe the difference in multiples of a size, if one size explains it on all models; else as a ratio."""
     for words, size in _sizes(name).items():
         for k in MULTIPLES:
             for sign, side in ((-1, "too small"), (1, "too large")):

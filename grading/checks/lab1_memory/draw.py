@@ -1,10 +1,13 @@
-"""Setups, drawn at grading time: three or four a check, such that each moment of a prediction decides in one of them.
+"""Setups drawn at grading time: three or four a check. Each moment of a prediction decides in one of them.
 
-*wide*: few tokens and blocks, so that states and gradients decide; *viewed*: few tokens and small matrices, so that a
-gradient on its way into its bucket, which the statement leaves out, doesn't. *long*: B T is at least 2 D, and
-activations do; *deep*: with so many blocks that it matters whether all are whole; *broad*: with few blocks and so large
-an F that the feed-forward part decides, and a block that is whole beside it matters. *worded*: so large a vocabulary
-that the loss decides; *dealt*: so large a one that whole parameters can't be dealt out evenly.
+*wide*: few tokens and blocks, so states and gradients decide.
+*viewed*: few tokens and small matrices, so a gradient on its way into its bucket does not decide. The statement of the
+lab leaves this gradient out.
+*long*: B T is at least 2 D, so activations decide.
+*deep*: so many blocks that it matters whether all of them are gathered at once.
+*broad*: few blocks and so large an F that the feed-forward part decides, and one more gathered block matters.
+*worded*: so large a vocabulary that the loss decides.
+*dealt*: so large a vocabulary that whole parameters can't be divided evenly between ranks.
 """
 
 import random
@@ -39,7 +42,7 @@ def deep(draw: random.Random, **more) -> dict:
 
 
 def broad(draw: random.Random, blocks: int = 2, tokens: int = 4, **more) -> dict:
-    """`tokens`: B T in multiples of D."""
+    """Draw a *broad* setup. `tokens`: B T in multiples of D."""
     s = _shape(draw, range(blocks, blocks + 1), (64,), (5, 6))
     return _setup(s, 1, tokens * s["D"] + draw.choice((0, 8, 16)), more)
 
@@ -74,7 +77,7 @@ def _setup(s: dict, batch: int, tokens: int, more: dict) -> dict:
 
 
 def setups(program: str, draw: random.Random) -> list[dict]:
-    """Those of a program, on one or two numbers of ranks."""
+    """Draw the setups of a program; together they use one or two numbers of ranks."""
     return {
         "one_rank": lambda: [wide(draw), broad(draw), worded(draw)],
         "ddp": lambda: [wide(draw, N=4), viewed(draw, N=4), broad(draw, N=2, views=True), worded(draw, N=2)],

@@ -1,6 +1,6 @@
-"""What the ranks of lab 1 do: the submission predicts, on plain numbers; the reference runs each setup and measures.
+"""Lab 1 on the ranks: the submission predicts from plain numbers; the reference runs each setup and measures.
 
-A tensor has the same bytes on every machine, so all of it is counted on CPUs, on every tier.
+A tensor has the same bytes on every machine, so everything is counted on CPUs, on every tier.
 """
 
 import math
@@ -16,7 +16,10 @@ from shardlab.model import Block, ModelConfig, rotary_angles
 
 
 def predict(implementation, setups: list[dict]) -> list | dict:
-    """For each setup the numbers that each of the answer's functions returns; {"refused": why}, where it cheats."""
+    """Return the numbers of each of the answer's functions, for each setup.
+
+    Return {"refused": why} if the answer uses a refused library.
+    """
     functions = implementation if isinstance(implementation, tuple | list) else (implementation,)
     if found := foreign(tuple(functions)):
         return {"refused": found}
@@ -28,7 +31,7 @@ def predict(implementation, setups: list[dict]) -> list | dict:
 
 
 def _numbers(result) -> list[float] | str:
-    """[number, ...] of a number or a tuple of them, else what it is, in words."""
+    """Return [number, ...] for a number or a tuple of numbers; for anything else, its repr."""
     values = result if isinstance(result, tuple | list) else (result,)
     if all(isinstance(v, Real) and math.isfinite(v) for v in values):
         return [float(v) for v in values]
@@ -36,7 +39,7 @@ def _numbers(result) -> list[float] | str:
 
 
 def measure(reference, program: str, setups: list[dict]) -> list[dict]:
-    """For each setup, what this rank holds between steps and at the peak, by category."""
+    """Return the bytes that this rank holds between steps and at the peak, by category, for each setup."""
     warnings.simplefilter("ignore")
     return [_measured(getattr(programs, program), Setup(**s)) for s in setups]
 
@@ -47,7 +50,7 @@ def _measured(program, s: Setup) -> dict:
 
 
 def count(reference, setups: list[dict]) -> list[dict]:
-    """For each setup the elements of a block's parameters and of the others, and the bytes that a block keeps."""
+    """Return, for each setup, the elements of a block's parameters and of the others, and the bytes a block saves."""
     return [_counted(Setup(**s)) for s in setups]
 
 
@@ -65,4 +68,4 @@ def _counted(s: Setup) -> dict:
     }
 
 
-REFERENCE = {"measure": None, "count": None}  # they run what is given, and no answer
+REFERENCE = {"measure": None, "count": None}  # these drills need no answer

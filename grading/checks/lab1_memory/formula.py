@@ -1,6 +1,6 @@
-"""The five setups in closed form, with a weight for each term: what is predicted by someone who forgets or doubles one.
+"""The five setups in closed form, with a weight for each term: predictions that forget or double a term.
 
-Only mistakes are named by it. What is right is decided by bytes that were measured.
+The formulas only name mistakes. Measured bytes decide what is right.
 """
 
 from collections import Counter
@@ -12,22 +12,22 @@ from grading.checks.lab1_memory.programs import Setup
 
 @dataclass(frozen=True)
 class Weights:
-    """What each term is multiplied by: 1 is right."""
+    """Factor of each term; the defaults are right."""
 
     parameters: float = 1.0  # as held between steps
     moments: float = 1.0
-    buckets: float = 1.0  # of DDP
-    beside: float = 1.0  # DDP without views: gradients beside the buckets
-    beside_views: float = 0.0  # and with them
-    gradients: float = 1.0  # as they are held when they are complete
-    left_over: float = 0.0  # gradients between steps
-    kept: float = 1.0  # what autograd keeps of blocks
+    buckets: float = 1.0  # DDP's
+    beside: float = 1.0  # DDP without views: gradients outside the buckets
+    beside_views: float = 0.0  # DDP with views: gradients outside the buckets
+    gradients: float = 1.0  # when they are complete
+    left_over: float = 0.0  # gradients held between steps
+    kept: float = 1.0  # what autograd saves of blocks
     working: float = 1.0  # gradients of activations in a block
     head: float = 1.0  # the last norm, the logits and their gradients
-    root: float = 1.0  # whole: FSDP's
-    blocks: float = 1.0  # whole: the ones at work and on their way
-    reducing: float = 1.0  # whole gradients on their way
-    every_block_whole: bool = False  # as if all were gathered at once
+    root: float = 1.0  # the root's whole parameters, under FSDP
+    blocks: float = 1.0  # whole parameters of the blocks that compute or are being gathered
+    reducing: float = 1.0  # whole gradients that are being reduced
+    every_block_whole: bool = False  # as if all blocks were gathered at once
 
 
 def block_params(s: Setup) -> int:
@@ -57,13 +57,13 @@ def peak(program: str, s: Setup, w: Weights) -> float:
 
 
 def fullest_moment(program: str, s: Setup) -> str:
-    """In words."""
+    """Return the moment of the peak, in words."""
     moments = _moments(program, s, Weights())
     return max(moments, key=moments.get)
 
 
 def _moments(program: str, s: Setup, w: Weights) -> dict[str, float]:
-    """Bytes beyond what is resident."""
+    """Return the bytes beyond the resident ones, by moment."""
     return (_sharded if program.startswith("fsdp") else _replicated)(program, s, w)
 
 
@@ -72,7 +72,7 @@ def _left_over(program: str, s: Setup, w: Weights) -> float:
 
 
 def _fullest_share(s: Setup) -> int:
-    """Elements, where whole parameters are dealt out: the largest first, each to the rank that has least."""
+    """Return the elements of the fullest rank if whole parameters go, largest first, to the emptiest rank."""
     block = 2 * [s.D * s.D] + 2 * [s.D * s.K * s.E] + 3 * [s.D * s.F] + 2 * [s.D]
     ranks = Counter(dict.fromkeys(range(s.N), 0))
     for numel in sorted([*s.L * block, s.V * s.D, s.V * s.D, s.D], reverse=True):
@@ -81,7 +81,7 @@ def _fullest_share(s: Setup) -> int:
 
 
 def _head(s: Setup) -> int:
-    """At the loss: 3 B T V in fp32, and what the last norm keeps."""
+    """Return the bytes at the loss: 3 B T V numbers in fp32, and what the last norm saves."""
     return 12 * s.B * s.T * (s.V + s.D)
 
 

@@ -18,6 +18,6 @@ CHECKS = {
 
 
 def pace(s: Session) -> None:
-    """The reference measures one small setup on two ranks."""
+    """Measure one small setup with the reference on two ranks."""
     setup = dict(V=64, D=32, L=2, H=2, K=1, E=16, F=64, N=2, B=1, T=16)
     s.order_reference("measure", world_size=2, device="cpu", program="ddp", setups=[setup])

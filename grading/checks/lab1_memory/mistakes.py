@@ -1,4 +1,7 @@
-"""Which mistake is it? Each usual one is tried on all setups at once: the words of the one that fits are the cause."""
+"""Find the mistake behind a wrong prediction.
+
+Each usual mistake is tried on all setups at once; the words of the one that fits are the cause.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -7,7 +10,7 @@ from grading.checks.lab1_memory import formula
 from grading.checks.lab1_memory.formula import Weights
 from grading.checks.lab1_memory.programs import Setup
 
-SAME = 0.006  # of the mistaken prediction; a mistake is worth more than any tolerance
+SAME = 0.006  # relative to the mistaken prediction; a mistake changes the bytes by more than any tolerance
 
 REPLICAS, SHARDED, DDPS = ("one_rank", "ddp", "zero1"), ("fsdp", "fsdp_bf16"), ("ddp", "zero1")
 ALL = REPLICAS + SHARDED
@@ -16,7 +19,7 @@ LOSS = (
     "logits), and what the last norm keeps"
 )
 
-# (programs, words, weights that the mistake amounts to)
+# (programs, words, weights that the mistake stands for)
 MISTAKES: list[tuple[tuple[str, ...], str, Callable[[Setup], dict]]] = [
     (ALL, "AdamW's two moments are missing: it keeps two fp32 numbers for each parameter", lambda s: {"moments": 0}),
     (
@@ -88,7 +91,7 @@ MISTAKES: list[tuple[tuple[str, ...], str, Callable[[Setup], dict]]] = [
         "parameters and moments between steps are counted whole: FSDP keeps a shard of both",
         lambda s: {"parameters": s.N, "moments": s.N},
     ),
-    # at the peak alone
+    # at the peak only
     (
         ("ddp", "zero1", *SHARDED),
         "activations are divided by the ranks: each rank has its own batch, and all activations of it",
@@ -148,9 +151,9 @@ def _whole_over_share(s: Setup) -> float:
 
 
 def named(program: str, of: str, setups: list[Setup], mine: list[float], states_are_right: bool = True) -> str | None:
-    """The mistake that leads to these predictions of "resident" or "peak" on all setups; None if none does.
+    """Return the mistake that gives these "resident" or "peak" predictions on all setups; None if none does.
 
-    A wrong peak is told by a mistake in the states if what is resident is wrong, and by another if it is right.
+    For a wrong peak, try only mistakes in the states if the resident bytes are wrong too, else only the others.
     """
     states_differ = of == "resident" or not states_are_right
     fits = []
@@ -163,7 +166,7 @@ def named(program: str, of: str, setups: list[Setup], mine: list[float], states_
 
 
 def predictions(program: str, of: str, setups: list[Setup], weights: Callable[[Setup], dict]) -> list[float]:
-    """By someone who makes this mistake."""
+    """Return the predictions of someone who makes this mistake."""
     return [getattr(formula, of)(program, s, Weights(**weights(s))) for s in setups]
 
 

@@ -1,4 +1,4 @@
-"""The programs of lab 1's five setups, as its notebook shows them (a test compares the two), and what a step holds."""
+"""The programs of lab 1's five setups, as the notebook shows them (a test compares the two), and what a step holds."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from shardlab.model import ModelConfig, Transformer
 
 @dataclass(frozen=True)
 class Setup:
-    """Plain numbers, with lesson 1's letters."""
+    """A setup in plain numbers, with lesson 1's letters."""
 
     V: int  # vocabulary
     D: int  # model width
@@ -89,7 +89,7 @@ def account(program, s):
 
 
 def kept_tensors(module: nn.Module, *args) -> list[torch.Tensor]:
-    """A tensor of each storage that autograd keeps of module(*args), parameters not counted."""
+    """Return one tensor of each storage that autograd saves for module(*args). Parameters are not counted."""
     kept = {}
 
     def pack(t):

@@ -1,4 +1,4 @@
-"""Lab 2 on the ranks: what the submission is asked to do, and what is seen of it there."""
+"""Lab 2 on the ranks: what the submission is asked to do, and what the drills record there."""
 
 import time
 from contextlib import nullcontext
@@ -19,22 +19,22 @@ from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import Transformer, preset
 
-IGNORED = -100  # cross_entropy's own mark for a target that does not count
-# Layers of the model; micro-batches a step, samples of each, tokens of a sample.
+IGNORED = -100  # cross_entropy's ignore_index
+# Layers of the model; micro-batches a step; samples a micro-batch; tokens a sample.
 GRADIENT_SHAPE = dict(n_layers=2, count=3, samples=2, seq_len=32)
 ACCOUNT_SHAPE = dict(n_layers=4, count=3, samples=2, seq_len=64)
-WIDE = "3M"  # the model of the account of memory: large enough for the system to see a copy of it, too
+WIDE = "3M"  # the model of the drill `memory`: so large that the system's counts show a copy of it
 LAP_SHAPE = dict(n_layers=4, count=2, samples=2, seq_len=64)
-NAP_IN_STEPS, SHORTEST_NAP_S, LONGEST_NAP_S = 5, 0.5, 5.0  # how long the late rank keeps the others waiting
+NAP_IN_STEPS, SHORTEST_NAP_S, LONGEST_NAP_S = 5, 0.5, 5.0  # how long rank 0 sleeps in `late_rank`
 
 
 def cap_mb(seed: int) -> float:
-    """The bucket size of this grading, in MiB: drawn, so that it can't be written into an answer."""
+    """Return the bucket size of this grading, in MiB. It is drawn, so that no answer can contain it."""
     return (0.25, 0.375, 0.5)[seed % 3]
 
 
 class PlainDDP(nn.Module):
-    """The yardstick for memory and speed: torch's DDP, which averages ranks and knows nothing of tokens."""
+    """The reference for memory and speed: torch's DDP, which averages over ranks and ignores token counts."""
 
     def __init__(self, module: nn.Module, bucket_cap_mb: float) -> None:
         super().__init__()
@@ -51,10 +51,10 @@ class PlainDDP(nn.Module):
 
 
 def micro_batches(seed: int, step: int, rank: int, world_size: int, shape: dict, device: str | torch.device = "cpu"):
-    """`count` pairs of tokens and targets for this rank, on `device`; targets end in padding of random length.
+    """Yield `count` pairs of tokens and targets for this rank, on `device`; targets end in random padding.
 
-    Rank 1's first micro-batch is all padding, and rank 2's last: it happens. Dividing by the number of its tokens is a
-    mistake, and so is leaving its backward out, for which the other ranks wait.
+    Rank 1's first micro-batch is all padding, and so is rank 2's last. Dividing by its number of tokens is a mistake.
+    Skipping its backward is a mistake too, because the other ranks wait for it.
     """
     count, samples, seq_len = shape["count"], shape["samples"], shape["seq_len"]
     for i in range(count):
@@ -69,14 +69,14 @@ def micro_batches(seed: int, step: int, rank: int, world_size: int, shape: dict,
 
 
 def token_loss(model, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of the losses of the valid targets, and how many there are."""
+    """Return the sum of the losses of the valid targets, and the number of valid targets."""
     logits = model(tokens)
     loss_sum = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
     return loss_sum, (targets != IGNORED).sum()
 
 
 def train_step(model, batches, after_micro_batch=lambda: None) -> None:
-    """The step that the lab's statement shows: communicate in the last micro-batch's backward only."""
+    """Run the step that the lab's statement shows: communicate in the last micro-batch's backward only."""
     batches = list(batches)
     for i, (tokens, targets) in enumerate(batches):
         with model.no_sync() if i < len(batches) - 1 else nullcontext():
@@ -88,7 +88,7 @@ def train_step(model, batches, after_micro_batch=lambda: None) -> None:
 def build(
     seed: int, rank: int, n_layers: int, tied: bool = False, frozen: bool = False, size: str = "1M"
 ) -> Transformer:
-    """A model whose weights differ from rank to rank until somebody sends rank 0's."""
+    """Return a model whose weights differ between ranks until rank 0's are broadcast."""
     torch.manual_seed(seed * 1000 + rank)
     model = Transformer(preset(size, n_layers=n_layers, tied=tied))
     if frozen:
@@ -101,7 +101,7 @@ def gradients_of(model: nn.Module) -> list[tuple[str, Tensor | None]]:
 
 
 def gradients(implementation, seed: int, cap_mb: float, tied: bool) -> dict[str, list[float]]:
-    """The gradients of a second step, projected: after a first one, so that nothing of it may linger."""
+    """Return the projected gradients of a second step. They show what is left over from the first one."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     module = build(seed, rank, GRADIENT_SHAPE["n_layers"], tied, frozen=True).to(device)
     model = implementation(module, bucket_cap_mb=cap_mb)
@@ -112,7 +112,7 @@ def gradients(implementation, seed: int, cap_mb: float, tied: bool) -> dict[str,
 
 
 def account(implementation, seed: int, cap_mb: float) -> dict:
-    """What a third step sends: collectives by micro-batch, and when they went out."""
+    """Record each collective of a third step: its micro-batch, and whether it preceded the last gradient."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     module = build(seed, rank, ACCOUNT_SHAPE["n_layers"]).to(device)
     last_gradient = [0.0]
@@ -142,7 +142,7 @@ def account(implementation, seed: int, cap_mb: float) -> dict:
 
 
 def memory(implementation, seed: int, cap_mb: float) -> dict:
-    """What a third step holds, by category: at its peak, and when it is over."""
+    """Record what a third step holds, by category: at its peak, and after it."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     module = build(seed, rank, ACCOUNT_SHAPE["n_layers"], size=WIDE).to(device)
     model = implementation(module, bucket_cap_mb=cap_mb)
@@ -150,7 +150,7 @@ def memory(implementation, seed: int, cap_mb: float) -> dict:
         module.zero_grad()
         train_step(model, micro_batches(seed, step, rank, world_size, ACCOUNT_SHAPE, device))
     module.zero_grad()
-    batches = list(micro_batches(seed, 2, rank, world_size, ACCOUNT_SHAPE, device))  # the text is not in the account
+    batches = list(micro_batches(seed, 2, rank, world_size, ACCOUNT_SHAPE, device))  # not counted
     with MemoryTracker(module) as tracker:
         train_step(model, batches)
     rest()
@@ -158,9 +158,9 @@ def memory(implementation, seed: int, cap_mb: float) -> dict:
 
 
 def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
-    """When rank 0, which falls asleep in a second step's last backward, woke; and when backward here was over.
+    """Record when rank 0 woke from a sleep in a second step's last backward, and when this rank's last gradient came.
 
-    All messages need rank 0. So who waits for one in the middle of backward is not through before that.
+    Every message needs rank 0. So a rank that waits for a message inside backward makes its last gradient after that.
     """
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     module = build(seed, rank, ACCOUNT_SHAPE["n_layers"]).to(device)
@@ -192,7 +192,7 @@ def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
 
 
 def laps(implementation, cap_mb: float, address: str) -> None:
-    """Two steps a lap, and the gradients of the second as the proof of them."""
+    """Serve laps of two steps each; the gradients of the second step prove the work."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     module = build(0, rank, LAP_SHAPE["n_layers"]).to(device)
     model = implementation(module, bucket_cap_mb=cap_mb)
@@ -207,7 +207,7 @@ def laps(implementation, cap_mb: float, address: str) -> None:
 
 
 def plan(implementation, instances: list[dict]) -> list[list[int] | str]:
-    """The submission's bucket plan for each instance; what is no list of counts, in words."""
+    """Return the submission's bucket plan for each instance; in place of an invalid plan, its repr."""
     return [_counts(implementation(**instance)) for instance in instances]
 
 

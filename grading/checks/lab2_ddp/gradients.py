@@ -1,6 +1,8 @@
-"""Are the gradients right? Compared with the truth, which the referee computes in one process; if they are wrong, the
-mistake is named where one fits: gradients are linear in what each rank and micro-batch contributes, so every usual
-mistake is another linear combination of the same parts."""
+"""Compare the gradients with the truth, which the referee computes in one process; if they are wrong, name the mistake.
+
+Gradients are linear in the contributions of ranks and micro-batches, so every usual mistake is another linear
+combination of the same parts.
+"""
 
 from dataclasses import dataclass
 
@@ -11,7 +13,7 @@ from grading.judge.fingerprints import distance, factor, parallel, project, proj
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-TOLERANCE = 1e-3  # relative; float32 sums in another order differ by about 1e-6, every mistake by more than 1e-2
+TOLERANCE = 1e-3  # relative; summing float32 in another order gives about 1e-6, every mistake more than 1e-2
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
@@ -32,7 +34,7 @@ class Truth:
 
     sums: list[list[torch.Tensor]]  # [rank][micro-batch]
     tokens: list[list[int]]
-    tokens_before: int  # of the step before, on all ranks
+    tokens_before: int  # all ranks' tokens in the step before
 
     @property
     def total(self) -> int:
@@ -61,7 +63,7 @@ class Truth:
 
 
 def truth_of(drill, seed: int, world_size: int, *, tied: bool = False) -> Truth:
-    """Every rank's micro-batches of a drill's last step, one after the other in this process, from rank 0's weights."""
+    """Compute each rank's micro-batches of a drill's last step, one by one in this process, with rank 0's weights."""
     is_lap = drill is drills.laps
     shape, projection = (drills.LAP_SHAPE, project_cheaply) if is_lap else (drills.GRADIENT_SHAPE, project)
     model_seed = 0 if is_lap else seed

@@ -1,4 +1,4 @@
-"""What a step holds, beside torch's DDP with views: by the account taken on the ranks, and as the system saw it."""
+"""Compare what a step holds with torch's DDP with views, by the record of the ranks and by the system's counts."""
 
 from functools import cache
 
@@ -9,13 +9,13 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 from shardplan.promises import mib
 
-SLACK = 0.4  # of the gradients' bytes, above torch DDP's: a second copy would be 1.0
-HIDDEN = 0.6  # of the same, that the system saw and no account explains
+SLACK = 0.4  # allowed above torch DDP's bytes, in units of the gradients' bytes; a second copy would be 1.0
+HIDDEN = 0.6  # in the same units: allowed bytes that the system saw and no record explains
 CLAIMS = {"peak_bytes": lambda r: _total(r["peak"]), "held_bytes": lambda r: _total(r["resident"])}
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Its peak, and what is left when it is over."""
+    """Judge the peak, and what is left after the step."""
     arguments = dict(seed=s.seed, cap_mb=drills.cap_mb(s.seed))
     replies, ours = s.watch(check, "memory", **arguments).replies, s.watch_reference("memory", **arguments).replies[0]
     slack, worst = SLACK * _gradient_bytes(), max(replies, key=lambda r: _total(r["peak"]))

@@ -1,4 +1,4 @@
-"""Part 2 of the lab: does each plan of buckets end as early as it can, on links drawn at grading time?"""
+"""Part 2 of the lab: test whether each bucket plan ends as early as possible, on links drawn at grading time."""
 
 import random
 from itertools import accumulate
@@ -7,8 +7,8 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 from shardsim.bucket_overlap import finish_time, ring_all_reduce_s
 
-FEW, MANY = 12, 300  # parameters; with few, all plans could be tried
-AS_GOOD_AS = 1.02, 1.001  # times the best plan's finish, for full points; the best bucket_cap_mb's, for half
+FEW, MANY = 12, 300  # numbers of parameters; with few, all plans could be tried
+AS_GOOD_AS = 1.02, 1.001  # allowed finish over the best plan's (full points), over the best bucket_cap_mb's (half)
 LINKS_BYTES_PER_S = (0.125e9, 1.25e9, 12.5e9)
 
 
@@ -45,7 +45,7 @@ def _cause(instance: dict, plan: list[int], ratio: float) -> str:
 
 
 def _instance(seed: int, n_params: int) -> dict:
-    """A model's gradients and a link, such that neither one bucket nor one a parameter is best."""
+    """Draw a model's gradients and a link for which neither one bucket nor one bucket a parameter is best."""
     draw = random.Random(seed)
     sizes = [draw.choice((4, 64, 256, 1024)) * 1024 * draw.randint(1, 4) for _ in range(n_params)]
     bandwidth = draw.choice(LINKS_BYTES_PER_S)
@@ -59,7 +59,10 @@ def _instance(seed: int, n_params: int) -> dict:
 
 
 def _best(instance: dict) -> float:
-    """Of all plans: the best for the first j gradients is the best for the first i, and one bucket with the rest."""
+    """Return the earliest finish of all plans, by dynamic programming.
+
+    The best plan for the first j gradients is the best plan for the first i, and one bucket with the rest.
+    """
     sizes, ready = instance["sizes_bytes"], instance["ready_s"]
     link = instance["world_size"], instance["latency_s"], instance["bandwidth_bytes_per_s"]
     finish = [0.0]
@@ -71,7 +74,7 @@ def _best(instance: dict) -> float:
 
 
 def _best_cap(instance: dict) -> float:
-    """Of the plans that one bucket_cap_mb makes."""
+    """Return the earliest finish of the plans that a bucket_cap_mb makes."""
     return min(finish_time(_plan_for_cap(1 << i, instance), **instance) for i in range(12, 40))
 
 

@@ -1,5 +1,7 @@
-"""What one step sends, and when: two judgements of the same account, taken on the ranks; what the system counted on
-their network meanwhile; and a step in which rank 0 is late."""
+"""Judge what one step sends, and when: two checks of the same record, taken on the ranks.
+
+The checks also use the bytes that the system counted on the ranks' network, and a step in which rank 0 is late.
+"""
 
 from functools import cache
 
@@ -9,15 +11,15 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 from shardlab.ddp import MIB, assign_buckets
 
-SPARE_COLLECTIVES = 3  # beyond one a bucket: the token count, and buckets that close a parameter earlier or later
-MISSING_COLLECTIVES = 2  # below one a bucket; with fewer still, nobody looked at bucket_cap_mb
+SPARE_COLLECTIVES = 3  # allowed beyond one a bucket: the token count, and buckets that close earlier or later
+MISSING_COLLECTIVES = 2  # allowed below one a bucket; with fewer, the answer ignores bucket_cap_mb
 COUNT_BYTES = 64  # a collective this small carries a count, not gradients
-HIDDEN_SHARE = 0.5  # of the gradients' bytes must be on their way before backward makes its last gradient
-WIRE = 0.8, 1.15  # times what torch's DDP sends, all in all: the system's count, which knows nothing of collectives
+HIDDEN_SHARE = 0.5  # share of the gradients' bytes to be sent before the last gradient is made
+WIRE = 0.8, 1.15  # allowed range of all bytes sent over torch DDP's, by the system's count
 
 
 def judge_traffic(s: Session, check: str, points: float) -> Verdict:
-    """Number, kind and bytes of what is sent, and in which micro-batch."""
+    """Judge the number, dtype and bytes of the messages, and the micro-batch in which they are sent."""
     sent = [c for c in _account(s, check).replies[0]["collectives"] if c["bytes"] > COUNT_BYTES]
     early = [c for c in sent if c["micro_batch"] < drills.ACCOUNT_SHAPE["count"] - 1]
     cap_mb, total = drills.cap_mb(s.seed), sum(c["bytes"] for c in sent)
@@ -59,13 +61,13 @@ def judge_traffic(s: Session, check: str, points: float) -> Verdict:
 
 
 def _carried(s: Session, check: str) -> float | None:
-    """What all ranks together sent in the drill, in times of what torch's DDP sends; None if nobody could see that."""
+    """Return the bytes that all ranks sent in the drill over torch DDP's; None if they could not be counted."""
     mine, reference = (w.seen.wire_bytes for w in (_account(s, check), reference_account(s)))
     return mine / reference if mine is not None and reference else None
 
 
 def judge_overlap(s: Session, check: str, points: float) -> Verdict:
-    """How much was on its way while backward still computed, and whether backward waited for it."""
+    """Judge how many bytes are sent while backward still computes, and whether backward waits for them."""
     share = min(_hidden_share(r["collectives"]) for r in _account(s, check).replies)
     figures = {"sent before the last gradient was made": (f"{share:.0%}", f"at least {HIDDEN_SHARE:.0%}")}
     if share < HIDDEN_SHARE:
@@ -84,7 +86,7 @@ def judge_overlap(s: Session, check: str, points: float) -> Verdict:
 
 
 def _waits_in_backward(s: Session, check: str) -> bool:
-    """Seen twice: a machine may stand still for a moment, too."""
+    """Return True only if two runs show the wait: a machine may also stall for a moment."""
     for seed in (s.seed, s.seed + 1):
         late, *others = s.order(check, "late_rank", seed=seed, cap_mb=drills.cap_mb(s.seed))
         if all(r["last_gradient_s"] < late["woke_s"] for r in others):

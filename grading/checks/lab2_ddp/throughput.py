@@ -1,4 +1,4 @@
-"""How fast is a step? In turn with torch's DDP, with the same buckets."""
+"""Compare the time of a step with that of torch's DDP with the same buckets; their laps alternate."""
 
 from grading.checks.lab2_ddp import drills
 from grading.checks.lab2_ddp.gradients import truth_of
@@ -8,7 +8,7 @@ from grading.judge.timed_laps import Lap, race
 from grading.judge.timing import race_verdict
 from grading.judge.verdict import Verdict
 
-SLOWEST = 1.35  # times torch DDP's step
+SLOWEST = 1.35  # step time over torch DDP's
 PROOF_TOLERANCE = 0.05
 
 

@@ -1,3 +1,6 @@
-"""Lab 3: ZeRO-2 for parameters that must not move and ranks that are not alike. `lab3.shards` looks at who owns
-what; the other checks look at one class from different sides: the weights, the norm, a step that has to be skipped,
-the bytes that are held, the bytes that are sent, and when. Right weights say nothing of the last three."""
+"""Lab 3: ZeRO-2 for parameters that must not move and for ranks with unequal shares.
+
+`lab3.shards` judges which rank owns which elements. Each other check tests one property of the same class: the weights,
+the norm, a step that must be skipped, the bytes held, the bytes sent, and when they are sent. Right weights say nothing
+about the last three.
+"""

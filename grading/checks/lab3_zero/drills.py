@@ -1,4 +1,4 @@
-"""Lab 3 on the ranks: what the submission is asked to do, and what is seen of it there."""
+"""Lab 3 on the ranks: what the submission is asked to do, and what the drills record there."""
 
 import gc
 import hashlib
@@ -22,25 +22,25 @@ from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic, wire_bytes
 
 MIB = 1 << 20
-# By tier: the model of `account`, its buckets, and what a rank may hold, in MiB. The notebook states the same.
+# By tier: the model of `account`; below, its buckets and what a rank may hold, in MiB. The notebook states the same.
 SIZES = {
     "cpu": dict(width=125, hidden=501, n_blocks=12, seq_len=16),
     "gpu1": dict(width=1021, hidden=4093, n_blocks=12, seq_len=64),
     "gpu4": dict(width=2045, hidden=8189, n_blocks=24, seq_len=128),
     "gpu8": dict(width=2045, hidden=8189, n_blocks=24, seq_len=128),
 }
-BUDGETS = {  # a and b of what a rank with the fraction s of all shares may hold, a + b s
+BUDGETS = {  # (a, b): a rank with the fraction s of all shares may hold a + b s
     "cpu": {"bucket_cap_mb": 0.25, "held_mib": (6.4, 12.0), "peak_mib": (9.3, 18.0)},
     "gpu1": {"bucket_cap_mb": 16, "held_mib": (410, 770), "peak_mib": (596, 1155)},
     "gpu4": {"bucket_cap_mb": 64, "held_mib": (3260, 6150), "peak_mib": (4760, 9220)},
     "gpu8": {"bucket_cap_mb": 64, "held_mib": (3260, 6150), "peak_mib": (4760, 9220)},
 }
-SMALL = dict(width=29, hidden=61, n_blocks=3)  # the model of `train`, where numbers count
+SMALL = dict(width=29, hidden=61, n_blocks=3)  # the model of `train`, which judges numbers, not bytes
 SMALL_SEQ_LEN = 24
 OPTIMIZERS = {
     "none": (SGD, dict(lr=0.0)),
     "SGD": (SGD, dict(lr=0.05, momentum=0.9)),
-    "AdamW": (AdamW, dict(lr=0.01, eps=1e-5, weight_decay=0.1)),  # an eps that rounding can't reach
+    "AdamW": (AdamW, dict(lr=0.01, eps=1e-5, weight_decay=0.1)),  # an eps far above rounding errors
 }
 ACCOUNT_MICRO_BATCHES = 2
 
@@ -48,7 +48,7 @@ ACCOUNT_MICRO_BATCHES = 2
 class Net(nn.Module):
     def __init__(self, width, hidden, n_blocks):
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))  # one element: who owns it?
+        self.scale = nn.Parameter(torch.ones(()))  # one element: which rank owns it?
         self.embedding = nn.Embedding(256, width)
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)) for _ in range(n_blocks)
@@ -63,7 +63,7 @@ class Net(nn.Module):
 
 
 class Poison(NamedTuple):
-    """One element of one rank's gradient, in the first micro-batch of a step."""
+    """One element of one rank's gradient that is not finite, in the first micro-batch of a step."""
 
     rank: int
     parameter: str
@@ -73,13 +73,13 @@ class Poison(NamedTuple):
 
 class PlannedStep(NamedTuple):
     micro_batches: int
-    scale: float  # of the loss
+    scale: float  # factor of the loss
     poison: Poison | None = None
-    left_out: bool = False  # its samples are passed over
+    left_out: bool = False  # skip the step and its samples
 
 
 class Replicated:
-    """The program that the team has, where every rank does everything: it tells how busy the machine is."""
+    """The program that the team has: every rank does everything. Its time tells how busy the machine is."""
 
     def __init__(self, module, shares, bucket_cap_mb, max_norm, optimizer_class, **defaults):
         self.params, self.max_norm = list(module.parameters()), max_norm
@@ -103,13 +103,13 @@ def of_tier(by_tier: dict, tier: str) -> dict:
 
 
 def budget_bytes(tier: str, what: str, fraction: float) -> float:
-    """What a rank with this fraction of all shares may hold: after a step ("held"), or at its peak."""
+    """Return the bytes a rank with this fraction of all shares may hold: after a step ("held") or at its peak."""
     fixed, per_share = of_tier(BUDGETS, tier)[f"{what}_mib"]
     return (fixed + per_share * fraction) * MIB
 
 
 def shares(seed: int, world_size: int) -> list[int]:
-    """Of this grading: four each, but one rank has a part more, and one half as many."""
+    """Return each rank's share in this grading: 4, but one rank has 5 and one has 2."""
     draw = torch.randperm(world_size, generator=torch.Generator().manual_seed(seed)).tolist()
     return [4 + (i == draw[0]) - 2 * (i == draw[-1]) for i in range(world_size)]
 
@@ -124,7 +124,7 @@ def samples(seed: int, number: int, rank: int, world_size: int, seq_len: int, de
 
 
 def owned(implementation, instances: list[dict]) -> list[list[list[int]]]:
-    """What the submission deals to each rank of each instance."""
+    """Return what the submission gives to each rank of each instance."""
     return [
         [
             [[int(x) for x in piece] for piece in implementation(i["sizes"], i["shares"], rank)]
@@ -137,10 +137,10 @@ def owned(implementation, instances: list[dict]) -> list[list[list[int]]]:
 def train(
     implementation, seed: int, cap_mb: float, shares: list[int], optimizer: str, max_norm: float, plan: list
 ) -> list[dict]:
-    """For each step of the plan: the norm returned, what became of the weights, and how many elements did not move."""
+    """Run the plan; return each step's norm, the weights' projected change and checksum, and unchanged elements."""
     device = local_device()
     module = build(seed, SMALL).to(device)
-    kernel = [(name, p.detach()) for name, p in module.named_parameters()]  # has the addresses, as compiled code does
+    kernel = [(name, p.detach()) for name, p in module.named_parameters()]  # old addresses, as in compiled code
     start = [t.clone() for _, t in kernel]
     optimizer_class, defaults = OPTIMIZERS[optimizer]
     zero = implementation(module, shares, cap_mb, max_norm, optimizer_class, **defaults)
@@ -154,7 +154,7 @@ def train(
 
 
 def train_step(zero, module: Net, step: PlannedStep, seed: int, number: int, device: torch.device):
-    """What `step` returns, after this step's micro-batches, the first of which is sample `number` of every rank."""
+    """Run this step's micro-batches, from every rank's sample `number` on, and return the result of `step`."""
     rank, n = dist.get_rank(), dist.get_world_size()
     hook = poisoned(module, Poison(*step.poison), rank) if step.poison else None
     for i in range(step.micro_batches):
@@ -166,7 +166,7 @@ def train_step(zero, module: Net, step: PlannedStep, seed: int, number: int, dev
 
 
 def poisoned(module: nn.Module, poison: Poison, rank: int):
-    """Spoils that element until the handle is removed."""
+    """Replace that element of the gradient until the returned handle is removed."""
 
     def spoil(gradient: Tensor) -> Tensor:
         spoilt = gradient.clone()
@@ -185,11 +185,11 @@ def report(weights: list[tuple[str, Tensor]], start: list[Tensor], seed: int) ->
 
 
 def account(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
-    """What a third step of two micro-batches holds at its end and at its peak; what a fourth sends, and when."""
+    """Record what a third step of two micro-batches holds at its end and peak, and what a fourth sends and when."""
     run = Run(implementation, seed, tier, shares, cap_mb)
     with MemoryTracker(run.module) as memory:
         run.step()
-        _arrays = label_all(memory)  # alive until the account is closed
+        _arrays = label_all(memory)  # must live until tracking ends
     gradients: list[float] = []
     for p in run.module.parameters():
         p.register_hook(lambda gradient: gradients.append(time.time()))
@@ -209,7 +209,10 @@ def account(implementation, seed: int, tier: str, shares: list[int], cap_mb: flo
 
 
 def memory(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
-    """The first half of `account`, with nothing on the rank but the steps: what else is there, the system sees."""
+    """Record what a third step holds, as `account` does, with nothing else on the rank.
+
+    So whatever else the system sees belongs to the submission.
+    """
     run = Run(implementation, seed, tier, shares, cap_mb)
     with MemoryTracker(run.module) as memory:
         run.step()
@@ -218,7 +221,7 @@ def memory(implementation, seed: int, tier: str, shares: list[int], cap_mb: floa
 
 
 class Run:
-    """Two steps of the tier's model are over."""
+    """The tier's model and the submission, after two steps."""
 
     def __init__(self, implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> None:
         rank, n, device = dist.get_rank(), dist.get_world_size(), local_device()
@@ -244,8 +247,10 @@ def _held(memory: MemoryTracker) -> dict:
 
 
 def label_all(memory: MemoryTracker) -> list[Tensor]:
-    """Whatever Python knows of counts: a copy that no operation of the step touched is memory all the same, and so is
-    one in numpy. Returns numpy's arrays as tensors."""
+    """Count every floating-point tensor and numpy array that Python knows; return the arrays as tensors.
+
+    A copy takes memory even if no operation of the step touches it.
+    """
     gc.collect()
     known = gc.get_objects()
     tensors = [t for t in known if issubclass(type(t), Tensor) and t.is_floating_point()]

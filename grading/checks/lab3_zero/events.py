@@ -1,4 +1,7 @@
-"""When a rank waits for a collective: what tells a message that runs beside backward from one that stops it."""
+"""Record when a rank waits for a collective.
+
+This tells a message that overlaps backward from one that stops it.
+"""
 
 import time
 from collections.abc import Iterator
@@ -9,9 +12,9 @@ import torch.distributed as dist
 
 @contextmanager
 def watch_waits() -> Iterator[list[float]]:
-    """When the block began to wait for a piece of work for the first time, in seconds since the epoch, in order."""
+    """Yield a list of the times of the first wait for each piece of work, in order, in seconds since the epoch."""
     times: list[float] = []
-    seen: list[dist.Work] = []  # kept, so that no other gets its id
+    seen: list[dist.Work] = []  # kept alive, so that no other work gets its id
     original = dist.Work.wait
 
     def wait(work, *args, **kwargs):

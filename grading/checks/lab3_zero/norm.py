@@ -1,4 +1,4 @@
-"""Is the norm that `step` returns that of the whole mean gradient, before clipping, on every rank?"""
+"""Compare the norm that `step` returns on each rank with that of the whole mean gradient before clipping."""
 
 from grading.checks.errors import largest
 from grading.checks.lab3_zero.truth import simulate
@@ -7,11 +7,11 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # relative
-PLAN = [(2, 1.0), (1, 4.0), (2, 0.5)]  # micro-batches and the loss's factor
+PLAN = [(2, 1.0), (1, 4.0), (2, 0.5)]  # (micro-batches, factor of the loss)
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """The learning rate is 0: a wrong update does not matter here."""
+    """Judge the norm. The learning rate is 0, so a wrong update does not matter here."""
     max_norm = 1.5 * simulate(setting(s, "none", 1.0, PLAN[:1]))[0].norm
     run = setting(s, "none", max_norm, PLAN)
     found, truth = [[step["norm"] for step in reply] for reply in ask(s, check, run)], simulate(run)  # [rank][step]

@@ -1,4 +1,4 @@
-"""Who owns what of a bucket: the rule, once more, and whether the submission keeps it for sizes drawn now."""
+"""Owners of a bucket's elements: the rule, and whether the submission follows it for sizes drawn now."""
 
 import random
 
@@ -9,7 +9,7 @@ N_INSTANCES = 60
 
 
 def owned(sizes: list[int], shares: list[int], rank: int) -> list[tuple[int, int, int]]:
-    """(parameter, start, end) of all that `rank` owns, as the notebook defines it."""
+    """Return (parameter, start, end) of each piece that `rank` owns, as the notebook defines it."""
     n, all_shares = sum(sizes), sum(shares)
     first, last = (n * sum(shares[:r]) // all_shares for r in (rank, rank + 1))
     begins = [sum(sizes[:i]) for i in range(len(sizes))]
@@ -20,7 +20,7 @@ def owned(sizes: list[int], shares: list[int], rank: int) -> list[tuple[int, int
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Full points if no instance is wrong; half if all with equal shares, or all that divide evenly, are right."""
+    """Give full points if no instance is wrong; half if only instances with unequal shares are wrong."""
     instances = drawn(s.seed)
     replies = s.order(check, "owned", world_size=1, device="cpu", instances=instances)[0]
     wrong = [(i, mine) for i, mine in zip(instances, replies, strict=True) if mine != expected(i)]
@@ -34,7 +34,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def drawn(seed: int) -> list[dict]:
-    """A third with equal shares; sizes from 1 element, so that ranks go empty-handed."""
+    """Draw instances; a third have equal shares. Sizes start at 1 element, so some ranks own nothing."""
     draw = random.Random(seed)
     instances = []
     for i in range(N_INSTANCES):

@@ -1,5 +1,8 @@
-"""Does one element that is not finite, on one rank, skip the step on all of them, and nothing else? The submission's
-run with poisoned steps is held against its own run without these steps, so that a wrong update does not matter here."""
+"""Judge whether one non-finite element, on one rank, skips the step on all ranks, and changes nothing else.
+
+The submission's run with poisoned steps is compared with its own run without these steps, so a wrong update does not
+matter here.
+"""
 
 import math
 import random
@@ -13,7 +16,7 @@ from grading.judge.fingerprints import distance, vector
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-POISONS = (None, "nan", None, "inf", None)  # what the gradient of each step contains
+POISONS = (None, "nan", None, "inf", None)  # the non-finite value in each step's gradient
 TOLERANCE = 1e-3  # relative
 NO_CLIPPING = 1e3
 NOTHING_MOVES = "a healthy step changes no weight where the kernel reads it, so nothing can be said: see lab3.update."
@@ -32,7 +35,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def drawn(s: Session) -> Setting:
-    """AdamW, whose states would remember a step that should not have been."""
+    """Draw the poisoned steps. The optimizer is AdamW, whose states would keep traces of a step not skipped."""
     draw = random.Random(s.seed)
     sizes = {name: p.numel() for name, p in drills.build(0, drills.SMALL).named_parameters()}
     plan = []

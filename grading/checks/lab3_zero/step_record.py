@@ -1,4 +1,4 @@
-"""What one step holds, what it sends, and when: three judgements of the same account, taken on the ranks."""
+"""Judge what one step holds, what it sends, and when: three checks of the same record, taken on the ranks."""
 
 import math
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from grading.judge.verdict import Verdict
 from shardlab.ddp import assign_buckets
 from shardplan.promises import mib
 
-SPARE_COLLECTIVES = 4  # beyond one a bucket, each time: buckets that close a parameter earlier or later
-SMALL_COLLECTIVES, SMALL_BYTES = 4, 256  # those that carry a norm or a flag
-SPARE_BYTES = 4096  # a bucket
-HIDDEN_SHARE = 0.5  # of the gradients' bytes must travel beside backward
+SPARE_COLLECTIVES = 4  # allowed beyond one a bucket, in each pass: buckets may close a parameter earlier or later
+SMALL_COLLECTIVES, SMALL_BYTES = 4, 256  # messages that carry a norm or a flag
+SPARE_BYTES = 4096  # allowed a bucket
+HIDDEN_SHARE = 0.5  # share of the gradients' bytes that must overlap backward
 REDUCING = ("all_reduce", "reduce", "reduce_scatter", "all_to_all")
-SPARE_MEMORY = 3 << 20  # a rank: gloo's own copies of messages; whole gradients are twice as much
+SPARE_MEMORY = 3 << 20  # allowed a rank, for gloo's copies of messages; whole gradients would be twice as much
 CLAIMS = {"peak_bytes": lambda r: _total(r["peak"]), "held_bytes": lambda r: _total(r["held"])}
-PASSES = drills.ACCOUNT_MICRO_BATCHES + 1  # over all buckets: one a backward, and one for the weights
+PASSES = drills.ACCOUNT_MICRO_BATCHES + 1  # passes over all buckets: one a backward, one for the weights
 
 
 def judge_memory(s: Session, check: str, points: float) -> Verdict:
-    """Half the points for what is held after the step, half for the peak; none if what gets points leaves much out."""
+    """Give half the points for the bytes held after the step, half for the peak; none if the record leaves much out."""
     replies, seen, figures, causes = _account(s, check), s.watch(check, "memory", **_arguments(s)).replies, {}, []
     believed = dict(CLAIMS)
     for what, name, cause in (("held", "held after a step", _held_cause), ("peak", "peak", _peak_cause)):
@@ -80,7 +80,7 @@ def _peak_cause(s: Session, peak: dict, rank: int, excess: float) -> str:
 
 
 def judge_traffic(s: Session, check: str, points: float) -> Verdict:
-    """How many messages, and how many bytes a rank sends."""
+    """Judge the number of messages, and the bytes a rank sends."""
     collectives, n, psi = _account(s, check)[0]["collectives"], s.tier.world_size, psi_bytes(s.tier.name)
     buckets = bucket_bytes(s.tier.name)
     sent = [c for c in collectives if c["bytes"] > SMALL_BYTES]
@@ -114,7 +114,7 @@ def _likely(kinds: set[str]) -> str:
 
 
 def judge_overlap(s: Session, check: str, points: float) -> Verdict:
-    """How much travels while backward computes: sent, and not waited for, before a later gradient is made."""
+    """Judge how many bytes overlap backward: sent, and not waited for, before a later gradient is made."""
     share, early = min((covered(r), issued_early(r)) for r in _account(s, check))
     figures = {"gradients that travel beside backward": (f"{share:.0%}", f"at least {HIDDEN_SHARE:.0%}")}
     if share >= HIDDEN_SHARE:
@@ -128,21 +128,25 @@ def judge_overlap(s: Session, check: str, points: float) -> Verdict:
 
 
 def covered(reply: dict) -> float:
-    """Of the bytes that backwards reduce: those for which a gradient is made between their sending and the wait for
-    them. Work is taken to be waited for in the order in which it was sent."""
+    """Return the share of the reduced bytes that overlap backward: a gradient is made between sending and waiting.
+
+    Assumes that messages are waited for in the order in which they were sent.
+    """
     waits = iter(reply["waits"])
     waited = {c["at"]: next(waits, math.inf) for c in sorted(reply["collectives"], key=lambda c: c["at"])}
     return _share(reply, lambda c: min(waited[c["at"]], _backward_end(reply, c)))
 
 
 def issued_early(reply: dict) -> float:
-    """Of the same bytes: those that are sent before the last gradient of their backward, waited for or not."""
+    """Return the share of the reduced bytes sent before the last gradient of their backward, waited for or not."""
     return _share(reply, lambda c: _backward_end(reply, c))
 
 
 def _share(reply: dict, end: Callable[[dict], float]) -> float:
-    """By bytes: those collectives between whose beginning and `end` a gradient is made. An all_to_all after the last
-    backward gathers weights."""
+    """Return the share of the bytes in collectives with a gradient made between their start and `end`.
+
+    An all_to_all after the last backward gathers weights, so it is not counted.
+    """
     backwards = [c for c in reply["collectives"] if c["kind"] != "all_to_all" or c["at"] < reply["ends"][-1]]
     reducing = [c for c in backwards if c["kind"] in REDUCING and c["bytes"] > SMALL_BYTES]
     beside = [c for c in reducing if any(c["at"] < moment < end(c) for moment in reply["gradients"])]

@@ -1,5 +1,7 @@
-"""What one process makes of the same samples: torch's optimizer and torch's clipping on the mean gradient; and what the
-usual mistakes would make of them, so that a wrong answer can be named."""
+"""Train on the same samples in one process: torch's optimizer and torch's clipping, on the mean gradient.
+
+The usual mistakes are simulated too, so that a wrong answer can be named.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +17,11 @@ from grading.checks.lab3_zero.owners import owned
 from grading.judge.fingerprints import vector
 from shardlab.ddp import assign_buckets
 
-Gradients = list[list[Tensor]]  # [rank][micro-batch], each of all parameters end to end
+Gradients = list[list[Tensor]]  # [rank][micro-batch]; each holds all parameters' gradients, flat
 
 
 class Setting(NamedTuple):
-    """The arguments of a drill `train`, as they were drawn."""
+    """The drawn arguments of a drill `train`."""
 
     seed: int
     cap_mb: float
@@ -32,7 +34,7 @@ class Setting(NamedTuple):
 class Step(NamedTuple):
     norm: float
     change: Tensor  # of the weights since the start, projected
-    still: dict[str, int]  # elements that are what they were at the start, by parameter
+    still: dict[str, int]  # unchanged elements since the start, by parameter
 
 
 def mean_over_ranks(gradients: Gradients) -> Tensor:
@@ -49,14 +51,14 @@ def simulate(
     combine: Callable[[Gradients], Tensor] = mean_over_ranks,
     clip: Callable[[nn.Module, Tensor, Setting], None] = clip,
 ) -> list[Step]:
-    """Every step of a plan without poison."""
+    """Simulate every step of a plan without poison."""
     with one_thread():
         return _simulate(setting, combine, clip)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """The model is so small that threads would only wait for each other, and on a busy machine for long."""
+    """Run the block in one thread. The model is so small that more threads would only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -101,7 +103,7 @@ def _set_gradient(module: nn.Module, flat: Tensor) -> None:
         p.grad = part.view_as(p).clone()
 
 
-# Mistakes: what is summed
+# Mistakes in the sum
 
 COMBINED_WRONGLY: dict[str, Callable[[Gradients], Tensor]] = {
     "the gradients were summed over ranks and not divided by their number.": lambda g: sum(map(sum, g)),
@@ -120,7 +122,7 @@ COMBINED_WRONGLY: dict[str, Callable[[Gradients], Tensor]] = {
 }
 
 
-# Mistakes: how it is clipped
+# Mistakes in clipping
 
 
 def never(module: nn.Module, norm: Tensor, setting: Setting) -> None:
@@ -133,7 +135,7 @@ def always(module: nn.Module, norm: Tensor, setting: Setting) -> None:
 
 
 def by_own_norm(module: nn.Module, norm: Tensor, setting: Setting) -> None:
-    """Every owner by the norm of what it owns."""
+    """Clip each owner's slices by the norm of these slices only."""
     for slices in _owned_gradients(module, setting):
         own = float(torch.cat([grad[mask] for grad, mask in slices]).norm())
         for grad, mask in slices:
@@ -148,7 +150,7 @@ def by_sum_of_norms(module: nn.Module, norm: Tensor, setting: Setting) -> None:
 
 
 def _owned_gradients(module: nn.Module, setting: Setting) -> list[list[tuple[Tensor, Tensor]]]:
-    """[rank] all gradients, flattened, each with the mask of what that rank owns of it."""
+    """Return, for each rank, all gradients, flat, each with the mask of the elements that the rank owns."""
     cap_bytes = int(setting.cap_mb * drills.MIB)
     owner = {p: torch.zeros(p.numel(), dtype=torch.long) for p in module.parameters()}
     for bucket in assign_buckets(list(module.parameters()), cap_bytes, cap_bytes):

@@ -1,5 +1,8 @@
-"""Are the weights right? Read where a compiled kernel reads them, after several steps: with SGD, whose update is linear
-in the gradient, so that every usual mistake is another combination of the same parts; then with AdamW and clipping."""
+"""Compare the weights with the truth, read where a compiled kernel reads them, after several steps.
+
+First with SGD: its update is linear in the gradient, so every usual mistake is another combination of the same parts.
+Then with AdamW and clipping.
+"""
 
 import random
 
@@ -11,15 +14,15 @@ from grading.judge.fingerprints import distance, vector
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-TOLERANCE = 1e-3  # relative, of the change of the weights; rounding makes 1e-6, every mistake more than 1e-2
-SAME = 1e-2  # as a mistake that is tried for a diagnosis
+TOLERANCE = 1e-3  # relative, of the weights' change; rounding gives 1e-6, every mistake more than 1e-2
+SAME = 1e-2  # relative distance from a simulated mistake
 NO_CLIPPING = 1e9
-BY_CHANCE = 3  # elements may be where they started, up to rounding
+BY_CHANCE = 3  # this many elements may end where they started
 MOVED = "the kernel does not see the update: p.data points to other memory than before, and it has the old addresses."
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """SGD without clipping, then AdamW with it: no points without the first, half without the second."""
+    """Judge SGD without clipping, then AdamW with it: no points if SGD is wrong, half if only AdamW is."""
     for run, mistakes, got in (
         (unclipped(s), {words: {"combine": f} for words, f in COMBINED_WRONGLY.items()}, 0.0),
         (clipped(s), {words: {"clip": f} for words, f in CLIPPED_WRONGLY.items()}, points / 2),
@@ -37,14 +40,14 @@ def unclipped(s: Session) -> Setting:
 
 
 def clipped(s: Session) -> Setting:
-    """The first and third step are not clipped, the others are: max_norm lies between their norms."""
+    """Return a run whose max_norm lies between the norms: steps 1 and 3 are not clipped, steps 2 and 4 are."""
     plan = [(1, 1.0), (2, 12.0), (1, 0.5), (2, 16.0)]
     first = simulate(setting(s, "AdamW", NO_CLIPPING, plan[:1]))[0].norm
     return setting(s, "AdamW", 1.5 * first, plan)
 
 
 def setting(s: Session, optimizer: str, max_norm: float, plan: list[tuple]) -> Setting:
-    """Buckets are small, as the model is, and such that the last one has one element; their size is drawn."""
+    """Return the setting of a run, with a drawn small bucket size for which the last bucket has one element."""
     cap_mb = random.Random(s.seed).choice((8, 10, 12)) / 1024
     shares = tuple(drills.shares(s.seed, s.tier.world_size))
     return Setting(s.seed, cap_mb, shares, optimizer, max_norm, tuple(drills.PlannedStep(*step) for step in plan))
@@ -55,7 +58,7 @@ def ask(s: Session, check: str, run: Setting) -> list[list[dict]]:
 
 
 def _find_fault(run: Setting, replies: list, truth: list[Step], mistakes: dict) -> tuple[str, float]:
-    """In words, "" if there is none; and the largest error."""
+    """Return the fault in words ("" if none), and the relative error: the faulty step's, else the largest."""
     worst = 0.0
     for k, right in enumerate(truth):
         mine = [vector(reply[k]["change"]) for reply in replies]
@@ -76,7 +79,7 @@ def _diagnosis(k: int, run: Setting, replies: list, still: dict, mistakes: dict)
     if not all(torch.isfinite(vector(reply[k]["change"])).all() for reply in replies):
         return step + "weights are not finite."
     errors = {words: _errors(replies, simulate(run, **how)) for words, how in mistakes.items()}
-    told_by = slice(k, k + 1) if run.max_norm == NO_CLIPPING else slice(None)  # some steps are clipped by little
+    told_by = slice(k, k + 1) if run.max_norm == NO_CLIPPING else slice(None)  # all: some steps are clipped little
     likely = [words for words, by_step in errors.items() if max(by_step[told_by]) <= SAME]
     if likely:
         return step + min(likely, key=lambda words: max(errors[words]))
@@ -94,7 +97,7 @@ def _diagnosis(k: int, run: Setting, replies: list, still: dict, mistakes: dict)
 
 
 def _errors(replies: list, steps: list[Step]) -> list[float]:
-    """By step: the worst rank's."""
+    """Return each step's error on the worst rank."""
     return [max(distance(vector(r[k]["change"]), step.change) for r in replies) for k, step in enumerate(steps)]
 
 

@@ -1,4 +1,4 @@
-"""Does it train within the budget, and does it train right? The peak on every rank, and losses beside torch's DDP's."""
+"""Judge training within the memory budget: each rank's peak, and losses compared with those of torch's DDP."""
 
 from functools import partial
 
@@ -10,13 +10,13 @@ from grading.judge.verdict import Verdict
 from shardplan.promises import mib
 
 MIB = 2**20
-SPARE_MEMORY = 5 * MIB  # a rank: the model is whole until it is sharded; DDP holds more than that beyond the budget
+SPARE_MEMORY = 5 * MIB  # allowed a rank: the model is whole until it is sharded; DDP exceeds the budget by more
 CLAIMS = {"peak_bytes": lambda r: sum(r["peak"].values())}
-TOLERANCE = 1e-3  # relative, of each loss: sums in another order differ by 1e-6, every mistake by more than 1e-2
+TOLERANCE = 1e-3  # relative, of each loss: another order of sums gives 1e-6, every mistake more than 1e-2
 
 
 def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
-    """A model `depth` times as deep as the tier's, within the tier's budget."""
+    """Judge a model `depth` times as deep as the tier's, within the tier's budget."""
     arguments = dict(tier=s.tier.name, seed=s.seed, depth=depth)
     replies = s.watch(check, "train", **arguments).replies
     worst = max(replies, key=lambda r: sum(r["peak"].values()))
@@ -49,13 +49,13 @@ judge_larger = partial(judge_at, 2)
 
 
 def reference_losses(s: Session, depth: int = 1) -> list[list[float]]:
-    """Of each rank, under torch's DDP, which may take as much memory as it likes."""
+    """Return each rank's losses under torch's DDP, which has no memory limit."""
     watched = s.watch_reference("train", tier=s.tier.name, seed=s.seed, depth=depth)
     return [r["losses"] for r in watched.replies]
 
 
 def loss_error(mine: list[list[float]], right: list[list[float]]) -> float:
-    """The largest relative difference over ranks and steps; infinite where one is not a number."""
+    """Return the largest relative difference over ranks and steps; infinity if a loss is NaN."""
     pairs = [(a, b) for m, r in zip(mine, right, strict=True) for a, b in zip(m, r, strict=True)]
     return max(abs(a - b) / b if a == a else float("inf") for a, b in pairs)
 

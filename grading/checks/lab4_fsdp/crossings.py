@@ -1,4 +1,4 @@
-"""What a step asks to be copied between device and host: a count that needs no GPU."""
+"""Count the bytes that a step asks to copy between device and host; this needs no GPU."""
 
 import sys
 from types import FrameType
@@ -10,11 +10,11 @@ from shardlab.measure.tensors import plain_tensors
 
 
 class Crossings:
-    """Context: adds up the bytes of floating-point tensors for which FSDP calls `.to(device)` or `.cpu()`.
+    """Context that adds up the bytes of floating-point tensors for which FSDP calls `.to(device)` or `.cpu()`.
 
-    Calls from anywhere else, such as a hook of the submission's, move nothing of FSDP's: they don't count. What lies in
-    a parameter's own memory goes to the device, anything else to the host. On a CPU the two are one memory, and the
-    call returns the tensor that it was given: it is counted all the same.
+    Calls from other code, such as a hook of the submission, move nothing for FSDP and do not count. A tensor in a
+    parameter's own memory goes to the device, any other to the host. On a CPU both are the same memory and the call
+    returns its own tensor; it is counted all the same.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -39,7 +39,7 @@ class Crossings:
         return self
 
     def __exit__(self, *_) -> None:
-        del Tensor.to, Tensor.cpu  # theirs are the base class's
+        del Tensor.to, Tensor.cpu  # uncovers the methods of the base class
 
     def _count(self, t: Tensor) -> None:
         if type(t) not in (Tensor, nn.Parameter) or not t.is_floating_point():

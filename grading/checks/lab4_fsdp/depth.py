@@ -1,5 +1,7 @@
-"""How deep a model does DDP still train within a budget? Models and budgets are drawn, and the answer is tried: DDP
-trains on ranks at the right depth and at one block more, and the budget lies between the two peaks."""
+"""Judge how deep a model DDP still trains within a budget. Models and budgets are drawn.
+
+DDP trains on ranks at the right depth and with one block more; the budget lies between the two peaks.
+"""
 
 import random
 from collections.abc import Callable
@@ -29,7 +31,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def _cause(off: list[int], asked: list[dict], depths: list[int], peaks: list[list[int]]) -> str:
-    """The mistake that explains all answers, if one does."""
+    """Name the mistake that explains all answers, if one does; else describe the worst answer."""
     found = [right + n for right, n in zip(depths, off, strict=True)]
     for words, mistaken in _MISTAKES.items():
         if all(mistaken(*one) == n for one, n in zip(zip(asked, depths, peaks, strict=True), found, strict=True)):
@@ -42,7 +44,7 @@ def _cause(off: list[int], asked: list[dict], depths: list[int], peaks: list[lis
 
 
 def _states_alone(each_bytes: int) -> Callable[..., int]:
-    """Bytes for each parameter, and nothing else."""
+    """Return a function that counts so many bytes for each parameter, and nothing else."""
 
     def deepest(asked: dict, *_) -> int:
         n = 0
@@ -54,7 +56,7 @@ def _states_alone(each_bytes: int) -> Callable[..., int]:
 
 
 def _without_buckets(asked: dict, depth: int, peaks: list[int]) -> int:
-    """The peak is linear in the depth, and lower by 4 bytes a parameter."""
+    """Return the depth if buckets are free. The peak is linear in the depth; buckets take 4 bytes a parameter."""
     n, each = depth, peaks[1] - peaks[0]
     while True:
         buckets = 4 * ModelConfig(**asked["config"] | {"n_layers": n + 1}).n_params
@@ -82,6 +84,6 @@ def _instance(seed: int) -> dict:
         hidden_dim=draw.choice((2, 3, 4)) * dim,
         max_seq_len=256,
     )
-    # In every draw one model has activations that weigh nothing beside its states, and one has many
+    # In every draw, one model's activations are negligible compared with its states, and one has many
     shape = {"micro_batch": (1, 2, 4)[seed % INSTANCES], "seq_len": draw.choice((64, 80))}
     return {"config": asdict(config), "n_layers": draw.randint(6, 10)} | shape

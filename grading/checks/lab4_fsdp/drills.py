@@ -1,4 +1,4 @@
-"""Lab 4 on the ranks: train the given model as the submission wrapped it, and account for a step."""
+"""Lab 4 on the ranks: train the given model as the submission wrapped it, and record a step."""
 
 import gc
 from contextlib import nullcontext
@@ -26,26 +26,26 @@ from shardlab.tier import TIERS, Tier
 from shardsim.cpu_streams import run_ahead
 from shardsim.slept_computation import sleep_in
 
-# MiB a rank: two thirds of what the planner says that DDP takes
+# MiB a rank: two thirds of the planner's figure for DDP
 BUDGETS = {"cpu": 12.7, "cpu8": 12.7, "gpu1": 2455, "gpu4": 25_012, "gpu8": 25_012}
-STEPS = 3  # the first makes the optimizer's states
+STEPS = 3  # the first one creates the optimizer's states
 LAP_BLOCKS, LAP_SEQ_LEN = 6, 8
-LAP_FORWARD_S, LAP_BACKWARD_S = 0.030, 0.060  # a block's; it is gathered in about as long as it computes forward
+LAP_FORWARD_S, LAP_BACKWARD_S = 0.030, 0.060  # a block's; gathering it takes about as long as its forward
 LAP_NETWORK = "25 MB/s, 2 ms"
 
 
 def learning_rate(seed: int) -> float:
-    """None of them is AdamW's default."""
+    """Return the learning rate of this grading; none is AdamW's default."""
     return (5e-4, 2e-3, 3e-3)[seed % 3]
 
 
 def config_of(tier: Tier, depth: int) -> ModelConfig:
-    """The tier's model, `depth` times as deep."""
+    """Return the tier's model, `depth` times as deep."""
     return replace(tier.model, n_layers=depth * tier.model.n_layers)
 
 
 def build(config: ModelConfig, seed: int) -> Transformer:
-    """Equal weights on every rank."""
+    """Build the model with the same weights on every rank."""
     torch.manual_seed(seed)
     return Transformer(config).to(local_device())
 
@@ -64,7 +64,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tenso
     return loss.item()
 
 
-# Yardsticks
+# References
 
 
 def ddp(model: nn.Module, lr: float):
@@ -83,11 +83,11 @@ def by_block(model: nn.Module, lr: float):
 
 
 def train(implementation, tier: str, seed: int, depth: int) -> dict:
-    """Losses of three steps on this rank, and the most bytes that were live on the device meanwhile."""
+    """Return this rank's losses in three steps, and the most bytes that were live on the device meanwhile."""
     data = batches(TIERS[tier], seed)
     model, optimizer = implementation(build(config_of(TIERS[tier], depth), seed), learning_rate(seed))
     with MemoryTracker(model, optimizer, device=local_device()) as memory:
-        memory.label("other", *_every_tensor())  # whatever is kept takes room, even if no step touches it
+        memory.label("other", *_every_tensor())  # a kept tensor takes memory even if no step touches it
         losses = [train_step(model, optimizer, *b) for b in data]
     return {
         "losses": losses,
@@ -98,14 +98,14 @@ def train(implementation, tier: str, seed: int, depth: int) -> dict:
 
 
 def _every_tensor() -> list[Tensor]:
-    """Of floating point, that Python knows of."""
+    """Return all floating-point tensors that Python knows."""
     gc.collect()
     with torch._C.DisableTorchFunctionSubclass():
         return [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.is_floating_point()]
 
 
 def account(implementation, tier: str, seed: int, depth: int) -> dict:
-    """What a settled step holds and sends (see shardlab.measure.probes), and what it computes."""
+    """Record what a step in the steady state holds and sends (see shardlab.measure.probes), and its FLOPs."""
     data = batches(TIERS[tier], seed, 1)[0]
     model, optimizer = implementation(build(config_of(TIERS[tier], depth), seed), learning_rate(seed))
     evidence = probe(model, optimizer, lambda: model(*data))
@@ -116,7 +116,7 @@ def account(implementation, tier: str, seed: int, depth: int) -> dict:
 
 
 def offload(implementation, tier: str, seed: int) -> dict:
-    """Losses, what one step asks to be copied between device and host, and what of the parameters is on the device."""
+    """Return losses, bytes that one step asks to copy between device and host, and parameter bytes on the device."""
     data = batches(TIERS[tier], seed)
     model, optimizer = implementation(build(config_of(TIERS[tier], 1), seed), learning_rate(seed))
     losses = [train_step(model, optimizer, *b) for b in data]
@@ -130,7 +130,7 @@ def offload(implementation, tier: str, seed: int) -> dict:
 
 
 def ddp_peaks(implementation, seed: int, instances: list[dict]) -> list[list[int]]:
-    """Peak bytes of torch's DDP at each of an instance's `depths`. There is nothing of a submission in it."""
+    """Return the peak bytes of torch's DDP at each of an instance's `depths`. The submission takes no part."""
     return [[_ddp_peak(seed, i["config"], i["micro_batch"], i["seq_len"], n) for n in i["depths"]] for i in instances]
 
 
@@ -158,7 +158,10 @@ def efficiency(implementation, tables: list[list[dict]]) -> list[dict[str, float
 
 
 def laps(implementation, address: str) -> None:
-    """Forward and backward a lap; computing is slept, the network simulated. The proof: the gradient's squared norm."""
+    """Serve laps of one forward and backward each; computation is slept and the network simulated.
+
+    The squared norm of this rank's gradient shards proves the work.
+    """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model = build(preset("1M", n_layers=LAP_BLOCKS), 0)
     for i, block in enumerate(model.blocks):

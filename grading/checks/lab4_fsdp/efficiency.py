@@ -1,4 +1,4 @@
-"""Scaling efficiency of tables of runs drawn at grading time: weak and strong, from one rank or from more."""
+"""Judge the scaling efficiency of tables of runs drawn at grading time: weak and strong, from one rank or from more."""
 
 import random
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Tokens = Callable[[dict], float]
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Half of the points for either kind of scaling."""
+    """Give half of the points for each kind of scaling."""
     tables = {kind: [_table(s.seed * TABLES + i, kind) for i in range(TABLES)] for kind in KINDS}
     every = [table for kind in KINDS for table in tables[kind]]
     replies = s.order(check, "efficiency", world_size=1, device="cpu", tables=every)[0]
@@ -31,19 +31,19 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def truth(runs: list[dict], summary=median, skip: int = 1, tokens: Tokens | None = None) -> dict[str, float]:
-    """By number of ranks: tokens a second and rank, over those of the run with the fewest ranks."""
+    """Return, by number of ranks, tokens a second and rank over those of the run with the fewest ranks."""
     tokens = tokens or _tokens
     speed = {r["ranks"]: tokens(r) / summary(r["step_s"][skip:]) / r["ranks"] for r in runs}
     return {str(n): each / speed[min(speed)] for n, each in speed.items()}
 
 
 def _tokens(run: dict) -> float:
-    """Of a step, on all ranks."""
+    """Return the tokens of a step on all ranks."""
     return run["ranks"] * run["micro_batch"] * run["accumulation"] * run["seq_len"]
 
 
 def _table(seed: int, kind: str) -> list[dict]:
-    """Runs in any order. Strong: the global batch is one; what shrinks is the micro-batch, or the accumulation."""
+    """Draw runs in any order. Strong scaling: the global batch is fixed; micro-batch or accumulation shrinks."""
     draw = random.Random(f"{kind} {seed}")
     first, n_runs, one_s = draw.choice((1, 2, 4)), 4, draw.uniform(0.5, 3.0)
     shrinks = draw.choice(("micro_batch", "accumulation"))
@@ -54,14 +54,14 @@ def _table(seed: int, kind: str) -> list[dict]:
             batch[shrinks] //= 2**i
         usual = one_s * (0.2 * i + (1 if kind == "weak" else 2**-i))
         steps = [usual * draw.uniform(0.95, 1.05) for _ in range(draw.choice((5, 7, 9)))]
-        steps[draw.randrange(1, len(steps))] *= 3  # a checkpoint was written: why it is the median
+        steps[draw.randrange(1, len(steps))] *= 3  # a checkpoint was written, so use the median
         runs.append({"ranks": first * 2**i, "step_s": [4 * usual, *steps], "seq_len": 2048} | batch)
     draw.shuffle(runs)
     return runs
 
 
 def _worst(replies: list[dict], tables: list[list[dict]], right: Callable[[list[dict]], dict]) -> float:
-    """The largest relative error, infinite where ranks are missing or too many, or where one is not a number."""
+    """Return the largest relative error; infinity if ranks are missing or extra, or a value is not finite."""
     worst = 0.0
     for reply, runs in zip(replies, tables, strict=True):
         due = right(runs)
@@ -88,7 +88,7 @@ def _speedup(runs: list[dict]) -> dict[str, float]:
 
 
 def _over_n(runs: list[dict]) -> dict[str, float]:
-    """Divided by N, though the yardstick has more ranks than one."""
+    """Divide by N, although the run with the fewest ranks has more than one."""
     fewest = min(r["ranks"] for r in runs)
     return {n: e / fewest for n, e in truth(runs).items()}
 

@@ -1,5 +1,7 @@
-"""What a step holds, sends and computes: three judgements of the same account, taken on the ranks. What is due comes
-from the formulas of shardplan.formulas, and the cause of a failure in their words."""
+"""Judge what a step holds, sends and computes: three checks of the same record, taken on the ranks.
+
+The expected values come from shardplan.formulas, and the cause of a failure from shardplan.promises.
+"""
 
 from collections.abc import Iterable
 from functools import cache
@@ -15,7 +17,7 @@ from shardlab.tier import TIERS
 from shardplan.formulas import Expected, units_of
 from shardplan.promises import failures, mib
 
-# What is promised, and what it means for the student that it is broken
+# Each promise, and what a broken one means for the student
 STATES = {
     "parameters_sharded": "the parameters are not sharded",
     "gradients_sharded": "the gradients are not sharded",
@@ -30,12 +32,12 @@ UNITS = {
 }
 FEW_ELEMENTS = 16  # a collective this small is a count or a checksum
 SPARE_MESSAGES = 1
-ROUNDING = 0.01  # a reentrant checkpoint computes exactly one forward again
-LEAST_DROPPED = 0.25  # of the activations that a plain step holds at most
+ROUNDING = 0.01  # allowed beyond one more forward of the blocks
+LEAST_DROPPED = 0.25  # share of a plain step's peak activations that must be dropped
 
 
 def judge_sharded(s: Session, check: str, points: float) -> Verdict:
-    """What a rank keeps: of every state 1/N, and nothing besides."""
+    """Judge what a rank keeps: 1/N of every state, and nothing else."""
     replies, expected = _account(s, check, 1), _expected(s.tier.name, 1)
     found, e = _worst(replies, expected, STATES)
     figures = {
@@ -51,7 +53,7 @@ def judge_sharded(s: Session, check: str, points: float) -> Verdict:
 
 
 def judge_units(s: Session, check: str, points: float) -> Verdict:
-    """What is whole at a time, and in how many messages it comes and goes."""
+    """Judge how much is whole at once, and in how many messages it is gathered and reduced."""
     expected = _expected(s.tier.name, 1)
     found, e = _worst(_account(s, check, 1), expected, UNITS)
     n_units, gathers, reduces = len(expected.units), _count(e, "all_gather"), _count(e, "reduce_scatter")
@@ -79,7 +81,7 @@ def judge_units(s: Session, check: str, points: float) -> Verdict:
 
 
 def judge_recompute(s: Session, check: str, points: float) -> Verdict:
-    """What checkpointing costs: FLOPs and messages beside those of the same model without. It must be sharded, too."""
+    """Judge the cost of checkpointing: FLOPs and messages compared with no checkpointing. It must be sharded, too."""
     replies, expected = _account(s, check, 2), _expected(s.tier.name, 2)
     plain = s.order_reference("account", tier=s.tier.name, seed=s.seed, depth=2)[0]
     again = max(r["flops"] for r in replies) - plain["flops"]
@@ -113,7 +115,7 @@ def _account(s: Session, check: str, depth: int) -> list[dict]:
 
 
 def _worst(replies: list[dict], expected: Expected, names: Iterable[str]) -> tuple[dict[str, str], Evidence]:
-    """Of the first rank that breaks one of these promises: what is broken, in this order; else none, of rank 0."""
+    """Return the broken promises and evidence of the first rank that breaks any; else {} and rank 0's evidence."""
     for reply in replies:
         broken = failures(_evidence(reply), expected)
         if found := {name: broken[name] for name in names if name in broken}:
@@ -143,6 +145,6 @@ def _expected(tier: str, depth: int) -> Expected:
 
 
 def _forward_of_blocks(tier: str, step_flops: int) -> float:
-    """A step is three forwards: a product has two more in backward. What is not the blocks' is the output layer."""
+    """Return the FLOPs of the blocks' forward: a third of the step's (backward takes two), less the output layer's."""
     t = TIERS[tier]
     return step_flops / 3 - 2 * t.micro_batch * t.seq_len * t.model.dim * t.model.vocab_size

@@ -1,4 +1,4 @@
-"""Do the shards live on the host? What a step asks to be copied to the device and back, and what it still computes."""
+"""Judge whether the shards live on the host: what a step asks to copy to the device and back, and its losses."""
 
 from grading.checks.lab4_fsdp import drills
 from grading.checks.lab4_fsdp.budget import TOLERANCE, loss_error, reference_losses, why_losses_differ
@@ -7,7 +7,7 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
 CLOSE = 0.01  # relative, of bytes
-HALF = 0.5  # of what is due in either direction, for half the points
+HALF = 0.5  # share of the expected bytes, each way, for half the points
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:

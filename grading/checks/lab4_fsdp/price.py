@@ -1,4 +1,4 @@
-"""What offloading costs a step, on models and links drawn at grading time: bytes each way, and seconds."""
+"""Judge the predicted cost of offloading in a step, on drawn models and links: bytes each way, and seconds."""
 
 import random
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from shardlab.model import ModelConfig
 
 INSTANCES = 6
 CLOSE = 0.005  # relative
-ADAMW_BYTES = 28  # of host memory, a parameter: p, g, m, v read and p, m, v written, in float32
+ADAMW_BYTES = 28  # host memory traffic a parameter: p, g, m, v read and p, m, v written, in float32
 NAMES = ("to_device_bytes", "to_host_bytes", "seconds")
 
 
@@ -32,20 +32,23 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def copied_bytes(config: ModelConfig, world_size: int) -> tuple[float, float]:
-    """To the device and to the host, in float32, a unit a block: the root's shard stays after forward."""
+    """Return a rank's bytes to the device and to the host, in float32, with one unit a block.
+
+    The root's shard is copied once a step, because the root stays gathered after forward.
+    """
     share = 4 * config.n_params / world_size
     return 2 * share - 4 * root_params(config) / world_size, share
 
 
 def root_params(config: ModelConfig) -> int:
-    """Embedding, last norm and output layer."""
+    """Return the parameters of the embedding, last norm and output layer."""
     return (1 if config.tied else 2) * config.vocab_size * config.dim + config.dim
 
 
 def truth(config: dict, world_size: int, link_bytes_per_s: float, host_memory_bytes_per_s: float) -> dict[str, float]:
     c = ModelConfig(**config)
     to_device, to_host = copied_bytes(c, world_size)
-    update_s = ADAMW_BYTES * c.n_params / host_memory_bytes_per_s  # all ranks' shares, through one memory
+    update_s = ADAMW_BYTES * c.n_params / host_memory_bytes_per_s  # all ranks' shares go through one memory
     return dict(zip(NAMES, (to_device, to_host, (to_device + to_host) / link_bytes_per_s + update_s), strict=True))
 
 
@@ -53,7 +56,7 @@ def _instance(seed: int) -> dict:
     draw = random.Random(seed)
     dim = draw.choice((512, 1024, 2048))
     config = ModelConfig(
-        vocab_size=(1024, 32_000, 128_000)[seed % 3],  # so that the root is small, and large, in every draw
+        vocab_size=(1024, 32_000, 128_000)[seed % 3],  # every draw has a small and a large root
         dim=dim,
         n_layers=draw.randint(4, 40),
         n_heads=16,
@@ -70,12 +73,12 @@ def _instance(seed: int) -> dict:
 
 
 def _off(found: float, right: float) -> float:
-    """Relative; infinite where it is not a number, which no bar would stop."""
+    """Return the relative error; infinity if the reply is not finite."""
     return abs(found / right - 1) if isfinite(found) else inf
 
 
 def _cause(name: str, replies: list[dict], instances: list[dict], truths: list[dict]) -> str:
-    """The mistake that explains all instances, if one does."""
+    """Name the mistake that explains all instances, if one does; else give the mean ratio."""
     for words, mistaken in _MISTAKES[name].items():
         wrong = [mistaken(i, t) for i, t in zip(instances, truths, strict=True)]
         if max(_off(r[name], w) for r, w in zip(replies, wrong, strict=True)) <= CLOSE:

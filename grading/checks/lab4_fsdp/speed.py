@@ -1,5 +1,7 @@
-"""How long is a step where messages cost something? Computing is slept, the network simulated; in turn with FSDP2 by
-block."""
+"""Compare the time of a step with that of FSDP2 by block, where messages take time; their laps alternate.
+
+Computation is slept and the network simulated.
+"""
 
 from functools import cache
 
@@ -12,7 +14,7 @@ from grading.judge.timing import race_verdict
 from grading.judge.verdict import Verdict
 from shardlab.model import Transformer, preset
 
-SLOWEST = 1.2  # times the step of FSDP2 by block
+SLOWEST = 1.2  # step time over that of FSDP2 by block
 RANKS = 4
 PROOF_TOLERANCE = 1e-3
 
@@ -34,7 +36,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def _worked(lap: Lap) -> bool:
-    """Every block took its time, and squares of the shards, added up over ranks, have each gradient once."""
+    """Return whether every block took its time, and the shards' squares sum over ranks to the whole gradient's."""
     if too_quick(lap, drills.LAP_BLOCKS * (drills.LAP_FORWARD_S + drills.LAP_BACKWARD_S)):
         return False
     found, right = sum(r["squares"] for r in lap.replies), _squares(lap.seed, len(lap.replies))

@@ -1,4 +1,4 @@
-"""Part 3: bytes at the peak, losses and FLOPs of precision and recomputation together, at both budgets of the tier."""
+"""Part 3: judge peak bytes, losses and FLOPs of precision and recomputation together, at both budgets of the tier."""
 
 from grading.checks.lab5_precision_recompute import drills
 from grading.checks.lab5_precision_recompute.curve import worst_loss
@@ -7,9 +7,9 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
 STEPS = 4
-LOSS_OFF = 0.005  # in so few steps bf16 done right is off by 0.003, other masks by 0.01
-LEAST, NEARLY = 1.05, 1.5  # times the fewest FLOPs again: for all points, and for three of four
-TOO_FEW = 0.5  # times the fewest, where a block has to be computed again in full
+LOSS_OFF = 0.005  # in so few steps correct bf16 is off by 0.003, different dropout masks by 0.01
+LEAST, NEARLY = 1.05, 1.5  # recomputed FLOPs over the fewest: for all points, for three of four
+TOO_FEW = 0.5  # over the fewest, if a block must be recomputed in full
 SHARES = 1.0, 0.75, 0.5
 
 
@@ -25,7 +25,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         blocks = reference[0]["blocks"]
         plan = best_plan(blocks, activations)
         ratios.append(extra / flops_of(plan, blocks))
-        least = TOO_FEW if "full" in plan else 0  # without, a policy may save more than "selective" does, and fit
+        least = TOO_FEW if "full" in plan else 0  # if none is full, a policy may fit and save more than "selective"
         figures[f"{name}: peak"] = f"{worst['peak_bytes']:,} bytes, in {worst['where']}", f"{allowed:,} bytes"
         figures[f"{name}: furthest loss off by"] = f"{off:.4f}", f"{LOSS_OFF}"
         due = f"{least} to {LEAST}; {NEARLY} for three points"

@@ -1,5 +1,8 @@
-"""Are the numbers those of fp32? The first logits and ten losses beside the reference's; if the logits are wrong, the
-reference's are computed once more with each rounding that is likely, and the nearest names the mistake."""
+"""Judge whether the numbers match fp32: the first logits and ten losses are compared with the reference's.
+
+If the logits are wrong, the reference's logits are computed again with each likely rounding; the nearest names the
+mistake.
+"""
 
 import math
 
@@ -12,8 +15,8 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
 STEPS = 10
-LOGITS_OFF, LOSS_OFF = 0.02, 0.01  # bf16 done right is off by 0.007 and 0.003, every mistake by 0.3 or by 0.015
-FAR, NEAR = 0.05, 0.4  # logits that are wrong by more have a cause; it explains them if it leaves less than this of it
+LOGITS_OFF, LOSS_OFF = 0.02, 0.01  # correct bf16 is off by 0.007 and 0.003, every mistake by 0.3 or 0.015
+FAR, NEAR = 0.05, 0.4  # an error above FAR needs a cause; a rounding explains it if less than NEAR of it remains
 
 ROUNDINGS = {  # cause -> (positions, rates)
     "the rates of forgetting were computed in 16 bits. What becomes of a, and of 1 - a, where a is close to 1?": (
@@ -55,7 +58,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def worst_loss(mine: list[dict], reference: list[dict]) -> float:
-    """Largest difference of the mean over ranks; infinite if one is no number, or missing."""
+    """Return the largest difference of the losses' mean over ranks; infinity if one is not finite or is missing."""
     means = [torch.tensor([r["losses"] for r in replies], dtype=torch.float64).mean(0) for replies in (mine, reference)]
     off = float((means[0] - means[1]).abs().max()) if means[0].shape == means[1].shape else math.inf
     return off if math.isfinite(off) else math.inf
@@ -79,7 +82,7 @@ def _cause(s: Session, logits: torch.Tensor, logits_off: float, loss_off: float,
 
 
 def _nearest(s: Session, logits: torch.Tensor, off: float) -> str:
-    """Which of the likely roundings of rank 0's forward comes nearest to what rank 0 replied."""
+    """Name the likely rounding of rank 0's forward that comes nearest to rank 0's reply."""
     distances = {words: distance(logits, _rounded(s, *how)) for words, how in ROUNDINGS.items()}
     words = min(distances, key=distances.get)
     if distances[words] < NEAR * off:
@@ -88,7 +91,7 @@ def _nearest(s: Session, logits: torch.Tensor, off: float) -> str:
 
 
 def _rounded(s: Session, positions: bool, rates: bool) -> torch.Tensor:
-    """Rank 0's first logits in this process, in fp32 but for the positions, or the rates at which heads forget."""
+    """Compute rank 0's first logits in this process, in fp32, with positions or forgetting rates rounded."""
     shape = drills.shape_of(s.seed, s.tier.name)
     model = drills.build(s.seed, shape)
     if rates:

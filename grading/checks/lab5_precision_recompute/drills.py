@@ -1,4 +1,4 @@
-"""Lab 5 on the ranks: what the submission is asked to do, and what is seen of it there."""
+"""Lab 5 on the ranks: what the submission is asked to do, and what the drills record there."""
 
 import random
 
@@ -23,9 +23,9 @@ LARGE = dict(dim=512, n_heads=8, hidden=(768, 1280, 1792, 2304, 2816), samples=4
 SHAPES = {"cpu": SMALL, "cpu8": SMALL, "gpu1": LARGE, "gpu4": LARGE, "gpu8": LARGE}
 DROPOUT, LR = 0.1, 3e-3
 MODEL = {kind.__name__: kind for kind in (Block, FeedForward, Forget, Memory, Reader)}
-N_TOKENS = 16  # whose logits are replied
+N_TOKENS = 16  # the reply has their logits
 
-# Bytes that a rank may hold in all, and how many of them are for activations.
+# (bytes that a rank may hold in all, bytes of them for activations)
 BUDGETS = {
     "cpu": {"wide": (4_050_000, 2_300_000), "narrow": (2_950_000, 1_100_000)},
     "cpu8": {"wide": (4_050_000, 2_300_000), "narrow": (2_950_000, 1_100_000)},
@@ -36,19 +36,19 @@ BUDGETS = {
 
 
 def shape_of(seed: int, tier: str) -> dict:
-    """The tier's model, with the widths of its blocks in an order drawn for this seed."""
+    """Return the tier's shape, with the blocks' widths in an order drawn for this seed."""
     shape = SHAPES[tier]
     return shape | {"hidden": random.Random(seed).sample(shape["hidden"], len(shape["hidden"]))}
 
 
 def build(seed: int, shape: dict, dropout: float = 0.0) -> Reader:
-    """The same weights on every rank, in float32."""
+    """Build the model with the same weights on every rank, in float32."""
     torch.manual_seed(seed)
     return Reader(VOCAB, shape["dim"], shape["n_heads"], shape["hidden"], dropout)
 
 
 def batch_of(seed: int, step: int, shape: dict, rank: int, world_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, targets, and positions: a piece from far inside a long document."""
+    """Return tokens, targets, and positions; the positions lie far inside a long document."""
     samples, seq_len, device = shape["samples"], shape["seq_len"], local_device()
     tokens, targets = batch(
         seed, step, rank, world_size, global_batch=samples * world_size, seq_len=seq_len, device=device
@@ -58,7 +58,7 @@ def batch_of(seed: int, step: int, shape: dict, rank: int, world_size: int) -> t
 
 
 def _acquainted(implementation):
-    """A notebook has classes of its own by the names of the model's: let isinstance in the submission mean these."""
+    """Replace the notebook's own model classes by ours, so that the submission's isinstance means these."""
     names = getattr(implementation, "__globals__", {})
     names.update({name: kind for name, kind in MODEL.items() if name in names})
     return implementation
@@ -76,12 +76,12 @@ def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor, positions: Tensor
 
 
 def precision(implementation, seed: int, tier: str, steps: int) -> dict:
-    """The curve, the first logits, what a step sends, and what is held between steps."""
+    """Return the losses, the first logits, what a step sends, and what is held between steps."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     shape = shape_of(seed, tier)
     module = build(seed, shape).to(local_device())
     shapes = {p.shape for p in module.parameters()}
-    batches = [batch_of(seed, step, shape, rank, world_size) for step in range(steps)]  # the text is not in the account
+    batches = [batch_of(seed, step, shape, rank, world_size) for step in range(steps)]  # not counted
     with MemoryTracker(module) as memory:
         model = _model(_acquainted(implementation)(module), "shard(model)")
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
@@ -109,7 +109,7 @@ def precision(implementation, seed: int, tier: str, steps: int) -> dict:
 
 
 def some_logits(logits: Tensor, shape: dict) -> Tensor:
-    """Of the last tokens of each sample, in float32."""
+    """Return the logits of each sample's last tokens, flat, in float32."""
     return logits.float().cpu()[:, -N_TOKENS // shape["samples"] :].flatten()
 
 
@@ -120,7 +120,7 @@ def _sent(model, seed: int, step: int, shape: dict, rank: int, world_size: int) 
 
 
 def _dtypes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[str]]:
-    """Of parameters and of AdamW's moments, the dtypes that occur."""
+    """Return the dtypes of the parameters and of AdamW's moments."""
     states = [t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t) and t.ndim]
     dtypes = {"parameters": list(model.parameters()), "optimizer": states}
     return {name: sorted({str(t.dtype)[6:] for t in tensors}) for name, tensors in dtypes.items()}
@@ -131,7 +131,7 @@ def _local(t: Tensor) -> Tensor:
 
 
 def _whole(model: nn.Module, shapes: set) -> list[tuple[str, Tensor]]:
-    """Parameters that a rank holds whole: they are to be the same on all ranks."""
+    """Return the parameters that a rank holds whole; all ranks should hold the same."""
     return [(name, _local(p)) for name, p in model.named_parameters() if p.shape in shapes and not _is_sharded(p)]
 
 
@@ -140,14 +140,14 @@ def _is_sharded(p: Tensor) -> bool:
 
 
 def choose(implementation, instances: list[list]) -> list:
-    """The submission's plan for each [blocks, budget_bytes]; what is no plan, in words."""
+    """Return the submission's plan for each [blocks, budget_bytes]; in place of an invalid plan, its repr."""
     as_pairs = [([{w: tuple(p) for w, p in block.items()} for block in blocks], n) for blocks, n in instances]
     plans = [implementation(blocks, budget_bytes) for blocks, budget_bytes in as_pairs]
     return [p if p is None else list(map(str, p)) if isinstance(p, list | tuple) else f"{p!r:.60}" for p in plans]
 
 
 def recompute(implementation, seed: int, tier: str, plans: list[list[str]], dropout: float) -> list[dict]:
-    """On one rank, for each plan: of two steps the gradients, and the most FLOPs and bytes."""
+    """Return, for each plan on one rank, the gradients of two steps, and the larger FLOPs and bytes."""
     shape, replies = shape_of(seed, tier), []
     for plan in plans:
         module = build(seed, shape, dropout).to(local_device())
@@ -159,7 +159,7 @@ def recompute(implementation, seed: int, tier: str, plans: list[list[str]], drop
 
 
 def _step(model, module: nn.Module, seed: int, step: int, shape: dict) -> dict:
-    """Its gradients, its FLOPs, and its bytes at the peak and before backward: all of one and the same step."""
+    """Return the gradients, FLOPs, peak bytes, and bytes held before backward, all of the same step."""
     module.zero_grad()
     data = batch_of(seed, step, shape, 0, 1)
     with MemoryTracker(module) as memory, Flops() as flops:
@@ -174,7 +174,7 @@ def _step(model, module: nn.Module, seed: int, step: int, shape: dict) -> dict:
 
 
 def both(implementation, seed: int, tier: str, budget: str, steps: int) -> dict:
-    """The curve, the peak of all steps, and the FLOPs of one on average."""
+    """Return the losses, the peak of all steps, and the mean FLOPs of a step."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     shape = shape_of(seed, tier)
     module = build(seed, shape, DROPOUT).to(device)
@@ -183,7 +183,7 @@ def both(implementation, seed: int, tier: str, budget: str, steps: int) -> dict:
     with MemoryTracker(module) as memory, Flops() as flops:
         model = _model(_acquainted(implementation)(module, blocks, BUDGETS[tier][budget][1]), "prepare(...)")
         optimizer, losses = torch.optim.AdamW(model.parameters(), lr=LR), []
-        torch.manual_seed(seed * 100 + rank)  # of the masks
+        torch.manual_seed(seed * 100 + rank)  # for the dropout masks
         for data in batches:
             optimizer.zero_grad()
             loss, logits = loss_of(model, *data)

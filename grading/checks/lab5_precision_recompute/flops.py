@@ -1,11 +1,11 @@
-"""FLOPs of a block of code, counted in the same step as its bytes."""
+"""Count FLOPs of a block of code in the same step as its bytes."""
 
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 
 class Flops(TorchDispatchMode):
-    """Context: adds up the FLOPs of the block. (FlopCounterMode holds on to tensors, and so costs bytes.)"""
+    """Context that adds up the FLOPs of the block. (FlopCounterMode keeps tensors alive, which would cost bytes.)"""
 
     def __init__(self) -> None:
         super().__init__()

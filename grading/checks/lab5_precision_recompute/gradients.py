@@ -1,4 +1,4 @@
-"""Is the second forward the first one again? Two steps' gradients with dropout, beside those without recomputation."""
+"""Judge whether the second forward repeats the first: two steps' gradients with dropout must equal a plain model's."""
 
 import random
 
@@ -8,18 +8,18 @@ from grading.judge.fingerprints import distance, vector
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-TOLERANCE = 1e-4  # relative: the same operations in the same order are equal to the bit on a CPU; another mask is 0.1
+TOLERANCE = 1e-4  # relative: on a CPU the same operations in the same order agree to the bit; another mask gives 0.1
 
 
 def plans(s: Session) -> list[list[str]]:
-    """All alike, and one that mixes the ways, in an order drawn for this grading."""
+    """Return plans that treat all blocks alike, and one that mixes the ways in a drawn order."""
     n_blocks = len(drills.SHAPES[s.tier.name]["hidden"])
     mixed = random.Random(s.seed).sample([*WAYS, *("full", "selective")], n_blocks)
     return [*([way] * n_blocks for way in WAYS), mixed]
 
 
 def run(s: Session, check: str, dropout: float = drills.DROPOUT) -> list[dict]:
-    """What the submission replies for each plan."""
+    """Return the submission's reply for each plan."""
     return s.order(check, "recompute", **_arguments(s, dropout))[0]
 
 
@@ -43,7 +43,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def _errors(mine: list[dict], plain: dict) -> list[tuple[float, float]]:
-    """Of each plan, in the first step and in the second."""
+    """Return each plan's errors in the first step and in the second."""
     truth = [vector(g) for g in plain["gradients"]]
     return [tuple(distance(vector(g), t) for g, t in zip(m["gradients"], truth, strict=True)) for m in mine]
 

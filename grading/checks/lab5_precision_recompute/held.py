@@ -1,10 +1,10 @@
-"""What is held between steps: a rank's share of parameters and states, in fp32, and nothing else."""
+"""Judge what a rank holds between steps: its share of parameters and states, in fp32, and nothing else."""
 
 from grading.checks.lab5_precision_recompute.curve import reference_run, run
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-MORE = 1.15  # times what the reference holds; a copy of the model in bf16 would be 1.7 on four ranks
+MORE = 1.15  # allowed over the reference's bytes; a bf16 copy of the model would give 1.7 on four ranks
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:

@@ -1,4 +1,4 @@
-"""Part 2: does each plan fit its budget, and how many FLOPs more than the fewest does it take?"""
+"""Part 2: judge whether each plan fits its budget, and how many more FLOPs it takes than the best one."""
 
 import random
 
@@ -7,7 +7,7 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
 N_BLOCKS = (6, 6, 7, 8, 9, 24, 24)
-FEWEST, NEARLY = 1.001, 1.1  # of each case for 3 points, of all together for 2
+FEWEST, NEARLY = 1.001, 1.1  # FLOPs over the fewest: each case (3 points), all cases together (2 points)
 SHARES = 1.0, 2 / 3, 1 / 3  # of the points
 
 
@@ -64,14 +64,14 @@ def _does_not_fit(blocks: Blocks, budget: int, plan: list[str] | None) -> str:
 
 
 def _case(draw: random.Random, n_blocks: int) -> tuple[Blocks, int]:
-    """Blocks of uneven sizes and prices, and a budget between the least possible peak and that of keeping all."""
+    """Draw blocks of uneven sizes and FLOPs, and a budget between the lowest peak and the peak of keeping all."""
     blocks = [_block(draw) for _ in range(n_blocks)]
     low, high = (peak_of([way] * n_blocks, blocks) for way in ("full", "keep"))
     return blocks, int(low + draw.uniform(0.05, 0.5) * (high - low))
 
 
 def _hopeless(draw: random.Random) -> tuple[Blocks, int]:
-    """A budget that each block alone would fit in, and all together do not, however much is recomputed."""
+    """Draw a budget that each block fits in alone, but all of them together do not, even if all are recomputed."""
     blocks = sorted((_block(draw) for _ in range(8)), key=lambda block: block["keep"][0])
     return blocks, (blocks[-1]["keep"][0] + peak_of(["full"] * 8, blocks)) // 2
 

@@ -1,11 +1,11 @@
-"""Does each way save what it should, and cost no more than it should? Counted in bytes and FLOPs, not timed."""
+"""Judge whether each way saves and costs what it should, in bytes and FLOPs; nothing is timed."""
 
 from grading.checks.lab5_precision_recompute.gradients import plans, reference_run, run
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
 MORE_BYTES, MORE_FLOPS = 1.05, 1.02
-LEAST_FLOPS = 0.5  # of what the plan promises: to compute the last layer of a block again can be spared, no more
+LEAST_FLOPS = 0.5  # of the plan's FLOPs: only a block's last layer need not be recomputed
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:

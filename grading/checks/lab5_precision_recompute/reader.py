@@ -1,4 +1,4 @@
-"""The model of lab 5 and what its blocks cost, as the notebook shows them: a test holds the two texts together."""
+"""The model of lab 5 and the costs of its blocks, as the notebook shows them (a test compares the two texts)."""
 
 import copy
 import math
@@ -85,7 +85,7 @@ class Reader(nn.Module):
 
 
 def price_list(model, tokens, positions, dtype=torch.float32):
-    """Of each block, way -> (bytes held from its forward to its backward, FLOPs computed again in its backward)."""
+    """Return for each block: way -> (bytes held from forward to backward, FLOPs computed again in backward)."""
     prices = []
     x = model.embedding(tokens).detach().to(dtype).requires_grad_()
     for block in copy.deepcopy(model.blocks):

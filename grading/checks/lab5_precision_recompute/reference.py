@@ -1,4 +1,4 @@
-"""What submissions of lab 5 are compared with: training in float32, recomputation as it is promised, the best plan."""
+"""References of lab 5: training in float32, recomputation by the plan, and the best plan."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from shardlab.recompute import checkpoint, create_selective_checkpoint_contexts
 
-Blocks = list[dict[str, tuple[int, int]]]  # of each block: way -> (bytes, FLOPs)
+Blocks = list[dict[str, tuple[int, int]]]  # for each block: way -> (bytes, FLOPs)
 WAYS = ("keep", "selective", "full")
 
 
@@ -20,7 +20,7 @@ def shard_in_float32(model: nn.Module) -> nn.Module:
 
 
 def shard_in_float32_only(model: nn.Module, blocks: Blocks, activation_bytes: int) -> nn.Module:
-    """The curve that part 3 is held to: nothing recomputed, nothing rounded, whatever the budget."""
+    """Return part 3's reference model: nothing is recomputed or rounded, whatever the budget."""
     return shard_in_float32(model)
 
 
@@ -39,7 +39,7 @@ def _save_products(ctx, op, *args, **kwargs) -> CheckpointPolicy:
 
 
 def peak_of(plan: list[str], blocks: Blocks) -> int:
-    """Most bytes of activations at once: earlier blocks hold what their way keeps, and one is there whole."""
+    """Return the most bytes of activations at once: one whole block, and what earlier blocks hold by their way."""
     held = peak = 0
     for way, block in zip(plan, blocks, strict=True):
         peak = max(peak, held + block["keep"][0])
@@ -52,7 +52,10 @@ def flops_of(plan: list[str], blocks: Blocks) -> int:
 
 
 def best_plan(blocks: Blocks, budget_bytes: int) -> list[str] | None:
-    """Of the plans that fit, one with the fewest FLOPs: block by block, only those that none beats in both."""
+    """Return a plan that fits with the fewest FLOPs; None if none fits.
+
+    Goes block by block and keeps only partial plans that no other one beats in both bytes and FLOPs.
+    """
     front = [(0, 0, [])]  # bytes held so far, FLOPs, ways
     for block in blocks:
         fitting = [entry for entry in front if entry[0] + block["keep"][0] <= budget_bytes]

@@ -1,4 +1,4 @@
-"""What a step sends: everything but gradients at about half of fp32's bytes, gradients in fp32, once."""
+"""Judge what a step sends: gradients in fp32, once, and everything else at about half of fp32's bytes."""
 
 from grading.checks.lab5_precision_recompute.curve import reference_run, run
 from grading.judge.fingerprints import distance, vector
@@ -8,8 +8,8 @@ from grading.judge.verdict import Verdict
 GATHERED_SHARE = 0.55
 REDUCED_SHARE = 0.98, 1.05  # padding of small parameters differs with the units
 REDUCING = ("reduce_scatter", "all_reduce", "reduce")
-SAME = 1e-6  # relative: of what is averaged over ranks, each rank has the same to the bit
-SMALL = 0.001  # of the reduced bytes: a flag or a norm may have any dtype
+SAME = 1e-6  # relative: what is averaged over ranks is the same on each rank, to the bit
+SMALL = 0.001  # share of the reduced bytes: a flag or a norm may have any dtype
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
@@ -53,7 +53,10 @@ def _cause(gathered: float, reduced: float, rounded: float) -> str:
 
 
 def _trained_alone(whole: list[dict]) -> str:
-    """What every rank holds whole, and trains without the others: too small to be missed among the bytes."""
+    """Name a parameter that every rank holds whole and trains alone; "" if there is none.
+
+    Such a parameter is too small to be missed in the bytes.
+    """
     for name in sorted(set.intersection(*map(set, whole))):
         first, *others = (vector({name: rank[name]}) for rank in whole)
         if any(distance(other, first) > SAME for other in others):

@@ -1,6 +1,6 @@
-"""What runs on the ranks. An answer of part 2 is (build, train_step); of part 1, a function of a trace's events.
+"""Lab 6 on the ranks. An answer is (build, train_step) in part 2, and a function of a trace's events in part 1.
 
-Where time matters the network is simulated and computation is slept; what is held and sent is the same without.
+For timing, the network is simulated and computation is slept. Bytes held and sent are the same without both.
 """
 
 import torch
@@ -22,7 +22,7 @@ WORLD_SIZE = 4
 SLOW_LINK = "5 MB/s, 1 ms"
 SLEPT_S = 0.010  # a block's forward; its backward takes twice that
 N_LAYERS, N_MICRO_BATCHES = 4, 4
-FIGURES = ("computes", "all_gather", "reduce_scatter", "rest", "hidden", "unit")  # of read_step
+FIGURES = ("computes", "all_gather", "reduce_scatter", "rest", "hidden", "unit")  # keys of read_step's result
 BUDGETS = {"peak_bytes": 2_200_000, "kept_bytes": 440_000, "messages": 45, "sent_bytes": 5_700_000}  # on all tiers
 
 
@@ -36,18 +36,18 @@ def make_model(seed: int, n_layers: int, forward_s: float = 0.0) -> Transformer:
 
 
 def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    """Linear in the gradients, so that a wrong factor shows."""
+    """Return an optimizer whose update is linear in the gradients, so that a wrong factor shows."""
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def batches(seed: int, step: int, rank: int, count: int) -> list[tuple[Tensor, Tensor]]:
-    """One rank's micro-batches of a step: of one sequence each."""
+    """Return one rank's micro-batches of a step, of one sequence each."""
     draw = torch.Generator().manual_seed((seed * 100 + step) * 100 + rank)
     return [tuple(torch.randint(0, 128, (2, 1, 8), generator=draw)) for _ in range(count)]
 
 
 def prepare(implementation, model: nn.Module):
-    """The student's model, an optimizer of it, and a step of the student's; TypeError if it is no FSDP2 model."""
+    """Return the student's model, its optimizer, and a step function. Raises TypeError if it is no FSDP2 model."""
     if not (isinstance(implementation, tuple) and len(implementation) == 2 and all(map(callable, implementation))):
         raise TypeError("the answer is a pair of functions: (build, train_step)")
     build, train_step = implementation
@@ -64,7 +64,7 @@ def prepare(implementation, model: nn.Module):
 
 
 def steps(implementation, seed: int, n_layers: int, n_micro_batches: int) -> list[dict]:
-    """Loss, and the projected change of the weights, of two steps."""
+    """Return the loss, and the projected change of the weights, of each of two steps."""
     model, _, step = prepare(implementation, make_model(seed, n_layers))
     found, before = [], whole(model)
     for number in range(2):
@@ -82,9 +82,9 @@ def whole(model: nn.Module) -> dict[str, Tensor]:
 
 
 def account(implementation, seed: int) -> dict:
-    """A third step: bytes at the peak and afterwards, and what is sent."""
+    """Record a third step: bytes at the peak and afterwards, messages sent, forwards of blocks, and units."""
     model, forwards = make_model(seed, N_LAYERS), []
-    with MemoryTracker(model) as memory:  # from the beginning: what `build` puts aside is held as well
+    with MemoryTracker(model) as memory:  # from the beginning: what `build` stores counts too
         model, optimizer, step = prepare(implementation, model)
         for number in range(2):
             step(N_MICRO_BATCHES, seed, number)
@@ -107,7 +107,7 @@ def account(implementation, seed: int) -> dict:
 
 
 def asked(implementation, seed: int) -> dict:
-    """Of a second step: when each all_gather was asked for, and when each block computed."""
+    """Record, for a second step, when each all_gather was requested and when each block computed."""
     model, _, step = prepare(implementation, make_model(seed, N_LAYERS, SLEPT_S))
     step(N_MICRO_BATCHES, seed, 0)
     slept_computation.clear()
@@ -121,7 +121,7 @@ def asked(implementation, seed: int) -> dict:
 
 
 def laps(implementation, address: str) -> None:
-    """A step a lap, always from the same weights, and how they moved as the proof of it."""
+    """Serve laps of one step each, always from the same weights; how the weights move proves the work."""
     model, optimizer, step = prepare(implementation, make_model(0, N_LAYERS, SLEPT_S))
     begin = [p.detach().clone() for p in model.parameters()]
 
@@ -141,15 +141,15 @@ def laps(implementation, address: str) -> None:
 
 
 def wave_of(t: Tensor, seed: int) -> float:
-    """This rank's share of the product of the whole tensor with a cosine: all ranks' together are the whole's.
+    """Return this rank's share of the product of the whole tensor with a cosine; the sum over ranks is the product.
 
-    Without a message: those would cost the simulated network's time.
+    Sends nothing: a message would cost time on the simulated network.
     """
     frequency = 0.1 + (seed % 9973) / 9973
     rank = dist.get_rank() if dist.is_initialized() else 0
     if isinstance(t, DTensor):
         if t.placements != (Shard(0),):
-            return float("nan")  # no shard of all ranks: lab6.memory says so
+            return float("nan")  # not sharded over all ranks: lab6.memory reports it
         rows = -(-t.shape[0] // t.device_mesh.size())
         local = t.to_local()
         local = pad(local.flatten(1) if local.ndim > 1 else local[:, None], (0, 0, 0, rows - len(local)))
@@ -161,7 +161,7 @@ def wave_of(t: Tensor, seed: int) -> float:
 
 
 def read(implementation, traces: list[dict]) -> list[dict]:
-    """What the student's function finds in each trace, as plain numbers and words."""
+    """Return the figures that the student's function finds in each trace, as plain numbers and words."""
     return [_plain(implementation(trace["events"], trace["rank"], trace["step"])) for trace in traces]
 
 
@@ -185,7 +185,7 @@ def build(model: nn.Module) -> nn.Module:
 
 
 def train_step(model, optimizer, micro_batches) -> float:
-    """Whole parameters stay through the step; each micro-batch's gradients are reduced at once."""
+    """Run a step that keeps parameters gathered until its end, and reduces each micro-batch's gradients at once."""
     optimizer.zero_grad()
     total = 0.0
     for i, (tokens, targets) in enumerate(micro_batches):

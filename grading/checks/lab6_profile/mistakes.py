@@ -1,15 +1,18 @@
-"""What one usually gets wrong when reading a trace: each mistake's own figures, to be held against what was found."""
+"""Usual mistakes in reading a trace: the wrong figures of each, to compare with what a submission finds."""
 
 from grading.checks.errors import largest
 from grading.checks.lab6_profile.traces import SHARES, bounds, figures_of, gathers_of_units, length, moments
 from shardlab.measure.timeline import union, without
 
 TOLERANCE = 1e-3
-N_PLAIN = 3  # of the drawn traces, the first
+N_PLAIN = 3  # the first of the drawn traces are plain
 
 
 def of_shares(found: list[dict], drawn: list[dict]) -> str:
-    """The first that explains what was found in the crowded traces; or in the plain ones, if several come together."""
+    """Return the words of the first mistake that explains the shares in all crowded traces, or else in all plain ones.
+
+    The plain traces help if several mistakes come together.
+    """
     of_traces = list(zip(found, drawn, strict=True))
     for some in (of_traces[N_PLAIN:], of_traces[:N_PLAIN]):
         for words, figures in MISTAKES.items():
@@ -26,7 +29,7 @@ def _near(found: dict, wrong: dict) -> bool:
 
 
 def _summed(trace: dict) -> dict:
-    """Durations in the step, added up."""
+    """Add up the durations inside the step."""
     start, end = bounds(trace)
     cut = [
         (e, min(end, e["ts"] + e["dur"]) - max(start, e["ts"]))
@@ -41,7 +44,7 @@ def _summed(trace: dict) -> dict:
 
 
 def _exposed_each(trace: dict) -> dict:
-    """Exposed time of each event, added up."""
+    """Add up the exposed time of each event."""
     start, end = bounds(trace)
     computes, total = moments(trace, "compute"), dict.fromkeys(SHARES[1:3], 0.0)
     for e in trace["events"]:
@@ -93,7 +96,7 @@ def _all_ranks(trace: dict) -> dict:
 
 
 def _uncut(trace: dict) -> dict:
-    """Events that begin in the step, to their end."""
+    """Take events that begin in the step, up to their own end."""
     start, end = bounds(trace)
     inside = [e for e in trace["events"] if e["ph"] == "X" and e["pid"] == trace["rank"] and start <= e["ts"] < end]
     computes, gathers = (

@@ -1,4 +1,4 @@
-"""When is a block's all_gather asked for? From the order of events on a simulated network, not from any time."""
+"""Judge when each block's all_gather is requested, from the order of events on a simulated network, not from times."""
 
 from collections import Counter
 
@@ -6,12 +6,12 @@ from grading.checks.lab6_profile import drills
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-CANNOT_HIDE = 1  # a micro-batch's first block, in either direction, has no computing before it
+CANNOT_HIDE = 1  # a micro-batch's first block, in either direction, has no computation before it
 PHASES = ("forward", "backward")
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Half the points if backward's are asked for in time."""
+    """Give half the points if only the forward's gathers are requested late."""
     replies = s.order(check, "asked", **_setting(s))
     due = 2 * drills.N_LAYERS * drills.N_MICRO_BATCHES
     computed = min(len(r["computed"]) for r in replies)
@@ -34,9 +34,10 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def late_blocks(reply: dict) -> dict[str, int]:
-    """Of each phase, in the worst micro-batch: blocks that were asked for when no other block computed before them.
+    """Return, for each phase, the number of late blocks in the worst micro-batch.
 
-    Of a unit inside a block: when the block was next, or already at it.
+    A block is late if its gather is requested when it is the next to compute. A unit inside a block is late if the
+    block is the next to compute, or computes.
     """
     late, computed = {phase: set() for phase in PHASES}, reply["computed"]
     for unit, issued_s in reply["gathers"]:
@@ -49,7 +50,10 @@ def late_blocks(reply: dict) -> dict[str, int]:
 
 
 def _belongs(unit: str, block: str, is_next: bool) -> bool:
-    """A whole block is never asked for while it is at it: then it would be its next turn."""
+    """Return whether the unit is that block or inside it.
+
+    A block that computes is gathered already, so a request for the whole block is for its next turn.
+    """
     return unit.startswith(f"{block}.") or (unit == block and is_next)
 
 

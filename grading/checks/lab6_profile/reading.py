@@ -1,4 +1,4 @@
-"""Part 1: is the trace read right? On drawn traces; where it is not, the usual mistakes are tried on them as well."""
+"""Part 1: judge how a trace is read, on drawn traces. If it is read wrongly, try the usual mistakes on them too."""
 
 import math
 from functools import cache
@@ -14,7 +14,7 @@ N_CROWDED = 5
 
 
 def judge_shares(s: Session, check: str, points: float) -> Verdict:
-    """Full points for all traces, half where it is right as long as collectives take turns inside the step."""
+    """Give full points if all traces are right, half if the plain ones are (collectives take turns inside the step)."""
     drawn = traces(s.seed)
     found = _found(s, check, drawn)
     if problem := _problem(found, SHARES):
@@ -34,7 +34,7 @@ def judge_shares(s: Session, check: str, points: float) -> Verdict:
 
 
 def judge_hidden(s: Session, check: str, points: float) -> Verdict:
-    """Half the points for the hidden share, half for the unit."""
+    """Give half the points for the hidden share, half for the unit."""
     drawn = traces(s.seed)
     found = _found(s, check, drawn)
     if problem := _problem(found, ("hidden", "unit")):

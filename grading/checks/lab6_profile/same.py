@@ -1,5 +1,8 @@
-"""Does the repaired program compute the same? Its losses, and how its weights move in two steps, beside one process
-that trains the whole model; the first step's move is linear in the gradients, so that usual mistakes can be named."""
+"""Judge whether the repaired program computes the same: its losses and its weights' moves in two steps.
+
+They are compared with one process that trains the whole model. The first step's move is linear in the gradients, so
+usual mistakes can be named.
+"""
 
 from dataclasses import dataclass
 
@@ -38,23 +41,23 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 @dataclass
 class Truth:
-    moved: list[Tensor]  # of each step
+    moved: list[Tensor]  # one for each step
     losses: list[float]
 
 
 @dataclass
 class Parts:
-    """What the first step's move is made of."""
+    """Parts of the first step's move."""
 
     moves: list[list[Tensor]]  # [rank][micro-batch]: the move that its loss alone would make, projected
-    thinned: Tensor  # the whole move, but each shard replaced by the mean of all shards
+    thinned: Tensor  # the whole move with each shard replaced by the mean of all shards
 
     @property
     def n_micro_batches(self) -> int:
         return len(self.moves[0])
 
     def only(self, rank: int | None = None, micro_batch: int | None = None) -> Tensor:
-        """The sum of some of them."""
+        """Return the sum of the moves of one rank, of one micro-batch, or of both; None means all."""
         ranks = self.moves if rank is None else [self.moves[rank]]
         return sum(g for moves in ranks for m, g in enumerate(moves) if micro_batch in (None, m))
 

@@ -1,4 +1,4 @@
-"""What one step of the repaired program holds and sends, against the budgets that the notebook states."""
+"""Judge what one step of the repaired program holds and sends, against the budgets in the notebook."""
 
 from grading.checks.lab6_profile import drills
 from grading.judge.submission_run import Session
@@ -6,7 +6,7 @@ from grading.judge.verdict import Verdict
 
 
 def judge_memory(s: Session, check: str, points: float) -> Verdict:
-    """Bytes at the peak, and between steps."""
+    """Judge the bytes at the peak and between steps."""
     ranks, budget = _account(s, check), drills.BUDGETS
     if cause := _not_computed(ranks):
         return Verdict(check, 0, points, cause)
@@ -35,7 +35,7 @@ def _too_much(rank: dict) -> str:
 
 
 def judge_messages(s: Session, check: str, points: float) -> Verdict:
-    """Number and bytes; half the points if only one of the two is kept."""
+    """Judge number and bytes of the messages; half the points if only one is within its budget."""
     ranks, budget = _account(s, check), drills.BUDGETS
     if cause := _not_computed(ranks):
         return Verdict(check, 0, points, cause)
@@ -69,7 +69,10 @@ def _too_many(rank: dict) -> str:
 
 
 def _not_computed(ranks: list[dict]) -> str:
-    """Merged or dropped micro-batches would need fewer messages. "" if all went through the model."""
+    """Return why the step is incomplete; "" if all micro-batches went through the model.
+
+    Merged or dropped micro-batches would need fewer messages.
+    """
     forwards, due = min(r["forwards"] for r in ranks), drills.N_LAYERS * drills.N_MICRO_BATCHES
     if forwards >= due:
         return ""

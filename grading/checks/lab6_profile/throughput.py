@@ -1,4 +1,4 @@
-"""How fast is a step? In turn with a repaired program of ours, on the same simulated network."""
+"""Compare the time of a step with that of our repaired program on the same simulated network; their laps alternate."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from grading.judge.timed_laps import Lap, race, too_quick
 from grading.judge.timing import Timing, settled, too_noisy
 from grading.judge.verdict import Verdict
 
-SLOWEST, SLOWEST_FOR_HALF = 1.2, 1.5  # times the reference's step
+SLOWEST, SLOWEST_FOR_HALF = 1.2, 1.5  # step time over the reference's
 PROOF_TOLERANCE = 0.02
 
 
@@ -30,7 +30,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def verdict_of(check: str, points: float, timing: Timing) -> Verdict:
-    """Full points below the bar, half below the other, and no decision where it is not clear."""
+    """Give full points below the first bar, half below the second; decide nothing if the timing is unclear."""
     allowed = f"{SLOWEST:g}; {SLOWEST_FOR_HALF:g} for half the points"
     figures = {"step time over the repaired program's": (str(timing), allowed)}
     if not settled(timing, (SLOWEST, SLOWEST_FOR_HALF)):
@@ -47,7 +47,7 @@ def verdict_of(check: str, points: float, timing: Timing) -> Verdict:
 
 
 def not_done(lap: Lap) -> str:
-    """What is wrong with a lap's work; "" for nothing."""
+    """Return what is wrong with the work of a lap; "" if nothing is."""
     due, replies = drills.N_LAYERS * drills.N_MICRO_BATCHES, lap.replies
     if too_quick(lap, computing_s := 3 * due * drills.SLEPT_S):  # backward takes twice as long as forward
         return f"one took {lap.seconds:.2f} s, and its blocks take {computing_s:.2f} s to compute."
@@ -63,7 +63,7 @@ def not_done(lap: Lap) -> str:
 
 @cache
 def moves(seed: int) -> torch.Tensor:
-    """The projected move of the weights in a lap's step, by one process that trains the whole model."""
+    """Return the projected move of the weights in a lap's step, by one process that trains the whole model."""
     model = drills.make_model(0, drills.N_LAYERS)
     optimizer, before = drills.make_optimizer(model), drills.whole(model)
     for rank in range(drills.WORLD_SIZE):

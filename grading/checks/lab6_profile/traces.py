@@ -1,4 +1,4 @@
-"""Traces drawn at grading time, in the form that the notebook shows, and what is right to say of them."""
+"""Traces drawn at grading time, in the form that the notebook shows, and their right figures."""
 
 import random
 
@@ -7,14 +7,15 @@ from shardlab.measure.trace_file import trace_events
 
 RANKS, STEPS, BLOCKS = 3, 3, 4
 MS = 1e-3
-SHORTEST_WAIT_US = 500.0  # of the unit that is waited for longest: where nothing is exposed, no unit is right
+SHORTEST_WAIT_US = 500.0  # the longest-exposed unit's least exposed time: with nothing exposed, no unit is right
 SHARES = ("computes", "all_gather", "reduce_scatter", "rest")
 
 
 def draw_trace(seed: int, plain: bool) -> dict:
-    """Arguments for `read_step`. In a plain one collectives take turns and nothing crosses a step's edge.
+    """Draw the arguments of `read_step`. In a plain trace, collectives take turns and nothing crosses a step's edge.
 
-    Drawn again until its answers are told apart: the unit that is waited for longest is not the one that sends longest.
+    Draws again until right and wrong answers differ: the unit with the longest exposed gathers is not the one with the
+    longest gathers.
     """
     draw = random.Random(seed)
     while True:
@@ -36,7 +37,7 @@ def _spans(draw: random.Random, rank: int, steps: list[list[float]], plain: bool
             stop = min(at + length, end - 0.3) if plain else at + length
             yield Span("compute", draw.choice(("forward", "backward")), at * MS, stop * MS, _unit(draw))
             at = stop + draw.uniform(1, 6)
-        yield Span("compute", "other", (end + 8) * MS, (end + 20) * MS, "root")  # an evaluation, between steps
+        yield Span("compute", "other", (end + 8) * MS, (end + 20) * MS, "root")  # an evaluation between steps
         yield from _collectives(draw, start, end, plain)
         yield Span("wait", "all_gather", (start + 5 + rank) * MS, (start + 30 + i) * MS, _unit(draw))
 
@@ -78,7 +79,7 @@ def _is_telling(trace: dict, plain: bool) -> bool:
 
 
 def moments(trace: dict, category: str, kind: str = "", unit: str | None = None) -> list[Interval]:
-    """When this rank had something of the category under way in this step, in microseconds."""
+    """Return the intervals, in microseconds, in which this rank had such events under way in this step."""
     return union(_events(trace, category, kind, unit))
 
 
@@ -103,7 +104,10 @@ def length(intervals: list[Interval]) -> float:
 
 
 def gathers_of_units(trace: dict, *, union_of: bool = True, exposed: bool) -> dict[str, float]:
-    """Of each unit: how long it is gathered, where the rank does not compute; or as events, added up."""
+    """Return each unit's gather time in the step; `exposed`: only where the rank does not compute.
+
+    `union_of`: overlapping gathers of a unit count once; otherwise their times are added up.
+    """
     computes = moments(trace, "compute") if exposed else []
     units = {e["args"]["unit"] for e in trace["events"] if e.get("cat") == "link" and "args" in e}
     if union_of:
@@ -113,7 +117,7 @@ def gathers_of_units(trace: dict, *, union_of: bool = True, exposed: bool) -> di
 
 
 def figures_of(trace: dict) -> dict:
-    """All that `read_step` is asked for."""
+    """Return all figures that `read_step` should return."""
     start, end = bounds(trace)
     computes = moments(trace, "compute")
     gathers, scatters = (moments(trace, "link", kind) for kind in ("all_gather", "reduce_scatter"))

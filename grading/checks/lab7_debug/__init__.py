@@ -1,4 +1,6 @@
-"""Lab 7: on call. Four broken programs, each repaired by the student and run again on real ranks: does it still do its
-whole job, and is the fault gone? Two tools beside them, judged on evidence that is drawn at grading time.
+"""Lab 7: on call. The student repairs four broken programs, which run again on real ranks, and writes two tools.
 
-`*_run` stand on the ranks (a drill, and our own repair of the program), the files without it judge."""
+A repaired program must still do its whole job, and its fault must be gone. The tools are judged on evidence that is
+drawn at grading time. The `*_training` files and `tools_on_ranks` run on the ranks: drills, and our own repairs.
+`diagnose`, `hang`, `differing`, `experts`, `memory` and `resume` judge.
+"""

@@ -1,4 +1,4 @@
-"""Part 1, the tool: does the submission find the rank at fault in the records of runs that hang?"""
+"""Part 1, the tool: judge whether it finds the rank at fault in the records of runs that hang."""
 
 from grading.checks.lab7_debug.hang_evidence import KINDS, MESHES, Hang, hang
 from grading.judge.submission_run import Session
@@ -8,7 +8,7 @@ EACH = 4  # runs of each kind and mesh
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Half of the points if every run with one axis is right."""
+    """Give half of the points if every run with one axis is right."""
     hangs = [hang(s.seed * EACH + i, kind, mesh) for kind in KINDS for mesh in MESHES for i in range(EACH)]
     found = s.order(check, "diagnoses", world_size=1, device="cpu", records=[h.records for h in hangs])[0]
     wrong = [(h, tuple(f)) for h, f in zip(hangs, found, strict=True) if tuple(f) != h.fault]

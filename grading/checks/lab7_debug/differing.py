@@ -1,4 +1,4 @@
-"""Part 2, the tool: does it find exactly the tensors of which two ranks hold different bits, and send little?"""
+"""Part 2, the tool: judge whether it finds exactly the tensors whose bits differ between ranks, and sends little."""
 
 import random
 
@@ -6,11 +6,11 @@ from grading.checks.lab7_debug.tools_on_ranks import SHARDED, WHOLE
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-BYTES_A_TENSOR = 512  # that a rank may put into its collectives
+BYTES_A_TENSOR = 512  # bytes a tensor that a rank may put into its collectives
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Three searches in hybrid shards: nothing to be found, whole tensors, and whole ones and shards."""
+    """Judge three searches in hybrid shards: nothing altered, whole tensors altered, and also shards altered."""
     figures, problem = {}, ""
     for name, altered in _searches(s).items():
         replies = s.order(check, "search", seed=s.seed, altered=altered)
@@ -29,7 +29,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def _searches(s: Session) -> dict[str, list]:
-    """Names, the rank that is to differ, and how. Only a shard that is surely not empty is altered."""
+    """Return [name, rank to alter, how] for each search. Only shards that are surely not empty are altered."""
     draw, n = random.Random(s.seed), s.tier.world_size
     float_whole = draw.choice(("mean", "frozen"))
     whole = [[float_whole, draw.randrange(n), "order"], ["mask", draw.randrange(n), "sign"]]

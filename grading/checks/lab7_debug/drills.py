@@ -1,4 +1,4 @@
-"""Lab 7 on the ranks: every drill, and what takes the submission's place where the reference runs."""
+"""Lab 7 on the ranks: every drill, and the references in place of the submission."""
 
 from grading.checks.lab7_debug import experts_training, hang_training, memory_training
 from grading.checks.lab7_debug.budgets import BUDGETS
@@ -9,7 +9,7 @@ from grading.checks.lab7_debug.resume_training import Unsaved, interrupted, resu
 from grading.checks.lab7_debug.tools_on_ranks import diagnoses, search
 
 __all__ = ["BUDGETS", "accumulation", "diagnoses", "experts", "interrupted", "resumed", "search", "training"]
-experts_of_rank_0 = experts  # with the mistake that it is called after
+experts_of_rank_0 = experts  # its reference makes the mistake in its name
 
 REFERENCE = {
     "training": hang_training.reference,

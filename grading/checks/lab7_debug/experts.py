@@ -1,4 +1,4 @@
-"""Part 2: do the biases follow the load of all ranks, on all ranks alike, at the price of a few numbers?"""
+"""Part 2: judge whether the biases follow all ranks' load, equally on all ranks, for a few numbers sent."""
 
 from grading.checks.errors import largest
 from grading.checks.lab7_debug import experts_training as run
@@ -6,12 +6,12 @@ from grading.judge.fingerprints import distance, vector
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-TOLERANCE = 1e-3  # of the weights; a bias is compared to a hundredth of its step
+TOLERANCE = 1e-3  # relative, of the weights; a bias may be off by a hundredth of its step
 MESSAGE_BYTES = 4096
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Half of the points if only too much is sent."""
+    """Give half of the points if the only fault is that too much is sent."""
     replies, due = (ask("experts", seed=s.seed) for ask in (lambda *a, **k: s.order(check, *a, **k), s.order_reference))
     mine, right = [r["biases"] for r in replies], due[0]["biases"]
     disagree = max(_apart(a, mine[0]) for a in mine)

@@ -1,4 +1,4 @@
-"""Part 2 on the ranks: a small mixture of experts whose balance is kept by a buffer, under FSDP."""
+"""Part 2 on the ranks: a small mixture of experts under FSDP; a buffer keeps the load balanced."""
 
 import torch
 import torch.distributed as dist
@@ -14,7 +14,7 @@ N_LAYERS, N_EXPERTS, WIDTH, TOKENS, MICRO_BATCHES, N_STEPS, SPEED = 3, 8, 16, 48
 
 
 class Experts(nn.Module):
-    """Each token goes to the one expert whose score plus bias is largest; `load` counts them."""
+    """A layer that sends each token to the one expert with the largest score plus bias; `load` counts the tokens."""
 
     def __init__(self, width: int, n_experts: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class ExpertModel(nn.Module):
 
 
 def steps(seed: int, rank: int, device) -> list[list[tuple[Tensor, Tensor]]]:
-    """Each rank has tokens of its own kind: their centre is the rank's."""
+    """Return this rank's micro-batches of every step. Each rank's tokens have their own centre."""
     centre = torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed * 101 + rank))
     draw = torch.Generator().manual_seed(seed * 1_000 + rank)
     target = torch.randn(WIDTH, WIDTH, generator=torch.Generator().manual_seed(seed)) * WIDTH**-0.5
@@ -56,7 +56,7 @@ def steps(seed: int, rank: int, device) -> list[list[tuple[Tensor, Tensor]]]:
 
 
 def experts(implementation, seed: int) -> dict:
-    """The biases of this rank after the repaired training, its weights, and what was sent in it."""
+    """Run the repaired training; return this rank's biases, the weights, and what was sent."""
     torch.manual_seed(seed)
     model = ExpertModel(N_LAYERS, WIDTH, N_EXPERTS).to(local_device())
     for layer in model.layers:
@@ -75,7 +75,7 @@ def experts(implementation, seed: int) -> dict:
 
 
 def reference(model, optimizer, steps, speed, share=None) -> None:
-    """Our own repair. `share(load)` in its place makes the usual mistakes."""
+    """Train with our own repair. `share(loads)` replaces the all_reduce to make usual mistakes."""
     for micro_batches in steps:
         for x, y in micro_batches:
             (F.mse_loss(model(x), y) / len(micro_batches)).backward()
@@ -89,5 +89,5 @@ def reference(model, optimizer, steps, speed, share=None) -> None:
 
 
 def from_rank_0(model, optimizer, steps, speed) -> None:
-    """A known mistake: all ranks agree, on what rank 0 has seen."""
+    """Train with a known mistake: all ranks use rank 0's load."""
     reference(model, optimizer, steps, speed, share=lambda loads: dist.broadcast(loads, 0))

@@ -1,5 +1,8 @@
-"""Part 1: does the repaired training come to its end, and is it still the same training? Its truth is computed here, in
-one process: all ranks' losses of a step, or none of them; the loss of every document, once."""
+"""Part 1: judge whether the repaired training ends, and is still the same training.
+
+The truth is computed here, in one process: a step uses all ranks' losses or none of them; every document's loss counts
+once.
+"""
 
 import math
 
@@ -13,8 +16,8 @@ from grading.judge.fingerprints import distance, project, vector
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-TOLERANCE = 1e-3  # relative; sums in another order differ by about 1e-6
-PADDED_STEPS = (1, 3, 4)  # never one that ends with a validation
+TOLERANCE = 1e-3  # relative; another order of sums gives about 1e-6
+PADDED_STEPS = (1, 3, 4)  # never a step that ends with a validation
 
 
 def reference_run(s: Session) -> None:
@@ -22,7 +25,7 @@ def reference_run(s: Session) -> None:
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Half of the points for a run in which only a batch is broken, half for one with an awkward validation set."""
+    """Give half of the points for the run with a broken batch, half for the run with an uneven validation set."""
     problems, figures = [], {}
     for name, setting in _settings(s).items():
         try:
@@ -44,9 +47,9 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def _settings(s: Session) -> dict[str, dict]:
-    """Two runs: one with a batch without targets, one with documents that deal out unevenly, to some ranks none."""
+    """Return two runs: one with a batch without targets, one whose documents can't be divided evenly."""
     n = s.tier.world_size
-    padded = [PADDED_STEPS[s.seed % 3], 1 + s.seed % (n - 1)]  # what rank 0 sees is not enough
+    padded = [PADDED_STEPS[s.seed % 3], 1 + s.seed % (n - 1)]  # a rank other than 0
     per_round = n * run.BATCH_SIZE
     uneven = (per_round + 1, per_round + 2, n - 1)[s.seed % 3]
     return {
@@ -106,7 +109,7 @@ def _wrong_validation(found: dict, truth: dict, setting: dict) -> str:
 
 
 def _work(name: str, replies: list[dict], setting: dict, n: int, figures: dict) -> str:
-    """Every document went through the sharded model, and no rank did the others' work."""
+    """Return words if a document skipped the sharded model or a rank did other ranks' work; else an empty string."""
     rounds = len(range(run.EVERY - 1, run.N_STEPS, run.EVERY))
     allowed = rounds * math.ceil(setting["n_documents"] / (n * run.BATCH_SIZE))
     forwards = max(r["forwards"] for r in replies) - run.N_STEPS
@@ -123,7 +126,7 @@ def _work(name: str, replies: list[dict], setting: dict, n: int, figures: dict) 
 
 
 def truth_of(setting: dict, world_size: int) -> dict:
-    """The same training in this process, on all ranks' batches."""
+    """Run the same training in this process, on all ranks' batches."""
     seed, padded = setting["seed"], setting["padded"]
     model = run.build(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=run.LR, momentum=0.9)

@@ -1,19 +1,19 @@
-"""Evidence of hung runs, made up at grading time: what each rank's flight recorder would hold when nothing moves.
+"""Evidence of hung runs, generated at grading time: what each rank's flight recorder holds when nothing moves.
 
 All ranks of a run have the same program, a list of collectives on three axes of a mesh; one rank is at fault. Ranks
-issue ahead, as FSDP does when it prefetches, and are stopped by the oldest collectives that do not come to an end.
+issue collectives ahead, as FSDP does when it prefetches, and stop at the oldest collectives that never finish.
 """
 
 import random
 from dataclasses import dataclass, field
 
 KINDS = ("stops", "leaves out")
-MESHES = ((1, 4), (2, 3), (2, 4), (3, 3))  # replicas, ranks that share the shards of one
+MESHES = ((1, 4), (2, 3), (2, 4), (3, 3))  # (replicas, ranks of each)
 
 
 @dataclass
 class Hang:
-    """`records[rank]`: its collectives as [axis, ranks, seq, call, finished]; `fault`: (rank, axis, seq)."""
+    """A hung run. `records[rank]`: collectives as [axis, ranks, seq, call, finished]; `fault`: (rank, axis, seq)."""
 
     kind: str
     mesh: tuple[int, int]
@@ -23,7 +23,7 @@ class Hang:
 
 @dataclass
 class _Rank:
-    plan: list[tuple[str, str]]  # (axis, call), in the order in which this rank issues them
+    plan: list[tuple[str, str]]  # (axis, call), in this rank's order of issue
     log: list[list] = field(default_factory=list)
 
 
@@ -32,7 +32,7 @@ def hang(seed: int, kind: str, mesh: tuple[int, int]) -> Hang:
     program = _program(draw, two_axes=mesh[0] > 1)
     n, ahead = mesh[0] * mesh[1], draw.choice((1, 2, 3))
     culprit, at = draw.randrange(n), draw.randrange(len(program) // 2, len(program) - 4)
-    if kind == "leaves out":  # one on which ranks other than its own replica can't be stuck first
+    if kind == "leaves out":  # a collective on which no other replica can stop first
         at = draw.choice([i for i in range(at - 4, len(program) - 4) if program[i][0] == "shard"])
     axis = program[at][0]
     plan = program[:at] if kind == "stops" else program[:at] + program[at + 1 :]
@@ -41,13 +41,16 @@ def hang(seed: int, kind: str, mesh: tuple[int, int]) -> Hang:
         pass
     seq = _first_missing(culprit, axis, sum(a == axis for a, _ in program[:at]), ranks)
     if kind == "leaves out" and not any(e[0] == axis and e[2] == seq for e in ranks[culprit].log):
-        return hang(seed + 1_000_003, kind, mesh)  # each waits for the other: whose fault?
+        return hang(seed + 1_000_003, kind, mesh)  # ranks wait for each other, so the fault is ambiguous
     kept = draw.randint(22, 26)  # the recorder's ring: more than a step
     return Hang(kind, mesh, [r.log[-kept:] for r in ranks], (culprit, axis, seq))
 
 
 def _program(draw: random.Random, two_axes: bool) -> list[tuple[str, str]]:
-    """Steps of FSDP or HSDP: gathers, and for each a reduction; then the loss, or a gradient norm, of all ranks."""
+    """Return the collectives of four steps of FSDP or HSDP.
+
+    A step gathers in forward, gathers and reduces in backward, and ends with one or two all_reduces over all ranks.
+    """
     sizes = [draw.choice((512, 1024, 4096)) * draw.randint(1, 8) for _ in range(draw.randint(2, 4))]
     step = [("shard", f"all_gather Float[{n}]") for n in sizes]
     for n in reversed(sizes):
@@ -73,7 +76,7 @@ def _issue(number: int, rank: _Rank, ahead: int, mesh: tuple[int, int]) -> bool:
 
 
 def _finish(ranks: list[_Rank]) -> bool:
-    """End every collective that all its members have issued alike; a group's are carried out in their order."""
+    """Finish every collective that all its members have issued alike, in order within each group."""
     progress = False
     for rank in ranks:
         stuck = set()
@@ -91,7 +94,7 @@ def _finish(ranks: list[_Rank]) -> bool:
 
 
 def _first_missing(culprit: int, axis: str, start: int, ranks: list[_Rank]) -> int:
-    """From where it went wrong on: the first collective of its group that the culprit did not call as the others."""
+    """Return the first collective, from the fault on, that the culprit did not call as its group did."""
     calls = [{e[2]: e[3] for e in rank.log if e[0] == axis} for rank in ranks]
     members = next(e[1] for e in ranks[culprit].log if e[0] == axis)
     other = next(m for m in members if m != culprit)

@@ -1,4 +1,4 @@
-"""Part 1 on the ranks: a training with a guard against broken batches and a validation, under FSDP."""
+"""Part 1 on the ranks: a training under FSDP with a guard against broken batches and a validation."""
 
 import math
 
@@ -15,7 +15,7 @@ from shardlab.data import batch
 from shardlab.model import Transformer, preset
 
 N_STEPS, EVERY, SAMPLES, SEQ_LEN, BATCH_SIZE = 6, 3, 2, 24, 2
-LR, MAX_NORM = 0.5, 0.3  # so that every step is clipped
+LR, MAX_NORM = 0.5, 0.3  # chosen so that every step is clipped
 
 
 def build(seed: int, n_layers: int = 2) -> Transformer:
@@ -30,7 +30,7 @@ def sharded(model: nn.Module) -> nn.Module:
 
 
 def batches(seed: int, rank: int, world_size: int, padded: list[int] | None, device="cpu") -> list[tuple]:
-    """This rank's batch of every step. `padded`: the step and the rank where no target counts."""
+    """Return this rank's batch of every step. `padded`: the step and the rank whose targets do not count."""
     found = []
     for step in range(N_STEPS):
         tokens, targets = batch(
@@ -46,7 +46,7 @@ def documents(seed: int, count: int) -> Tensor:
 
 
 def training(implementation, seed: int, n_documents: int, padded: list[int] | None) -> dict:
-    """The repaired training; what it returned, the weights after it, and what went through the sharded model."""
+    """Run the repaired training; return its result, the weights, and the calls and rows of the sharded model."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     model = sharded(build(seed).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
@@ -77,7 +77,7 @@ def _skipped_and_validation(returned) -> tuple[list[int], dict[str, float]]:
 
 
 def reference(model, optimizer, batches, documents, batch_size, every, max_norm):
-    """Our own repair: who has no more documents takes part with one that does not count."""
+    """Train with our own repair: a rank without documents left takes part with one that does not count."""
     skipped, validation = [], {}
     for step, (tokens, targets) in enumerate(batches):
         loss = model(tokens, targets)

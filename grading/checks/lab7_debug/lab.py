@@ -1,11 +1,11 @@
-"""The lab's checks, in the order of the notebook."""
+"""The checks of lab 7, in the order of the notebook."""
 
 from grading.checks.lab7_debug import diagnose, differing, drills, experts, hang, memory, resume
 from grading.judge.submission_run import Check
 
 DRILLS = drills.__name__
 pace = hang.reference_run
-GIVEN_CELLS = ("broken_training", "broken_experts", "broken_accumulation", "broken_checkpoint")  # what is repaired
+GIVEN_CELLS = ("broken_training", "broken_experts", "broken_accumulation", "broken_checkpoint")  # the cells to repair
 
 CHECKS = {
     "lab7.diagnose": Check(3, diagnose.judge),

@@ -1,4 +1,4 @@
-"""Part 3: do the same numbers come out, in bytes that do not grow, under today's budget and under tomorrow's?"""
+"""Part 3: judge whether the numbers stay the same and the bytes do not grow, within today's and tomorrow's budgets."""
 
 from grading.checks.lab7_debug.budgets import BUDGETS
 from grading.judge.fingerprints import distance, vector
@@ -8,7 +8,7 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 from shardplan.promises import mib
 
-LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-3, 2e-2  # AdamW makes much of a rounding where a gradient is next to nothing
+LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-3, 2e-2  # AdamW magnifies rounding where a gradient is almost 0
 GROWTH_BYTES = 64 << 10  # over the run
 MIB = 2**20
 DRILL = "accumulation"
@@ -17,7 +17,7 @@ CLAIMS = {"peak_bytes": lambda r: sum(r["peak"].values())}
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Half of the points for a run that fits today's budget for as long as it likes."""
+    """Give half of the points if the peak fits only today's budget; none if the bytes grow from step to step."""
     replies, due = (w.replies for w in (s.watch(check, DRILL, seed=s.seed), s.watch_reference(DRILL, seed=s.seed)))
     budget = {name: size * MIB for name, size in BUDGETS[s.tier.name if s.tier.name in BUDGETS else "cpu"].items()}
     worst = max(replies, key=lambda r: sum(r["peak"].values()))

@@ -1,4 +1,4 @@
-"""Part 3 on the ranks: gradient accumulation under FSDP, and every byte that is alive meanwhile."""
+"""Part 3 on the ranks: gradient accumulation under FSDP, and every byte that is live meanwhile."""
 
 from bisect import bisect_right
 
@@ -27,7 +27,7 @@ def steps(seed: int, rank: int, world_size: int, device) -> list[list[tuple[Tens
 
 
 def accumulation(implementation, seed: int) -> dict:
-    """What the repaired training reports, its weights, and its bytes: at the peak, and after each step."""
+    """Run the repaired training; return its history, the weights, and the bytes at the peak and after each step."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     model = sharded(build(seed, N_LAYERS).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -50,7 +50,7 @@ def _pairs(history) -> list[list[float]]:
 
 
 def _live_at(tracker: MemoryTracker) -> list[int]:
-    """Bytes at each mark."""
+    """Return the live bytes at each mark."""
     timeline = tracker.timeline()
     times = [seconds for seconds, _ in timeline]
     return [sum(timeline[bisect_right(times, seconds) - 1][1].values()) for seconds, _ in tracker.marks]

@@ -1,11 +1,11 @@
-"""What a submission's function returned, or words for what it should have."""
+"""Read what a submission's function returned, or raise an error that says what it should return."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 def read(returned: Any, expected: str, reading: Callable[[Any], Any]) -> Any:
-    """`reading(returned)`; if that can't be read, an error that says what is expected."""
+    """Return `reading(returned)`. Raises TypeError, which says what is expected, if that can't be read."""
     try:
         return reading(returned)
     except (AttributeError, LookupError, TypeError, ValueError):

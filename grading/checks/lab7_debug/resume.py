@@ -1,4 +1,7 @@
-"""Part 4: is a resumed run the run that was never stopped? On as many ranks to the bit, on others up to rounding."""
+"""Part 4: judge whether a resumed run equals the run that was never stopped.
+
+They agree to the bit on as many ranks, on a CPU, and up to rounding on other ranks or on a GPU.
+"""
 
 import secrets
 
@@ -8,14 +11,14 @@ from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 from shardlab.model import preset
 
-STOPS, MORE_STEPS = (5, 6, 8, 9), 4  # of 7 steps an epoch has
-LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-4, 1e-3  # on other ranks, or on a GPU; what is forgotten costs more
-LARGEST_SHARE = 0.6  # of the whole state, that one file may hold
-STATE_BYTES = 16 * preset("1M", n_layers=2).n_params  # weights, AdamW's two, and the average
+STOPS, MORE_STEPS = (5, 6, 8, 9), 4  # an epoch has 7 steps
+LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-4, 1e-3  # on other ranks, or on a GPU; anything forgotten gives more
+LARGEST_SHARE = 0.6  # share of the whole state that one file may hold
+STATE_BYTES = 16 * preset("1M", n_layers=2).n_params  # weights, AdamW's two moments, and the average
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Resumed on as many ranks, with dropout: every number must be the same."""
+    """Judge a run resumed on as many ranks, with dropout: on a CPU every number must be the same."""
     exact = s.tier.device == "cpu"
     due, saved, loaded, why = _save_and_load(s, check, s.tier.world_size, dropout=0.1)
     figures, cause = _compare(due, saved, loaded, why, 0.0 if exact else LOSS_TOLERANCE)
@@ -25,7 +28,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def judge_resharding(s: Session, check: str, points: float) -> Verdict:
-    """Resumed on fewer ranks, without dropout; half of the points if one file holds nearly everything."""
+    """Judge a run resumed on fewer ranks, without dropout; half of the points if one file holds nearly everything."""
     other = {4: (2, 3), 8: (4, 6)}.get(s.tier.world_size, (1, 2))[s.seed % 2]
     due, saved, loaded, why = _save_and_load(s, check, other, dropout=0.0)
     figures, cause = _compare(due, saved, loaded, why, LOSS_TOLERANCE)
@@ -40,7 +43,10 @@ def judge_resharding(s: Session, check: str, points: float) -> Verdict:
 
 
 def _save_and_load(s: Session, check: str, other: int, dropout: float) -> tuple[dict, list[dict], list[dict], str]:
-    """What a run replies that was never saved; one that was, and went on; the resumed one; and what it is called."""
+    """Return the replies of a run never saved (rank 0), of one that was saved and went on, and of the resumed one.
+
+    The last item is the resumed run's name in words.
+    """
     stop = STOPS[s.seed % len(STOPS)]
     common = dict(name=secrets.token_hex(4), seed=s.seed, dropout=dropout, stop=stop, last=stop + MORE_STEPS)
     never_saved = s.order_reference("interrupted", **common)[0]
@@ -57,7 +63,7 @@ def _compare(due: dict, saved: list[dict], loaded: list[dict], why: str, toleran
 
 
 def _first_difference(due: dict, loaded: list[dict], why: str, tolerance: float) -> tuple[dict, str]:
-    """In the order in which one would ask."""
+    """Return the figures, and the first difference in words; samples and rates come before losses and weights."""
     apart = [largest(abs(a / b - 1) for a, b in zip(r["losses"], due["losses"], strict=True)) for r in loaded]
     figures = {"losses afterwards, largest relative difference": (f"{max(apart):.1e}", f"{tolerance:g}")}
     for name, key in (("weights", "weights"), ("average of the weights", "average")):

@@ -1,4 +1,4 @@
-"""Part 4 on the ranks: a run with everything that real ones have, saved by the submission and resumed by it."""
+"""Part 4 on the ranks: a run with all the state of a real one; the submission saves and resumes it."""
 
 import os
 import tempfile
@@ -17,13 +17,13 @@ N_SAMPLES, GLOBAL_BATCH, SEQ_LEN, DECAY = 84, 12, 24, 0.8
 
 
 class Samples:
-    """A data set of `n` samples, each epoch in another order. `epoch` and `taken` (of this epoch) say where it is."""
+    """A data set of `n` samples, in another order each epoch. `epoch` and `taken` (in this epoch) are its position."""
 
     def __init__(self, seed: int, n: int) -> None:
         self.seed, self.n, self.epoch, self.taken = seed, n, 0, 0
 
     def next(self, count: int) -> list[int]:
-        """The numbers of the next `count` samples, for all ranks together."""
+        """Return the numbers of the next `count` samples, for all ranks together."""
         if self.taken + count > self.n:
             self.epoch, self.taken = self.epoch + 1, 0
         order = torch.randperm(self.n, generator=torch.Generator().manual_seed(self.seed * 1_000 + self.epoch))
@@ -32,7 +32,7 @@ class Samples:
 
 
 class Run:
-    """All that a step reads and changes: model, optimizer, scheduler, average, samples, and torch's random numbers."""
+    """Everything that a step reads and changes: model, optimizer, scheduler, average, samples, torch's random state."""
 
     def __init__(self, seed: int, weights_seed: int, dropout: float, n_steps: int) -> None:
         rank, device = dist.get_rank(), local_device()
@@ -42,12 +42,12 @@ class Run:
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: min(1, (step + 1) / 4) * (1 - step / (2 * n_steps))
         )
-        self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}  # of the weights
+        self.average = {name: p.detach().clone() for name, p in self.model.named_parameters()}  # the weights' average
         self.samples, self.text_seed = Samples(seed, N_SAMPLES), seed
         torch.manual_seed(1_000 * weights_seed + rank)
 
     def step(self) -> float:
-        """The mean loss over all ranks."""
+        """Take a step and return the mean loss over all ranks."""
         rank, world_size = dist.get_rank(), dist.get_world_size()
         numbers = self.samples.next(GLOBAL_BATCH)[rank::world_size]
         tokens, targets = (torch.cat(parts) for parts in zip(*map(self._sample, numbers), strict=True))
@@ -67,7 +67,7 @@ class Run:
 
 
 def interrupted(implementation, name: str, seed: int, dropout: float, stop: int, last: int) -> dict:
-    """Saves after `stop` steps and goes on to `last`: what a resumed run has to reach."""
+    """Save after `stop` steps and go on to `last`: the state that a resumed run has to reach."""
     folder = _folder(name)
     run = Run(seed, weights_seed=seed, dropout=dropout, n_steps=last)
     before = [run.step() for _ in range(stop)]
@@ -76,7 +76,7 @@ def interrupted(implementation, name: str, seed: int, dropout: float, stop: int,
 
 
 class Unsaved:
-    """In a submission's place: the run that nobody saves."""
+    """Stand-in for a submission: its run is never saved."""
 
     def __init__(self, folder: str) -> None: ...
 
@@ -84,7 +84,7 @@ class Unsaved:
 
 
 def resumed(implementation, name: str, seed: int, dropout: float, stop: int, last: int) -> dict:
-    """Another process, with other weights and random numbers, until it has loaded."""
+    """Load the saved run in another process, with other weights and random numbers, and go on to `last`."""
     run = Run(seed, weights_seed=seed + 1, dropout=dropout, n_steps=last)
     implementation(_folder(name)).load(run)
     return _go_on(run, seed, last - stop)
@@ -105,13 +105,13 @@ def _go_on(run: Run, seed: int, count: int) -> dict:
 
 
 def _folder(name: str) -> str:
-    """Among this crew's own temporary files, which outlast its ranks."""
+    """Return a folder among these ranks' temporary files, which outlast the ranks."""
     folder = os.path.join(tempfile.gettempdir(), name)
     os.makedirs(folder, exist_ok=True)
     return folder
 
 
 def _written(folder: str) -> int:
-    """Bytes in the largest file."""
+    """Return the bytes of the largest file."""
     dist.barrier()
     return max((os.path.getsize(os.path.join(at, f)) for at, _, files in os.walk(folder) for f in files), default=0)

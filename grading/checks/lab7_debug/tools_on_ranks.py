@@ -1,4 +1,4 @@
-"""The two tools on the ranks: a diagnosis of records, and a search for tensors that have come to differ."""
+"""The two tools on the ranks: a diagnosis of records, and a search for tensors that differ between ranks."""
 
 from itertools import chain
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from shardlab.measure.traffic import record_traffic
 
 
 class Call(NamedTuple):
-    """One collective as a rank's recorder has it."""
+    """One collective, as a rank's recorder has it."""
 
     axis: str
     ranks: tuple[int, ...]
@@ -25,7 +25,7 @@ class Call(NamedTuple):
 
 
 def diagnoses(implementation, records: list) -> list[list]:
-    """The submission's diagnosis of each run."""
+    """Return the submission's diagnosis of each run."""
     found = []
     for run in records:
         logs = {
@@ -33,7 +33,7 @@ def diagnoses(implementation, records: list) -> list[list]:
         }
         try:
             found.append(read(implementation(logs), "(rank, axis, seq)", _place))
-        except Exception as error:  # of this run; the others count for themselves
+        except Exception as error:  # of this run only; the other runs still count
             found.append([-1, f"{type(error).__name__}: {error}", -1])
     return found
 
@@ -44,7 +44,7 @@ def _place(returned) -> list:
 
 
 class Zoo(nn.Module):
-    """Tensors of every sort: sharded, whole, frozen, of several types, persistent or not, and a scalar."""
+    """A model with tensors of every sort: sharded, whole, frozen, of several types, persistent or not, and a scalar."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ SHARDED = ("first.weight", "second.0.weight", "second.1.weight", "first.bias", "
 
 
 def search(implementation, seed: int, altered: list) -> dict:
-    """What the submission finds. `altered`: [name, rank, how] of the tensors that one rank holds otherwise."""
+    """Return what the submission finds. `altered`: [name, rank, how] of each tensor that one rank holds differently."""
     n = dist.get_world_size()
     torch.manual_seed(seed)
     zoo = Zoo().to(local_device())
@@ -96,5 +96,5 @@ def _alter(t: Tensor, how: str) -> None:
         t.view(torch.uint8)[-1] ^= 1
     elif how == "order":  # the same numbers, in another order
         t.copy_(t.flip(0))
-    elif how == "sign":  # of a zero
+    elif how == "sign":  # the sign of a zero
         t[0] = -0.0

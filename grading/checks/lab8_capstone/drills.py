@@ -1,4 +1,4 @@
-"""Lab 8 on the ranks: the submission gets a model and a job, and what its step computes, holds and sends is seen."""
+"""Lab 8 on the ranks: the submission gets a model and a job; its step's results, memory and messages are recorded."""
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,7 @@ WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.", "module.")
 
 
 def follow(model: nn.Module, job: Job, choice: Choice):
-    """The reference line: what the planner chose, as a program."""
+    """Build the reference line: the planner's choice as a program."""
     shape = (RANKS // choice.shards, choice.shards)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
     mesh = mesh["shard"] if choice.shards == RANKS else mesh
@@ -50,12 +50,12 @@ def follow(model: nn.Module, job: Job, choice: Choice):
 
 
 def sequences(seed: int, step: int, rank: int, world_size: int = RANKS):
-    """One rank's part of a step's batch; of one rank among one, all of it."""
+    """Return one rank's part of a step's batch; with `world_size` 1, all of the batch."""
     return batch(seed, step, rank, world_size, global_batch=SEQUENCES * RANKS, seq_len=SEQ_LEN)
 
 
 def weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """By the names that they had before anything was wrapped."""
+    """Return the parameters, sorted by the names that they had before any wrapping."""
     found = []
     for name, p in model.named_parameters():
         for wrapper in WRAPPERS:
@@ -65,9 +65,9 @@ def weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def account(implementation, seed: int, facts: dict) -> dict:
-    """After some steps: the weights, projected; the peak of the last one, and what it put on this node's card.
+    """Return the projected weights after some steps, the peak of the last one, and its bytes on this node's card.
 
-    On no simulated network, and nothing is slept: what is held must not depend on when a message arrives.
+    No network is simulated and nothing is slept: the bytes held must not depend on when a message arrives.
     """
     job, rank = job_of(facts), dist.get_rank()
     model = build_model(job_of(facts | NO_TIME), seed)
@@ -97,7 +97,7 @@ def _configured(train_step):
 
 
 def line(implementation, facts: dict, choice: dict) -> dict:
-    """What the second step of the reference line puts on this node's card."""
+    """Return the bytes that the second step of the reference line puts on this node's card."""
     job, rank = job_of(facts), dist.get_rank()
     train_step = implementation(build_model(job_of(facts | NO_TIME), 0), job, Choice(**choice))
     train_step(*sequences(0, 0, rank))
@@ -107,20 +107,23 @@ def line(implementation, facts: dict, choice: dict) -> dict:
 
 
 def _leaves_the_node(c, job: Job) -> float:
-    """This rank's part of what a collective puts on the card of its node."""
+    """Return this rank's part of the bytes that a collective puts on the card of its node."""
     network, ranks = job.network, dist.get_process_group_ranks(_resolve_process_group(c.group))
     node = network.node(dist.get_rank())
     if c.kind in ("send", "recv"):
-        return float(c.input_bytes)  # wherever to: the statement says so
+        return float(c.input_bytes)  # to any rank, as the statement says
     load = network.bytes_by_link(c.kind, max(c.input_bytes, c.output_bytes), ranks)
     return load.get(("card", (node, 0), "out"), 0.0) / sum(network.node(r) == node for r in ranks)
 
 
 def laps(implementation, facts: dict, choice: dict, address: str) -> None:
-    """A step a lap. Its proof are two small weights, which depend on every step so far and on all sequences of it, what
-    it computed and for how long, and the gradients that went over the simulated network.
+    """Serve laps of one step each, with a proof of the work in three parts.
 
-    After some laps it all begins anew: from the thirteenth on, rounding grows fourfold a lap, and proves nothing.
+    1. Two small weights, which depend on every step so far and on all its sequences.
+    2. What the step computed, and for how long.
+    3. The gradients that went over the simulated network.
+
+    Training restarts after some laps: from the thirteenth lap on, rounding grows fourfold a lap, and proves nothing.
     """
     job, rank, seeds = job_of(facts), dist.get_rank(), []
     reference = {"choice": Choice(**choice)} if implementation is follow else {}
@@ -140,7 +143,7 @@ def laps(implementation, facts: dict, choice: dict, address: str) -> None:
         data = sequences(seeds[-1], 0, rank)
         slept_computation.clear()
         process_group.clear()
-        with run_ahead():  # the host queues its work and goes on, as with a GPU
+        with run_ahead():  # the host queues its work and continues, as with a GPU
             train_step(*data)
         return {
             "seeds": seeds,
@@ -154,7 +157,7 @@ def laps(implementation, facts: dict, choice: dict, address: str) -> None:
 
 
 def busy_s(computations: list[slept_computation.Computation]) -> float:
-    """A card computes one thing at a time: what is slept on two streams at once counts once."""
+    """Return the seconds in which a card computes. It computes one thing at a time, so overlaps count once."""
     total_s, until_s = 0.0, 0.0
     for c in sorted(computations, key=lambda c: c.started_s):
         total_s += max(0.0, c.finished_s - max(c.started_s, until_s))
@@ -163,7 +166,7 @@ def busy_s(computations: list[slept_computation.Computation]) -> float:
 
 
 def proof(model: nn.Module, seed: int) -> list[float]:
-    """What the norms' weights have become, which were 1: that behind the last block, and one drawn now."""
+    """Return the change of two norms' weights, which began at 1: the last norm's, and that of a drawn block."""
     named = dict(weights(model))
     found = []
     for name in ("norm.weight", f"blocks.{seed % len(model.blocks)}.attention_norm.weight"):

@@ -1,4 +1,4 @@
-"""What a submission is given: a model whose computation is slept, and the facts of a cluster, drawn at grading time."""
+"""The input of a submission: a model whose computation is slept, and facts of a cluster, drawn at grading time."""
 
 import random
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from shardsim.slept_computation import sleep_in
 
 RANKS = 8
 MB = 1e6
-# Of each cluster, nodes x cards a node: the range that each of its figures is drawn from.
+# For each cluster (nodes x cards a node): the range of each drawn figure.
 BUDGETS = {
     "2x4": {"between_MB_per_s": (2.4, 2.6), "memory_MB": (4.27, 4.42), "launch_ms": (4, 6), "sequence_ms": (9, 11)},
     "4x2": {"between_MB_per_s": (5.5, 6.0), "memory_MB": (2.17, 2.27), "launch_ms": (4, 6), "sequence_ms": (9, 11)},
     "8x1": {"between_MB_per_s": (1.8, 2.1), "memory_MB": (6.2, 6.6), "launch_ms": (0.5, 1), "sequence_ms": (0.5, 1)},
 }
 MODEL = ModelConfig(256, dim=64, n_layers=4, n_heads=4, n_kv_heads=2, hidden_dim=192, max_seq_len=32)
-SEQUENCES, SEQ_LEN = 4, 32  # of each rank, in a step
+SEQUENCES, SEQ_LEN = 4, 32  # a rank's, in a step
 
 
 @dataclass(frozen=True)
 class Job:
-    """What `configure` is told. The notebook shows the same class."""
+    """The job that `configure` gets. The notebook shows the same class."""
 
     network: Network
     memory_bytes: int
@@ -35,7 +35,7 @@ class Job:
 
 
 def draw(seed: int) -> dict[str, dict]:
-    """The facts of each cluster, as JSON."""
+    """Draw the facts of each cluster, in a form for JSON."""
     return {name: _facts(name, random.Random(f"{seed} {name}")) for name in BUDGETS}
 
 
@@ -55,7 +55,7 @@ def job_of(facts: dict) -> Job:
 
 
 def build_model(job: Job, seed: int) -> Transformer:
-    """Equal weights on every rank, and computation that takes the time of the job's cards."""
+    """Build a model with equal weights on every rank, whose computation takes the time of the job's cards."""
     torch.manual_seed(seed)
     model = Transformer(MODEL)
     for i, block in enumerate(model.blocks):
@@ -65,7 +65,7 @@ def build_model(job: Job, seed: int) -> Transformer:
 
 
 def take_time(module: nn.Module, share: float, job: Job, name: str) -> None:
-    """`module` takes its share of a block's time, for as many sequences as it is given."""
+    """Make `module` take its share of a block's time, for as many sequences as it gets."""
     sleep = sleep_in(module, 0.0, name=name)
 
     def set_time(module, args):

@@ -1,8 +1,8 @@
-"""The reference line: of all strategies that fit the job's memory, the fastest by arithmetic.
+"""The reference line: the fastest strategy, by arithmetic, that fits the job's memory.
 
 A strategy is a mesh (how many ranks share one copy of the model), a micro-batch, what is recomputed, what stays
-gathered, and when gradients are reduced. Its memory is the planner's closed form, its time the schedule of lesson 6
-with the costs of lesson 10, and neither has seen a run.
+gathered, and when gradients are reduced. The memory comes from the planner's closed form. The time comes from the
+schedule of lesson 6 with the costs of lesson 10. No run was measured for either.
 """
 
 from dataclasses import asdict, dataclass
@@ -22,23 +22,23 @@ from shardsim.step_schedules import Unit, fsdp_step
 class Choice:
     shards: int  # ranks that share one copy
     micro_batch: int  # sequences
-    recompute_every: int = 0  # of so many blocks one; 0: none
+    recompute_every: int = 0  # one of so many blocks; 0: none
     reshard: bool = True  # after forward
-    reduce_once: bool = True  # a step, not with every micro-batch
+    reduce_once: bool = True  # once a step, not in every micro-batch
 
     def as_json(self) -> dict:
         return asdict(self)
 
 
 def choices(job: Job) -> list[Choice]:
-    """A copy of the model on each rank, in each node, or over all ranks; and whatever goes with it."""
+    """Return all strategies: a copy of the model on each rank, in each node, or over all ranks, with all options."""
     sizes = [n for n in range(1, job.sequences + 1) if job.sequences % n == 0]
     shards = sorted({1, job.network.ranks_per_node, RANKS})
     return [Choice(*c) for c in product(shards, sizes, (0, 1, 2), (True, False), (True, False))]
 
 
 def best(job: Job) -> Choice:
-    """The fastest that fits."""
+    """Return the fastest choice that fits."""
     fitting = (c for c in sorted(choices(job), key=lambda c: step_s(job, c)) if fits(job, c))
     return next(fitting)
 
@@ -59,7 +59,7 @@ def peak_bytes(job: Job, c: Choice) -> float:
 def _peak_bytes(c: Choice, sequences: int, seq_len: int) -> float:
     setup = setup_of(
         Shape.of("stand-in", MODEL),
-        "dgx-h100",  # any: only tensors are counted
+        "dgx-h100",  # any machine will do: only tensors are counted
         RANKS,
         sharding="FULL_SHARD" if c.reshard else "SHARD_GRAD_OP",
         shard_size=None if c.shards == RANKS else c.shards,
@@ -77,7 +77,7 @@ def _peak_bytes(c: Choice, sequences: int, seq_len: int) -> float:
 
 
 def step_s(job: Job, c: Choice) -> float:
-    """Of all micro-batches, one after the other; the optimizer's part is nothing here."""
+    """Return the seconds of a step: its micro-batches, one after the other. The optimizer's time is taken as 0."""
     n = job.sequences // c.micro_batch
     return sum(_micro_batch_s(job, c, reduces=i == n - 1 or not c.reduce_once) for i in range(n))
 
@@ -95,7 +95,7 @@ def _micro_batch_s(job: Job, c: Choice, reduces: bool) -> float:
 
 
 def _costs(network: Network, shards: int, n_bytes: int, reduces: bool) -> tuple[float, float, float]:
-    """Seconds of a unit's all_gather, reduce_scatter and all_reduce."""
+    """Return the seconds of a unit's all_gather, reduce_scatter and all_reduce."""
     gather_s, scatter_s = (
         network.seconds(kind, n_bytes, range(shards)) if shards > 1 else 0.0
         for kind in ("all_gather", "reduce_scatter")
@@ -110,7 +110,7 @@ def _costs(network: Network, shards: int, n_bytes: int, reduces: bool) -> tuple[
 
 @cache
 def _unit_bytes(config: ModelConfig = MODEL) -> list[int]:
-    """Of each block, and of what is left for the root."""
+    """Return the bytes of each block's parameters, and last of all others (the root's)."""
     model = Transformer(config)
     blocks = [sum(p.nbytes for p in block.parameters()) for block in model.blocks]
     return [*blocks, sum(p.nbytes for p in model.parameters()) - sum(blocks)]

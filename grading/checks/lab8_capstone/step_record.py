@@ -1,4 +1,4 @@
-"""What some steps compute, hold and send, on each of the clusters: three judgements of the same account."""
+"""Judge what some steps compute, hold and send, on each of the clusters: three checks of the same record."""
 
 import torch
 
@@ -8,14 +8,14 @@ from grading.judge.fingerprints import distance, project, vector
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
-TOLERANCE = 2e-4  # of the weights' change; float32 makes 1e-6 of it, gradients sent in bfloat16 2e-3
-SAME_MISTAKE = 0.02  # every mistake that is known changes more than 0.1
-SUSPICIOUS = 0.9  # times the line's bytes: who sends fewer has found something better, or left something out
-LINK_RATIO = 1.15  # times the bytes that leave a node with the reference line's strategy
+TOLERANCE = 2e-4  # relative, of the weights' change; float32 gives 1e-6, gradients sent in bfloat16 give 2e-3
+SAME_MISTAKE = 0.02  # relative; every known mistake changes more than 0.1
+SUSPICIOUS = 0.9  # over the line's bytes: with fewer, the strategy is better or leaves something out
+LINK_RATIO = 1.15  # allowed bytes that leave a node, over the reference line's
 
 
 def judge_same(s: Session, check: str, points: float) -> Verdict:
-    """The weights after some steps, beside one process's."""
+    """Compare the weights after some steps with those of one process."""
     right, moved = {k: _trained(s.seed, *v) for k, v in _ONE_PROCESS.items()}, None
     start, truth = right.pop("nothing"), right.pop("right")
     lost, figures, causes = 0, {}, []
@@ -34,7 +34,7 @@ def judge_same(s: Session, check: str, points: float) -> Verdict:
 
 
 def judge_cap(s: Session, check: str, points: float) -> Verdict:
-    """The peak of the fullest rank, beside the card's memory."""
+    """Compare the peak of the fullest rank with the card's memory."""
     lost, figures, cause = 0, {}, ""
     for name, facts in draw(s.seed).items():
         fullest, cap = _fullest(account_of(s, check, name)), facts["memory_bytes"]
@@ -48,7 +48,7 @@ def judge_cap(s: Session, check: str, points: float) -> Verdict:
 
 
 def judge_links(s: Session, check: str, points: float) -> Verdict:
-    """Bytes that leave a node, beside the reference line's; clearly fewer count only with the right weights."""
+    """Compare the bytes that leave a node with the reference line's; far fewer count only if the weights are right."""
     lost, figures, cause = 0, {}, ""
     for name, facts in draw(s.seed).items():
         replies = account_of(s, check, name)
@@ -63,7 +63,7 @@ def judge_links(s: Session, check: str, points: float) -> Verdict:
     return Verdict(check, points * (3 - lost) / 3, points, cause, "", figures)
 
 
-# The account, and the truth beside it
+# The record, and the truth
 
 
 def account_of(s: Session, check: str, cluster: str) -> list[dict]:
@@ -90,7 +90,7 @@ def fits(replies: list[dict], facts: dict) -> bool:
 
 
 def _where() -> dict:
-    """Eight ranks on CPUs, on every tier: the cluster is simulated."""
+    """Return eight ranks on CPUs, on every tier: the cluster is simulated."""
     return {"world_size": RANKS, "device": "cpu"}
 
 
@@ -99,7 +99,7 @@ def _fullest(replies: list[dict]) -> dict:
 
 
 def _per_node(replies: list[dict], facts: dict) -> float:
-    """Of the node that sends most."""
+    """Return the bytes of the node that sends most."""
     network = job_of(facts).network
     nodes: dict[int, float] = {}
     for rank, reply in enumerate(replies):
@@ -109,7 +109,7 @@ def _per_node(replies: list[dict], facts: dict) -> float:
 
 # One process
 
-_ONE_PROCESS = {  # factor of the gradients, steps, and which of a rank's sequences count
+_ONE_PROCESS = {  # (factor of the gradients, steps, sequences of a rank that count)
     "nothing": (1.0, 0, slice(None)),
     "right": (1.0, drills.STEPS, slice(None)),
     "the gradients are summed over ranks, not averaged": (float(RANKS), drills.STEPS, slice(None)),
@@ -124,7 +124,7 @@ _cache: dict[tuple, torch.Tensor] = {}
 
 
 def _trained(seed: int, factor: float, steps: int, kept: slice) -> torch.Tensor:
-    """The projected weights after so many steps of one process that has all sequences."""
+    """Return the projected weights after so many steps of one process that has all sequences."""
     key = (seed, factor, steps, str(kept))
     if key not in _cache:
         if len(_cache) > 1000:
@@ -135,12 +135,12 @@ def _trained(seed: int, factor: float, steps: int, kept: slice) -> torch.Tensor:
 
 
 def by_rank(seed: int, step: int) -> list[torch.Tensor]:
-    """Tokens and targets of each rank's sequences: (sequences, 2, positions)."""
+    """Return tokens and targets of each rank's sequences: (sequences, 2, positions)."""
     return [torch.stack(drills.sequences(seed, step, rank), 1) for rank in range(RANKS)]
 
 
 def train_alone(steps: list[list[torch.Tensor]], model_seed: int, factor: float = 1.0):
-    """One process, on a job whose cards take no time."""
+    """Train in one process, on a job whose cards take no time, and return the model."""
     facts = draw(0)["2x4"] | drills.NO_TIME
     model = build_model(job_of(facts), model_seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=drills.LEARNING_RATE, momentum=drills.MOMENTUM)

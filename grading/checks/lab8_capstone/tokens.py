@@ -1,5 +1,7 @@
-"""How many tokens a second? In turn with the reference line: the fastest strategy that a search finds, run by the
-reference's ranks on the same cluster."""
+"""Compare the tokens a second with the reference line's; their laps alternate.
+
+The line is the fastest strategy that a search finds, run by the reference's ranks on the same cluster.
+"""
 
 from functools import partial
 
@@ -13,17 +15,17 @@ from grading.judge.timed_laps import Lap, race, too_quick
 from grading.judge.timing import Timing, settled, too_noisy
 from grading.judge.verdict import Verdict
 
-FULL_SHARE, HALF_SHARE = 0.85, 0.55  # of the line's tokens a second, for a cluster's points and for half of them
+FULL_SHARE, HALF_SHARE = 0.85, 0.55  # share of the line's tokens a second, for a cluster's points, for half of them
 N_CLUSTERS = 3
-PROOF_TOLERANCE = 0.02  # rounding in float32 makes up to 1e-4 in the laps of a model, and 0.02 in twice as many
-LEAST_WORK = 0.9  # of the time that all sequences take
-OTHER_WORK = 0.1  # of the judged step's computations and gradients' bytes: a timed step that is further off is another
-BARS = (1 / FULL_SHARE, 1 / HALF_SHARE)  # the same as times over the line's
+PROOF_TOLERANCE = 0.02  # float32 rounding gives up to 1e-4 in a model's laps, and 0.02 in twice as many
+LEAST_WORK = 0.9  # share of the time that all sequences take
+OTHER_WORK = 0.1  # relative: if computations or gradient bytes differ by more, it is not the judged step
+BARS = (1 / FULL_SHARE, 1 / HALF_SHARE)  # the same bars as step time over the line's
 SHARE = "tokens/s over the reference line's"
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Each cluster is worth a third; one where the step does not fit, or is wrong, is worth nothing and not timed."""
+    """Give each cluster up to a third of the points; none, and no timing, if the step does not fit or is wrong."""
     earned, figures, causes, unclear = 0.0, {}, [], False
     for name, facts in draw(s.seed).items():
         replies = account_of(s, check, name)
@@ -47,7 +49,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def _race(s: Session, check: str, facts: dict, judged: list[dict]) -> tuple[Timing | None, dict]:
-    """Its time over the reference line's, None if it left work out; and the figures."""
+    """Return the step time over the reference line's (None if it left work out), and the figures."""
     job = job_of(facts)
     choice = planner.best(job)
     where = {"world_size": RANKS, "device": "cpu", "network": facts["network"]}
@@ -65,9 +67,9 @@ def _race(s: Session, check: str, facts: dict, judged: list[dict]) -> tuple[Timi
 
 
 def _worked(facts: dict, judged: list[dict], lap: Lap) -> bool:
-    """All sequences were computed, at the cards' pace; it is the step whose memory was judged; the weights tell so.
+    """Return whether the lap computed all sequences, at the cards' pace, in the judged step, with the right weights.
 
-    Sums over ranks, as a rank may compute for another. How often `launch_s` is due is up to the submission.
+    Adds up over ranks, because a rank may compute for another. A submission chooses how often it pays `launch_s`.
     """
     computing_s, sending_s = _least_s(job_of(facts))
     busy_s = sum(r["busy_s"] for r in lap.replies)
@@ -81,16 +83,19 @@ def _worked(facts: dict, judged: list[dict], lap: Lap) -> bool:
 
 
 def _least_s(job: Job) -> tuple[float, float]:
-    """Whatever the strategy: what a card computes, and what a node sends so that all have the sum of all gradients."""
+    """Return the least seconds of any strategy: a card's computation, and a node's sending.
+
+    A node sends what all nodes need to have the sum of all gradients.
+    """
     computing_s = 3 * MODEL.n_layers * SEQUENCES * job.sequence_s  # backward takes twice as long as forward
     sent_bytes = 2 * (job.network.nodes - 1) / job.network.nodes * 4 * MODEL.n_params
     return computing_s, sent_bytes / job.network.between.bandwidth_bytes_per_s
 
 
 def _trained_on(lap: Lap) -> bool:
-    """The weights are those of all laps since training began anew, the last of them on this lap's sequences."""
+    """Return whether the weights are those of all laps since training restarted, the last on this lap's sequences."""
     seeds = lap.replies[0]["seeds"]
-    if seeds[-1] != lap.seed or len(seeds) > LAPS_OF_A_MODEL:  # each is a step that is taken here once more
+    if seeds[-1] != lap.seed or len(seeds) > LAPS_OF_A_MODEL:  # each costs one training step here
         return False
     truth = vector({"proof": proof(train_alone([by_rank(each, 0) for each in seeds], 0), lap.seed)})
     return max(distance(vector({"proof": r["proof"]}), truth) for r in lap.replies) <= PROOF_TOLERANCE
@@ -110,9 +115,9 @@ def _slow(timing: Timing | None) -> str:
 
 
 def standing(verdicts: list[Verdict]) -> tuple[float, float, str] | None:
-    """For the leaderboard: the mean share, the fullest card, and what leaves a node.
+    """Return, for the leaderboard, the mean share, the fullest card, and the bytes that leave a node.
 
-    None if a cluster's weights are wrong, its memory is not enough, or it was not timed.
+    Return None if a cluster's weights are wrong, its memory is not enough, or it was not timed.
     """
     by_check = {v.check: v for v in verdicts}
     needed = [by_check.get(f"lab8.{name}") for name in ("same", "cap", "links", "tokens")]

@@ -1,11 +1,11 @@
-"""Claims on trial: what the pages that this course grew from say, and what a count, torch or a measurement says.
+"""Claims on trial: the claims of the pages that this course grew from, tested by counting, by torch or by measuring.
 
-`lib/benchmarks/claims.toml` has them, for people. Each names a *check*: a function that returns what was found, under
-each condition that matters. The verdict is no opinion: it follows from how many of the findings agree with the claim.
+`lib/benchmarks/claims.toml` lists the claims. Each names a *check*: a function that returns a finding for each relevant
+condition. The verdict follows from the number of findings that agree with the claim.
 
-Read in this order: `claim` (the file), `trial` (findings to a verdict). Then the checks, by what answers: `planned`,
-`held`, `sent`, `seconds`, `choices` (the planner), `numbers` (arithmetic), `api` (torch itself), `sharded`, `started`,
-`precise`, `recomputed` and `simulated` (measured). `exercises` answers the questions that a page leaves open.
+Read in this order: `claim` (the file), `trial` (from findings to a verdict). Then the checks, by their source:
+`planned`, `held`, `sent`, `seconds`, `choices` (the planner), `numbers` (arithmetic), `api` (torch itself), `sharded`,
+`started`, `precise`, `recomputed`, `simulated` (measured). `exercises` answers the questions that a page leaves open.
 """
 
 from shardcourse.claims.claim import Claim, claims

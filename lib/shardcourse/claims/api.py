@@ -1,4 +1,4 @@
-"""What torch offers, by asking the torch that is installed."""
+"""Checks of what the installed torch offers."""
 
 import functools
 import inspect
@@ -20,12 +20,12 @@ _MINUTES = re.compile(r"(\d+) minutes for NCCL and (\d+) minutes for other", re.
 
 
 def found_in(name: str, modules: list[str]) -> Findings:
-    """In which of these modules it is."""
+    """Check for each of these modules whether it has the name."""
     return {f"in {module}": hasattr(import_module(module), name) for module in modules}
 
 
 def default(argument: str) -> Findings:
-    """What FullyShardedDataParallel takes if nothing is said."""
+    """Return the default of an argument of FullyShardedDataParallel."""
     value = inspect.signature(fsdp.FullyShardedDataParallel).parameters[argument].default
     return {"if nothing is said": value if isinstance(value, bool) else getattr(value, "name", str(value))}
 
@@ -39,7 +39,7 @@ def hybrid_zero_2() -> Findings:
 
 
 def default_timeout_minutes(backend: str) -> Findings:
-    """Of NCCL the constant, where NCCL is built in; else what the documentation of init_process_group says."""
+    """Return torch's constant; if NCCL is not built in, the number in the documentation of init_process_group."""
     documented = dict(
         zip(("nccl", "gloo"), map(int, _MINUTES.search(_one_line(dist.init_process_group)).groups()), strict=True)
     )
@@ -52,14 +52,14 @@ def _one_line(function) -> str:
 
 
 def reads_variable(name: str) -> Findings:
-    """Does the name of this environment variable occur anywhere in torch's distributed Python, or in its libraries?"""
+    """Check whether torch's distributed Python files or its libraries contain this environment variable's name."""
     root = Path(torch.__file__).parent
     files = [*(root / "distributed").rglob("*.py"), *(root / "lib").glob("libtorch*")]
     return {"in torch": any(_contains(file, name.encode()) for file in files if file.stat().st_size)}
 
 
 def _contains(file: Path, word: bytes) -> bool:
-    """As a whole word: not as the end of TORCH_NCCL_TIMEOUT, for example."""
+    """Return True if the file contains the name as a whole word, not as a part of a longer name."""
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
         at = content.find(word)
         while at >= 0:
@@ -71,7 +71,7 @@ def _contains(file: Path, word: bytes) -> bool:
 
 
 def policy_from(way: str) -> Findings:
-    """Can transformer_auto_wrap_policy be given its layer class in this way, and give a policy back?"""
+    """Check whether transformer_auto_wrap_policy gives a policy if its layer class is passed in this way."""
     layer = {"transformer_layer_cls": {nn.Linear}}
     ways = {
         "called with the class alone": lambda: transformer_auto_wrap_policy(**layer),
@@ -89,13 +89,13 @@ def _is_policy(make) -> bool:
 
 
 def file_offload() -> Findings:
-    """Does FSDP have a policy that keeps states in files?"""
+    """Check whether FSDP has a policy that keeps states in files."""
     names = [name.lower() for name in dir(fsdp)]
     return {"in torch.distributed.fsdp": any("nvme" in name or "disk" in name for name in names)}
 
 
 def beyond_data_parallel() -> Findings:
-    """Which of the other parallelisms torch has itself."""
+    """Check for each of the other parallelisms whether torch itself has it."""
     modules: dict[str, tuple[str, str]] = {
         "tensor": ("torch.distributed.tensor.parallel", "parallelize_module"),
         "pipeline": ("torch.distributed.pipelining", "Schedule1F1B"),

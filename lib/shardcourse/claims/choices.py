@@ -1,4 +1,4 @@
-"""What to choose: the pages' decision matrix, planned; and what runs that were published did."""
+"""Checks of advice: the pages' decision matrix, planned, and the choices of published runs."""
 
 from shardcourse.claims.claim import Findings
 from shardplan.published import Run, runs
@@ -6,12 +6,12 @@ from shardplan.search.decision_matrix import pages_plan
 
 
 def pages_strategy_fits(scenario: str) -> Findings:
-    """ "yes", "maybe" or "no", with one short sequence at a time and all blocks recomputed."""
+    """Return "yes", "maybe" or "no": does the job fit with one short sequence at a time and all blocks recomputed?"""
     return {"at its best": pages_plan(scenario).fits}
 
 
 def published_degree(degree: str) -> Findings:
-    """Of the Llama 3 report's 405B, by the number of GPUs."""
+    """Return a parallel degree of each run of the Llama 3 report's 405B, by number of GPUs and tokens a sequence."""
     return {f"{run.world_size} GPUs, {run.setup.strategy.seq_len} tokens": _degree(run, degree) for run in _llama_3()}
 
 

@@ -1,4 +1,4 @@
-"""The claims, as they stand in the file."""
+"""The claims, as read from the file."""
 
 import tomllib
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ SHOWN_BY = ("plan", "measured", "torch")
 LESSONS = range(16)
 
 Value = bool | float | str
-Findings = Mapping[str, Value]  # what was found, by the condition under which it was
+Findings = Mapping[str, Value]  # the value found, by condition
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody says, and what became of it. `says` is a value, or [low, high]; so are the findings values."""
+    """A claim of a source, with its findings and verdict. `says` is a value or [low, high]; each finding is a value."""
 
     id: str
     sources: tuple[str, ...]  # "003 5": the page's number and its section
@@ -25,17 +25,17 @@ class Claim:
     says: Value | tuple[float, float]
     check: str  # module and function of this package: "held.states"
     shown_by: str  # one of SHOWN_BY
-    lesson: int  # which shows it
+    lesson: int  # the lesson that shows it
     verdict: str  # one of VERDICTS
     truth: str  # in a sentence or two
     found: Findings  # by the check
-    unit: str = ""  # of what is said and found: "GB", 1e9 bytes; "x"; "%"; none of a yes or no
+    unit: str = ""  # of `says` and of the findings: "GB", 1e9 bytes; "x"; "share"; none for yes or no
     given: tuple[tuple[str, Value], ...] = ()  # the check's arguments
-    within: float = 0.05  # a finding may be so far off, as a share: the pages round
-    tolerance: float = 0.01  # so far may the check stray from what the file says it found
+    within: float = 0.05  # how far a finding may be off, as a share: the pages round
+    tolerance: float = 0.01  # how far a check may deviate from the findings in the file, as a share
 
     def __post_init__(self) -> None:
-        """Raises ValueError that names the claim, the field and what it may be."""
+        """Check the fields. Raises ValueError that names the claim, the field and its possible values."""
         for name, values in (("verdict", VERDICTS), ("shown_by", SHOWN_BY), ("lesson", LESSONS)):
             if getattr(self, name) not in values:
                 raise ValueError(
@@ -45,7 +45,7 @@ class Claim:
 
 @cache
 def claims(file: Path = FILE) -> dict[str, Claim]:
-    """By id, in the order of the file. Raises ValueError where two have one id, or a field is missing or unknown."""
+    """Return all claims by id, in the file's order. Raises ValueError for repeated ids, missing and unknown fields."""
     found: dict[str, Claim] = {}
     for entry in tomllib.loads(file.read_text(encoding="utf-8"))["claim"]:
         claim = _claim(entry)

@@ -1,4 +1,4 @@
-"""The exercises of page 003, section 11, which come without answers there: answered by the planner."""
+"""The exercises of page 003, section 11, answered by the planner. The page gives no answers."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ _FEW_TOKENS = {"seq_len": 2048, "recompute": "full"}
 @dataclass(frozen=True)
 class Exercise:
     question: str
-    found: dict[str, Findings]  # by what was asked of the planner
+    found: dict[str, Findings]  # by the question to the planner
     answer: str
 
 
 def exercises() -> list[Exercise]:
-    """All five, in the page's order."""
+    """Return all five exercises, in the page's order."""
     return [memory(), volume(), hybrid(), bucket(), engine()]
 
 
@@ -91,5 +91,5 @@ def engine() -> Exercise:
 
 
 def _named(check, ways: dict[str, dict], **given) -> Findings:
-    """What the check finds, each way."""
+    """Return the check's first finding for each of the ways."""
     return {name: next(iter(check(**given, **way).values())) for name, way in ways.items()}

@@ -1,4 +1,4 @@
-"""What a rank holds, by the planner's closed forms. GB are 1e9 bytes, as on the pages."""
+"""Checks of what a rank holds, by the planner's closed forms. GB are 1e9 bytes, as on the pages."""
 
 from shardcourse.claims.claim import Findings
 from shardcourse.claims.planned import PRECISIONS, setups
@@ -12,7 +12,7 @@ GB = 1e9
 
 
 def states(model, gpus, sharding, precision=PRECISIONS, machine="dgx-h100", **strategy) -> Findings:
-    """GB of parameters, gradients and AdamW's states, when backward is through: nothing gathered, no activations."""
+    """Return the GB of parameters, gradients and optimizer states after backward: nothing gathered, no activations."""
     jobs = setups(model, machine, gpus, sharding=sharding, precision=precision, **strategy)
     return {when: states_bytes(setup) / GB for when, setup in jobs}
 
@@ -37,26 +37,26 @@ PARTS = {"parameters": parameter_bytes, "gradients": gradient_bytes, "optimizer"
 
 
 def part(which, model, gpus, sharding, precision=PRECISIONS, machine="dgx-h100", **strategy) -> Findings:
-    """GB of one of PARTS."""
+    """Return the GB of one of PARTS."""
     jobs = setups(model, machine, gpus, sharding=sharding, precision=precision, **strategy)
     return {when: PARTS[which](setup) / GB for when, setup in jobs}
 
 
 def bytes_each(model, precision, which="states", optimizer="adamw") -> Findings:
-    """A parameter's, unsharded."""
+    """Return the bytes a parameter of the states (or of one of PARTS), unsharded."""
     count = {"states": states_bytes, **PARTS}[which]
     jobs = setups(model, "dgx-h100", 1, sharding="DDP", precision=precision, optimizer=optimizer)
     return {when: count(setup) / setup.shape.n_params for when, setup in jobs}
 
 
 def in_precision(model, wanted: str, over: str, precision=PRECISIONS) -> Findings:
-    """How many times as large as another one of PARTS."""
+    """Return the bytes of one of PARTS over those of another."""
     jobs = setups(model, "dgx-h100", 1, sharding="DDP", precision=precision)
     return {when: PARTS[wanted](setup) / PARTS[over](setup) for when, setup in jobs}
 
 
 def times_less(model, gpus, sharding, precision=PRECISIONS, which="states", machine="dgx-h100") -> Findings:
-    """Of states (or one of PARTS) than DDP holds."""
+    """Return DDP's bytes of states (or of one of PARTS) over those of `sharding`."""
     count = {"states": states_bytes, **PARTS}[which]
     sharded = setups(model, machine, gpus, sharding=sharding, precision=precision)
     whole = setups(model, machine, gpus, sharding="DDP", precision=precision)
@@ -64,31 +64,31 @@ def times_less(model, gpus, sharding, precision=PRECISIONS, which="states", mach
 
 
 def share_saved(model, gpus, sharding, precision=PRECISIONS, machine="dgx-h100") -> Findings:
-    """Of DDP's states."""
+    """Return the share of DDP's states that `sharding` saves."""
     return {
         when: 1 - 1 / times for when, times in times_less(model, gpus, sharding, precision, machine=machine).items()
     }
 
 
 def peak(model, machine, gpus, **strategy) -> Findings:
-    """GB of tensors at the step's fullest moment."""
+    """Return the GB of tensors at the peak of a step."""
     return {when: memory_plan(setup).allocated_bytes / GB for when, setup in setups(model, machine, gpus, **strategy)}
 
 
 def device(model, machine, gpus, **strategy) -> Findings:
-    """GB that nvidia-smi would show at the least: the allocator at its tidiest, and CUDA's own part."""
+    """Return the least GB that nvidia-smi would show: the allocator at its best, and CUDA's own part."""
     jobs = setups(model, machine, gpus, **strategy)
     return {when: memory_plan(setup).device_bytes[0] / GB for when, setup in jobs}
 
 
 def fits(model, machine, gpus, **strategy) -> Findings:
-    """ "yes", "maybe" or "no"."""
+    """Return "yes", "maybe" or "no": does the job fit?"""
     jobs = setups(model, machine, gpus, **strategy)
     return {when: Plan(setup, memory_plan(setup), None).fits for when, setup in jobs}
 
 
 def activations(model, machine, gpus, **strategy) -> Findings:
-    """GB of them, and of what forward and backward make in passing: the most at any moment."""
+    """Return the peak GB of activations and temporaries in forward and backward."""
     found = {}
     for when, setup in setups(model, machine, gpus, **strategy):
         moments = [m.by_category() for m in memory_plan(setup).moments if m.phase != "optimizer"]
@@ -97,7 +97,7 @@ def activations(model, machine, gpus, **strategy) -> Findings:
 
 
 def activations_saved(model, machine, gpus, recompute="full", **strategy) -> Findings:
-    """By recomputation, as a share of the most activations that live at any moment of a step without it."""
+    """Return the share of the activation peak that recomputation saves."""
     found = {}
     before, after = ([*setups(model, machine, gpus, recompute=how, **strategy)] for how in ("none", recompute))
     for (when, whole), (_, less) in zip(before, after, strict=True):

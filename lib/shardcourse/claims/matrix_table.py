@@ -1,4 +1,4 @@
-"""The decision matrix as a table: what a page chose, whether it fits, and the fastest that does."""
+"""The decision matrix as a table: the page's choice, whether it fits, and the fastest plan that fits."""
 
 from collections.abc import Sequence
 
@@ -40,7 +40,7 @@ def _best(row: Row) -> str:
 
 
 def exercises_table(exercises: Sequence[Exercise]) -> Table:
-    """Each question, what the planner found, and the answer in words."""
+    """Return a table of the questions, the planner's findings and the answers in words."""
     table = Table(box=box.SIMPLE, title="the page's exercises, answered", show_header=False)
     table.add_column("", ratio=1)
     for number, exercise in enumerate(exercises, 1):

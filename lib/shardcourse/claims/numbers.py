@@ -1,4 +1,4 @@
-"""What the pages' own numbers come to: arithmetic on what they say."""
+"""Checks by arithmetic on the pages' own numbers."""
 
 from math import prod
 
@@ -15,18 +15,18 @@ def product(of: list[float], over: float = 1.0) -> Findings:
 
 
 def tensor_gb(layers: list[int], seq_len: int, dim: int, itemsize: int = 2) -> Findings:
-    """Of one tensor of (seq_len, dim) in each of so many layers."""
+    """Return the GB of one tensor of shape (seq_len, dim) in each of N layers."""
     return {f"{n} layer{'s' * (n > 1)}, one tensor each": n * seq_len * dim * itemsize / GB for n in layers}
 
 
 def copies_gb(model: str, copies: dict[str, list[float]]) -> Findings:
-    """Of all parameters: bytes of an element, for each copy that there is of them, their gradients and states."""
+    """Return the GB of all parameters, gradients and states. `copies` lists the bytes an element of each copy."""
     n_params = shape_of(model).n_params
     return {f"{words}: {'+'.join(f'{n:g}' for n in each)}": sum(each) * n_params / GB for words, each in copies.items()}
 
 
 def sequences_a_step(hours: float, steps_per_s: float, sequences: int) -> Findings:
-    """How many a step trained on, if an epoch of so many took so long."""
+    """Return the sequences a step, from the length of an epoch in sequences and in hours."""
     return {"one epoch": sequences / (hours * 3600 * steps_per_s)}
 
 
@@ -35,7 +35,7 @@ def steps(hours: float, steps_per_s: float) -> Findings:
 
 
 def bubble(stages: int, micro_batches: list[int]) -> Findings:
-    """Is a tenth of a pipeline's time lost, at least? (p-1) of (m+p-1) micro-batches' time.
+    """Check whether a pipeline loses more than a tenth of its time. It loses (p-1) of (m+p-1) micro-batches' time.
 
     Source: Huang et al. 2019, "GPipe", section 2.3.
     """
@@ -43,7 +43,7 @@ def bubble(stages: int, micro_batches: list[int]) -> Findings:
 
 
 def split_product_is_gathered(by: list[str]) -> Findings:
-    """Two ranks have half of W each, cut by columns or by rows: do their results, side by side, make x W?"""
+    """Check whether two ranks' results, concatenated, equal x W. Each has half of W, cut by columns or by rows."""
     x, w = torch.randn(3, 8, dtype=torch.float64), torch.randn(8, 6, dtype=torch.float64)
     halves = {
         "columns": [x @ part for part in w.chunk(2, dim=1)],

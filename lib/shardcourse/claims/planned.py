@@ -1,4 +1,4 @@
-"""Jobs to be planned, from a claim's arguments: where an argument is a list, one job for each of its values."""
+"""Jobs to plan, from a claim's arguments. An argument that is a list gives one job for each of its values."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -10,7 +10,7 @@ PRECISIONS = ["fp32", "bf16-master", "bf16"]  # 4+4+8, 2+2+12 and 2+2+4 bytes a 
 
 
 def setups(model, machine, gpus, **strategy) -> Iterator[tuple[str, Setup]]:
-    """(what is different about it, the job): "seq_len=2048, recompute=full"; of a single job "as planned"."""
+    """Yield (words, job). Words tell jobs apart: "seq_len=2048, recompute=full"; a single job is "as planned"."""
     choices = {"model": model, "machine": machine, "gpus": gpus, **strategy}
     open_choices = {name: values for name, values in choices.items() if isinstance(values, list)}
     for values in product(*open_choices.values()):

@@ -1,4 +1,4 @@
-"""What precision does to messages and to weights, on two real ranks, and to sums and updates on one."""
+"""Checks of precision: the messages of two real ranks, and sums and weight updates in one process."""
 
 from contextlib import nullcontext
 from functools import cache
@@ -17,7 +17,7 @@ WIDTH = 64
 
 
 def ddp_traffic(way: str) -> Findings:
-    """Bytes of gradients that torch's DDP sends, over those in float32."""
+    """Return the bytes of gradients that torch's DDP sends, as a multiple of those in float32."""
     return {way: _traffic()[way] / _traffic()["float32"]}
 
 
@@ -27,7 +27,7 @@ def _traffic() -> dict[str, float]:
 
 
 def _ddp_bytes() -> dict[str, float]:
-    """Of one step, by how its gradients are made or sent."""
+    """Return the bytes of one step's messages, by the precision of the model or of autocast."""
     plain, halved = DistributedDataParallel(_layers()), DistributedDataParallel(_layers().bfloat16())
     autocast = torch.autocast("cpu", torch.bfloat16)
     ways = {"float32": (plain, None), "autocast": (plain, autocast), "a bf16 model": (halved, None)}
@@ -35,13 +35,13 @@ def _ddp_bytes() -> dict[str, float]:
 
 
 def fsdp_reduces_in(reduce_dtype: str | None) -> Findings:
-    """What dtype FSDP2's reduce_scatters have, with param_dtype=bfloat16."""
+    """Return the dtype of FSDP2's reduce_scatters with param_dtype=bfloat16."""
     when = f"reduce_dtype={reduce_dtype}" if reduce_dtype else "reduce_dtype left out"
     return {when: _reduced()[reduce_dtype]}
 
 
 def fsdp_reduces() -> Findings:
-    """Both ways."""
+    """Return the dtype with reduce_dtype left out, and with float32."""
     return fsdp_reduces_in(None) | fsdp_reduces_in("float32")
 
 
@@ -76,7 +76,7 @@ def _step(module: nn.Module, surroundings=None) -> list[Collective]:
 
 
 def sum_is_worse_in_bf16(ranks: list[int]) -> Findings:
-    """Is a sum over so many ranks' gradients 100 times as far off in bfloat16 as in float32? One rank after another."""
+    """Check whether a sum of N gradients, added one by one, is over 100 times as inexact in bf16 as in fp32."""
     return {f"{n} ranks": _error(n, torch.bfloat16) > 100 * _error(n, torch.float32) for n in ranks}
 
 
@@ -90,7 +90,7 @@ def _error(n_ranks: int, dtype: torch.dtype) -> float:
 
 
 def weights_that_move(lr: float) -> Findings:
-    """In one step of AdamW on weights of the usual size, the share of them that is another number afterwards."""
+    """Return the share of weights (of the usual size) that one step of AdamW changes."""
     return {"bfloat16": _moved(torch.bfloat16, lr)}
 
 

@@ -1,4 +1,4 @@
-"""What activation checkpointing costs and saves: counted in the course's model, by torch's own wrapper."""
+"""Checks of what activation checkpointing costs and saves: torch's own wrapper on the course's model, counted."""
 
 from functools import cache
 
@@ -20,24 +20,24 @@ SEQ_LEN = 64
 
 
 def extra_flops(layers: int) -> Findings:
-    """Of recomputing every block, as a share of a step's: as torch does it, and with all of each block's forward."""
+    """Return the extra FLOPs of recomputing every block, as a share: as torch does it, and with the whole forward."""
     ways = {"torch stops early": True, "the whole forward": False}
     return {words: _counted(layers, True, stop)[0] / _counted(layers, False)[0] - 1 for words, stop in ways.items()}
 
 
 def activations_saved(layers: list[int]) -> Findings:
-    """How many times as many bytes of activations live at once without it, the output layer's among them."""
+    """Return peak activation bytes without recomputation over those with it, the output layer's included."""
     return {f"{n} layers": _counted(n, False)[1] / _counted(n, True)[1] for n in layers}
 
 
 def wrapper_works() -> Findings:
-    """Are fewer activations kept by the model that torch's apply_activation_checkpointing went through?"""
+    """Check whether torch's apply_activation_checkpointing lowers the peak of activations."""
     return {"4 layers": _counted(4, True)[1] < _counted(4, False)[1]}
 
 
 @cache
 def _counted(n_layers: int, recompute: bool, early_stop: bool = True) -> tuple[int, int]:
-    """FLOPs of a forward and backward, and the most bytes of activations at once; on a rank, which has one thread."""
+    """Return (FLOPs of forward and backward, peak bytes of activations). It runs on a rank, which has one thread."""
     return launch(_count, 1, n_layers, recompute, early_stop, device="cpu", stream=False)[0]
 
 

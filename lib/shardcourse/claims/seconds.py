@@ -1,4 +1,4 @@
-"""How long a step takes, by the planner, and by the arithmetic of queues where only a ratio matters."""
+"""Checks of step time, by the planner, or by simulated schedules if only a ratio matters."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ CAPS_MB = (1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0, 800.0)
 
 
 def communication_adds(model, machine, gpus, **strategy) -> Findings:
-    """Time in which a GPU waits for messages, as a share of the rest of the step."""
+    """Return the time that a GPU waits for messages, as a share of the rest of the step."""
     found = {}
     for when, setup in setups(model, machine, gpus, **strategy):
         plan = speed_plan(setup)
@@ -23,13 +23,13 @@ def communication_adds(model, machine, gpus, **strategy) -> Findings:
 
 
 def slower(sharding, than, model, machine, gpus, **strategy) -> Findings:
-    """By what share of the other's step."""
+    """Return how much longer a step takes than with the other sharding, as a share of the other's step."""
     these, those = ([*setups(model, machine, gpus, sharding=s, **strategy)] for s in (sharding, than))
     return {when: _step_s(a) / _step_s(b) - 1 for (when, a), (_, b) in zip(these, those, strict=True)}
 
 
 def hybrid_is_faster(model, machine, gpus, **strategy) -> Findings:
-    """With a copy of the model in each node: by a tenth at least, than with shards over all nodes."""
+    """Check whether shards over all nodes make a step over 10% longer than a copy of the model in each node."""
     jobs = setups(model, machine, gpus, sharding="FULL_SHARD", **strategy)
     return {when: _step_s(setup) > 1.1 * _step_s(_hybrid(setup)) for when, setup in jobs}
 
@@ -39,12 +39,12 @@ def _hybrid(setup: Setup) -> Setup:
 
 
 def step(model, machine, gpus, **strategy) -> Findings:
-    """Seconds."""
+    """Return the seconds of a step."""
     return {when: _step_s(setup) for when, setup in setups(model, machine, gpus, **strategy)}
 
 
 def gained_by_larger_batch(model, machine, gpus, micro_batch: int, **strategy) -> Findings:
-    """Tokens/s of a GPU, as a share of those with one sequence at a time."""
+    """Return the gain in tokens/s of a GPU over one sequence at a time, as a share."""
     small = setups(model, machine, gpus, micro_batch=1, **strategy)
     large = setups(model, machine, gpus, micro_batch=micro_batch, **strategy)
     plans = {when: (speed_plan(a), speed_plan(b)) for (when, a), (_, b) in zip(small, large, strict=True)}
@@ -52,20 +52,20 @@ def gained_by_larger_batch(model, machine, gpus, micro_batch: int, **strategy) -
 
 
 def offload_slows(model, machine, gpus, offload: str, **strategy) -> Findings:
-    """By a tenth at least?"""
+    """Check whether a step with offload takes over 10% longer."""
     here = setups(model, machine, gpus, **strategy)
     away = setups(model, machine, gpus, offload=offload, **strategy)
     return {when: _step_s(b) > 1.1 * _step_s(a) for (when, a), (_, b) in zip(here, away, strict=True)}
 
 
 def offload_dominates(times: float, model, machine, gpus, **strategy) -> Findings:
-    """Does a step take so many times as long as its computation?"""
+    """Check whether a step takes more than `times` as long as its computation."""
     plans = {when: speed_plan(setup) for when, setup in setups(model, machine, gpus, **strategy)}
     return {when: plan.step_s > times * plan.parts_s["computation"] for when, plan in plans.items()}
 
 
 def bucket_is_good(cap_mb: float, model, machine, gpus, **strategy) -> Findings:
-    """Is DDP's step with this cap at most 3% longer than with the best of CAPS_MB?"""
+    """Check whether DDP's step with this cap is at most 3% longer than with the best of CAPS_MB."""
     at_cap = setups(model, machine, gpus, sharding="DDP", bucket_cap_mb=cap_mb, **strategy)
     found = {}
     for when, setup in at_cap:
@@ -79,19 +79,19 @@ def _step_s(setup: Setup) -> float:
 
 
 def recomputing_adds(model, machine, gpus, recompute="full", **strategy) -> Findings:
-    """FLOPs, as a share of the model's own."""
+    """Return the extra FLOPs of recomputation, as a share of the model's own."""
     jobs = setups(model, machine, gpus, recompute=recompute, **strategy)
     return {when: hardware_flops(setup) / model_flops(setup) - 1 for when, setup in jobs}
 
 
 def more_flops(sharding, other, model, machine, gpus, **strategy) -> Findings:
-    """Does the hardware compute anything more with the one than with the other?"""
+    """Check whether the hardware computes more FLOPs with the one sharding than with the other."""
     these, those = ([*setups(model, machine, gpus, sharding=s, **strategy)] for s in (sharding, other))
     return {when: hardware_flops(a) > hardware_flops(b) for (when, a), (_, b) in zip(these, those, strict=True)}
 
 
 def share_of_peak(steps_per_s: float, model, machine, gpus, **strategy) -> Findings:
-    """MFU that so many steps a second would be."""
+    """Return the MFU at `steps_per_s`."""
     found = {}
     for when, setup in setups(model, machine, gpus, **strategy):
         found[when] = steps_per_s * model_flops(setup, causal=True) / setup.machine.flops
@@ -102,20 +102,20 @@ def share_of_peak(steps_per_s: float, model, machine, gpus, **strategy) -> Findi
 
 
 def lost_without_prefetch(gathers: list[float]) -> Findings:
-    """Share of FSDP's speed that is lost where backward does not ask for the next unit beforehand.
+    """Return the share of FSDP's speed that is lost without prefetch in backward.
 
-    A block computes 1 forward and 2 backward; its all_gather and its reduce_scatter take each of `gathers`.
+    A block computes 1 s in forward and 2 s in backward. Its all_gather and its reduce_scatter take each of `gathers`.
     """
     return {f"all_gather {g:g} of a forward": 1 - _step(g, 1) / _step(g, 0) for g in gathers}
 
 
 def gained_by_prefetch(gathers: list[float]) -> Findings:
-    """The same as a gain in speed over the step without."""
+    """Return the gain in speed by prefetch in backward, as a share of the speed without it."""
     return {f"all_gather {g:g} of a forward": _step(g, 0) / _step(g, 1) - 1 for g in gathers}
 
 
 def forward_prefetch_gains(gather: float = 1.0) -> Findings:
-    """Is a step with forward_prefetch 1% faster at least?"""
+    """Check whether a step with forward_prefetch is over 1% faster."""
     faster = {}
     for when, ahead in (("host runs ahead", True), ("host is the device", False)):
         with_it, without = (_step(gather, 1, forward_prefetch=n, host_runs_ahead=ahead) for n in (1, 0))
@@ -130,9 +130,9 @@ def _step(gather_s: float, backward_prefetch: int, **options) -> float:
 
 
 def gained_by_overlap(ratios: list[float]) -> Findings:
-    """Speed that DDP's buckets gain by travelling during backward; 32 buckets, forward 1, backward 2.
+    """Return the gain in DDP's speed by overlap, as a share: 32 buckets, forward 1 s, backward 2 s.
 
-    `ratios`: time of all messages over that of forward and backward.
+    `ratios`: time of all messages over the time of forward and backward.
     """
     found = {}
     for ratio in ratios:

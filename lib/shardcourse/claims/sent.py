@@ -1,4 +1,4 @@
-"""What a rank sends in a step, by the planner's formulas; rings, as in NCCL and in the papers."""
+"""Checks of the bytes that a rank sends in a step, by the planner's formulas for rings, as in NCCL and the papers."""
 
 from dataclasses import replace
 
@@ -17,13 +17,13 @@ def _sent(setup: Setup) -> float:
 
 
 def beside(sharding, other, model, gpus, machine="dgx-h100", **strategy) -> Findings:
-    """Times as many bytes as another strategy."""
+    """Return the bytes sent, as a multiple of those of another strategy."""
     these, those = ([*setups(model, machine, gpus, sharding=s, **strategy)] for s in (sharding, other))
     return {when: _sent(a) / _sent(b) for (when, a), (_, b) in zip(these, those, strict=True)}
 
 
 def in_models(sharding, model, gpus, machine="dgx-h100", precision="bf16-master") -> Findings:
-    """As a multiple of the bytes of the model's gradients."""
+    """Return the bytes sent, as a multiple of the model's gradient bytes (in the dtype that is reduced)."""
     found = {}
     for when, setup in setups(model, machine, gpus, sharding=sharding, precision=precision):
         found[when] = _sent(setup) / (setup.strategy.bytes.reduce * setup.shape.n_params)
@@ -31,12 +31,12 @@ def in_models(sharding, model, gpus, machine="dgx-h100", precision="bf16-master"
 
 
 def volume(model, machine, gpus, **strategy) -> Findings:
-    """GB of all links together."""
+    """Return the GB that a rank sends, over all links together."""
     return {when: _sent(setup) / GB for when, setup in setups(model, machine, gpus, **strategy)}
 
 
 def hybrid_sends_less(model, machine, gpus, **strategy) -> Findings:
-    """Between nodes, with a copy of the model in each, than with one over all of them."""
+    """Check whether a copy of the model in each node sends fewer bytes between nodes than one over all nodes."""
     found = {}
     for when, setup in setups(model, machine, gpus, **strategy):
         hybrid = replace(setup, strategy=replace(setup.strategy, shard_size=setup.machine.gpus_per_node))
@@ -45,12 +45,12 @@ def hybrid_sends_less(model, machine, gpus, **strategy) -> Findings:
 
 
 def tensor_parallel_sends_more(model, machine, gpus, **strategy) -> Findings:
-    """Bytes, with each matrix spread over all the GPUs, than with FULL_SHARD over them."""
+    """Check whether tensor parallelism over all GPUs sends more bytes than FULL_SHARD over them."""
     cut = setups(model, machine, gpus, tensor=gpus, **strategy)
     sharded = setups(model, machine, gpus, sharding="FULL_SHARD", **strategy)
     return {when: _sent(a) > _sent(b) for (when, a), (_, b) in zip(cut, sharded, strict=True)}
 
 
 def link_gb_per_s(links: list[str], directions: int = 1) -> Findings:
-    """Of data sheets; in both directions together with directions=2."""
+    """Return each link's GB/s by its data sheet; with directions=2, both directions together."""
     return {link: directions * LINKS[link].bandwidth / GB for link in links}

@@ -1,6 +1,6 @@
-"""What a rank holds and sends, of torch's own engines, on four real ranks: a probe of each, all in one launch.
+"""Checks of what a rank holds and sends, by a probe of each engine on four real ranks, all in one launch.
 
-Bytes are told as shares of the model's, so that they stand for a model of any size.
+Bytes are given as shares of the model's bytes, so that they apply to a model of any size.
 """
 
 import gc
@@ -16,14 +16,14 @@ from shardlab import data, launch
 from shardlab.measure.probes import Evidence, probe
 from shardlab.model import ModelConfig, Transformer
 
-# A block is a seventh of it; the root, that is embedding, last norm and output, an eighth. All divide by 4.
+# A block is a seventh of the model; the root (embedding, last norm, output) is an eighth. All dimensions divide by 4.
 CONFIG = ModelConfig(vocab_size=256, dim=64, n_layers=6, n_heads=4, n_kv_heads=2, hidden_dim=128, max_seq_len=32)
 WORLD_SIZE = 4
 PSI = 4 * CONFIG.n_params
 
 
 def _one_unit(library, model: Transformer) -> Engine:
-    """`fully_shard(model)` alone: the whole model is gathered at once."""
+    """Apply `fully_shard(model)` alone, so that the whole model is gathered at once."""
     fully_shard(model)
     return Engine(model, torch.optim.AdamW(model.parameters()))
 
@@ -42,14 +42,14 @@ BUILDS = {
 
 @cache
 def evidence() -> dict[str, Evidence]:
-    """Of rank 0; what is told here is the same on all, as every dimension divides."""
+    """Return rank 0's evidence. It is the same on all ranks, because every dimension divides by 4."""
     return launch(_probes, WORLD_SIZE, device="cpu", stream=False)[0]
 
 
 def _probes() -> dict[str, Evidence]:
-    gc.freeze()  # a probe looks at all that Python knows of: what torch made when it was imported is no tensor
+    gc.freeze()  # a probe looks at all Python objects; freeze leaves out those that torch made at import
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # NO_SHARD is deprecated, which is not the question here
+        warnings.simplefilter("ignore", FutureWarning)  # NO_SHARD is deprecated, but that does not matter here
         return {name: _probe(build) for name, build in BUILDS.items()}
 
 
@@ -66,7 +66,7 @@ def _probe(build) -> Evidence:
 
 
 def whole_weights(engine: str) -> Findings:
-    """What a rank has of the model's weights, as a share of them all."""
+    """Return a rank's share of the model's weights, after forward and between steps."""
     held = evidence()[engine].held
     return {
         "after forward": max(held["forward"]["unsharded"], held["forward"]["parameters"]) / PSI,
@@ -75,19 +75,19 @@ def whole_weights(engine: str) -> Findings:
 
 
 def held(engine: str, category: str) -> Findings:
-    """After backward, as a share of the weights' bytes; of AdamW's states, of their own two copies."""
+    """Return the bytes held after backward, as a share of the weights' bytes (AdamW's states: of twice those)."""
     copies = 2 if category == "optimizer_states" else 1
     return {"after backward": evidence()[engine].held["backward"][category] / PSI / copies}
 
 
 def sent(engine: str, beside: str | None = None) -> Findings:
-    """Bytes that a rank sends in a step, over the weights', or over those of another engine."""
+    """Return the bytes that a rank sends in a step, over the weights' bytes or over what another engine sends."""
     of = evidence()[beside].wire_bytes if beside else PSI
     return {"4 ranks": evidence()[engine].wire_bytes / of}
 
 
 def sends(engine: str, kind: str) -> Findings:
-    """How many collectives of a kind a step has, for each of the model's blocks, those of the root left out."""
+    """Return the number of collectives of a kind in a step for each block, without those of the root."""
     return {"4 ranks": sum(s.kind == kind for s in evidence()[engine].sent) // CONFIG.n_layers}
 
 
@@ -96,23 +96,23 @@ def sends_any(engine: str, kind: str) -> Findings:
 
 
 def frees_after_forward(engine: str) -> Findings:
-    """Is every block's gathered memory gone when forward is through?"""
+    """Check whether every block's gathered memory is freed when forward ends."""
     root = 2 * CONFIG.vocab_size * CONFIG.dim + CONFIG.dim
     return {"4 ranks": evidence()[engine].held["forward"]["unsharded"] <= 4 * root}
 
 
 def gathered_at_once(engine: str) -> Findings:
-    """The most that is unsharded at one moment, as a share of the weights: gathered parameters and whole gradients."""
+    """Return the peak of unsharded bytes (gathered parameters, whole gradients), as a share of the weights' bytes."""
     return {"4 ranks": evidence()[engine].peak["unsharded"] / PSI}
 
 
 def hides_behind_backward(engine: str) -> Findings:
-    """Are gradients on their way before backward is through?"""
+    """Check whether some gradients are sent before backward ends."""
     return {"4 ranks": evidence()[engine].hidden_share > 0}
 
 
 def shards_everything(engine: str) -> Findings:
-    """Does a rank hold a 4th of the parameters, the gradients and the states, and never more of the weights?"""
+    """Check whether a rank holds 1/4 of parameters, gradients and states, and never more of the weights (to 10%)."""
     e = evidence()[engine]
     held = {name: e.held["backward"][name] / PSI for name in ("parameters", "gradients")}
     held["optimizer states"] = e.held["between"]["optimizer_states"] / 2 / PSI
@@ -121,12 +121,12 @@ def shards_everything(engine: str) -> Findings:
 
 
 def gathers_among(engine: str) -> Findings:
-    """How many ranks share in an all_gather."""
+    """Return the number of ranks that take part in an all_gather."""
     return {"2 x 2 ranks": next(s.group_size for s in evidence()[engine].sent if s.kind == "all_gather")}
 
 
 def sends_more(engine: str, other: str) -> Findings:
-    """In bytes, by a hundredth at least."""
+    """Check whether the engine sends over 1% more bytes than the other."""
     return {"4 ranks": evidence()[engine].wire_bytes > 1.01 * evidence()[other].wire_bytes}
 
 
@@ -135,5 +135,5 @@ def sends_less(engine: str, other: str) -> Findings:
 
 
 def activations(engine: str, beside: str) -> Findings:
-    """The most of them at one moment, over those of another engine."""
+    """Return the peak of activations, over that of another engine."""
     return {"4 ranks": evidence()[engine].peak["activations"] / evidence()[beside].peak["activations"]}

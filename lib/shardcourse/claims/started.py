@@ -1,4 +1,4 @@
-"""What happens when FSDP1 is started as the pages say: on two real ranks, with torch's own FSDP1."""
+"""Checks of starting and setting up torch's FSDP1 and DDP as the pages say, on two real ranks."""
 
 import re
 import warnings
@@ -18,7 +18,7 @@ from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 
 WIDTH = 64
-PATIENCE_S = (6.0, 60.0)  # the second where the first was over before the job had come to what is asked
+PATIENCE_S = (6.0, 60.0)  # the second is used if the job had not reached the collective in question within the first
 
 
 def _layers(seed: int = 0) -> nn.Module:
@@ -41,7 +41,7 @@ def _train(module: nn.Module) -> None:
 
 
 def _full_state(module: nn.Module) -> dict:
-    """Without offload_to_cpu: what is on the CPU already would not be copied, and be gone with the gathered weights."""
+    """Return the full state. offload_to_cpu would copy no CPU tensor: the state would go with gathered weights."""
     with FullyShardedDataParallel.state_dict_type(module, StateDictType.FULL_STATE_DICT):
         return module.state_dict()
 
@@ -50,19 +50,19 @@ def _full_state(module: nn.Module) -> dict:
 
 
 def hangs_on_different_weights() -> Findings:
-    """Every rank begins with other weights, sync_module_states=False: is there a result at all?"""
+    """Check whether training hangs if every rank starts with different weights and sync_module_states=False."""
     return {"sync_module_states=False": _fate(_starts_differently, False) == "hangs"}
 
 
 def starts_from_rank_0(sync: bool) -> Findings:
-    """Every rank begins with other weights: are rank 0's then the whole model's?"""
+    """Check whether the whole model gets rank 0's weights if every rank starts with different ones."""
     return {f"sync_module_states={sync}": launch(_starts_differently, 2, sync, device="cpu", stream=False)[0]}
 
 
 def _starts_differently(sync: bool) -> bool:
     own = _layers(seed=dist.get_rank())
     before = {name: weight.clone() for name, weight in own.state_dict().items()}
-    with patch.object(_init_utils, "_check_module_states_for_sync_module_states"):  # it wants a GPU; gloo does without
+    with patch.object(_init_utils, "_check_module_states_for_sync_module_states"):  # demands a GPU; gloo needs none
         module = _fsdp(own, sync_module_states=sync)
     whole = _full_state(module)
     _train(module)
@@ -73,7 +73,7 @@ def _starts_differently(sync: bool) -> bool:
 
 
 def full_state_dict(called_by: str) -> Findings:
-    """Under FULL_STATE_DICT: "works", or "hangs"."""
+    """Return "works" or "hangs" for a state_dict call under FULL_STATE_DICT."""
     return {f"called by {called_by}": _fate(_state_dict, called_by)}
 
 
@@ -88,7 +88,7 @@ def _state_dict(called_by: str) -> int:
 
 
 def frozen_beside_trained(use_orig_params: bool) -> Findings:
-    """As in LoRA: a unit of which some parameters are frozen."""
+    """Return the fate of training a unit in which some parameters are frozen, as in LoRA."""
     return {f"use_orig_params={use_orig_params}": _fate(_half_frozen, use_orig_params)}
 
 
@@ -99,7 +99,7 @@ def _half_frozen(use_orig_params: bool) -> None:
 
 
 def _fate(fn, *args) -> str:
-    """What becomes of a job: "works", "hangs" if a rank waits in a collective for good, or "raises ..." an error."""
+    """Return the outcome of a job: "works", "hangs" (a rank waits in a collective forever) or "raises ..."."""
     for patience_s in PATIENCE_S:
         try:
             launch(fn, 2, *args, device="cpu", stream=False, timeout_s=patience_s)
@@ -119,7 +119,7 @@ _RAISED, _STUCK = re.compile(r"raised (\w+)"), re.compile(r"\bwaits? in #\d+")
 
 
 def use_orig_params_saves() -> Findings:
-    """Does it save a hundredth of the bytes held at the peak, or sent, by an otherwise equal FSDP1?"""
+    """Check whether use_orig_params=True saves over 1% of the bytes that FSDP1 holds at the peak, or sends."""
     held = _held()
     yes, no = (
         {what: held[f"FSDP1, use_orig_params={way}, {what}"] for what in ("held", "sent")} for way in (True, False)
@@ -128,7 +128,7 @@ def use_orig_params_saves() -> Findings:
 
 
 def views_save() -> Findings:
-    """What gradient_as_bucket_view=True takes off what DDP holds after backward, as a share of the gradients."""
+    """Return what gradient_as_bucket_view=True saves of DDP's memory after backward, as a share of the gradients."""
     held = _held()
     saved = held["DDP, gradient_as_bucket_view=False"] - held["DDP, gradient_as_bucket_view=True"]
     return {"after backward": saved / (4 * 4 * WIDTH**2)}
@@ -154,7 +154,7 @@ def _held_by_each() -> dict[str, float]:
 
 
 def _backward(module: nn.Module) -> tuple[int, int, float]:
-    """Bytes at the peak, when it is through, and sent, by the second one: buckets have their final form then."""
+    """Return bytes at the peak, after backward, and sent, of the second backward, when DDP's buckets are final."""
     module(torch.ones(2, WIDTH)).sum().backward()
     module.zero_grad()
     with MemoryTracker(module) as tracker, record_traffic() as traffic:

@@ -1,4 +1,4 @@
-"""The claims on trial, for people: a table for a terminal, one claim in full, and a page for a notebook."""
+"""The claims on trial in print: a table for a terminal, one claim in full, and a page for a notebook."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ _HTML = {"holds": BLUE, "holds under conditions": ORANGE, "wrong": PINK}
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:
-    """One line a claim: what it says, what was found, the verdict's mark, the lesson that shows it."""
+    """Return a table with a line for each claim: what it says, the findings, the verdict's mark, the lesson."""
     table = Table(box=box.SIMPLE, title=counted(claims), caption="✓ holds   ~ holds under conditions   ✗ wrong")
     for header, options in (
         ("", {}),
@@ -36,7 +36,7 @@ def claims_table(claims: Sequence[Claim]) -> Table:
 
 
 def one_claim(claim: Claim) -> Table:
-    """All that was found, condition by condition."""
+    """Return a table of all findings of a claim, condition by condition."""
     table = Table(box=box.SIMPLE, title=plain(f"{claim.id}: {claim.claim}"), caption=plain(claim.truth))
     table.add_column(f"what was found, by {claim.check}")
     table.add_column(f"says {said(claim)}", justify="right")
@@ -50,7 +50,7 @@ def one_claim(claim: Claim) -> Table:
 
 
 def counted(claims: Sequence[Claim]) -> str:
-    """ "128 claims: 40 hold, 30 hold under conditions, 58 are wrong"."""
+    """Return a summary: "128 claims: 40 hold, 30 hold under conditions, 58 are wrong"."""
     n = {verdict: sum(c.verdict == verdict for c in claims) for verdict in MARKS}
     holds, conditions, wrong = n.values()
     claim, are = "claim" if len(claims) == 1 else "claims", "is" if wrong == 1 else "are"
@@ -58,7 +58,7 @@ def counted(claims: Sequence[Claim]) -> str:
 
 
 def claims_on_trial(lesson: int | None = None) -> "ClaimsPage":
-    """Try the claims that belong to a lesson (all of them, if None) here and now.
+    """Try the claims that belong to a lesson (all claims if None) on this machine.
 
     Raises RuntimeError if one of them comes out differently from `lib/benchmarks/claims.toml`.
     """
@@ -69,7 +69,7 @@ def claims_on_trial(lesson: int | None = None) -> "ClaimsPage":
 
 
 class ClaimsPage:
-    """The last value of a notebook's cell: each claim opens on all that was found, and on the truth."""
+    """A page of claims, as the last value of a cell. A click on a claim shows its findings and the truth."""
 
     def __init__(self, claims: Sequence[Claim]) -> None:
         self.claims = claims
@@ -83,7 +83,7 @@ class ClaimsPage:
 
 
 def _row(c: Claim) -> str:
-    """Opens without a script, so that a page on the web shows it as well."""
+    """Return one claim as HTML. It opens without a script, so it works on a web page too."""
     colour = _HTML[c.verdict]
     summary = (
         f'<span style="color: {colour}; font-weight: bold">{MARKS[c.verdict]} {c.verdict}</span> '
@@ -106,7 +106,7 @@ _LEFT, _RIGHT = "text-align: left; padding-right: 1.5em", "text-align: right; pa
 
 
 def _marked(c: Claim) -> list[tuple[str, Value, str]]:
-    """(condition, what was found there, whether it agrees with the claim)."""
+    """Return (condition, finding, mark) triples. The mark says if the finding agrees with the claim."""
     agrees = Trial(c, c.found).agrees
     return [(when, value, MARKS["holds" if agrees[when] else "wrong"]) for when, value in c.found.items()]
 
@@ -115,7 +115,7 @@ def _marked(c: Claim) -> list[tuple[str, Value, str]]:
 
 
 def said(claim: Claim) -> str:
-    """ "34 GB", "15% to 25%", "at least 50%"."""
+    """Return the claim's value in words: "34 GB", "15% to 25%", "at least 50%"."""
     if not isinstance(claim.says, tuple):
         return in_words(claim.says, claim.unit)
     low, high = claim.says
@@ -127,7 +127,7 @@ def said(claim: Claim) -> str:
 
 
 def found_in_short(found: Findings, unit: str) -> str:
-    """ "38 to 68 GB"; "yes in 1 of 4"."""
+    """Return the findings in short: "38 to 68 GB"; "1 yes, 3 no"."""
     values = list(found.values())
     if len({in_words(v, unit) for v in values}) == 1:
         return in_words(values[0], unit)
@@ -140,7 +140,7 @@ def found_in_short(found: Findings, unit: str) -> str:
 
 
 def in_words(value: Value, unit: str = "") -> str:
-    """Three digits, and the unit."""
+    """Return the value with about three digits and its unit."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):

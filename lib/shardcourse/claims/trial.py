@@ -1,7 +1,8 @@
-"""From findings to a verdict.
+"""The step from findings to a verdict.
 
-A claim *holds* if it agrees with what was found under every condition, *holds under conditions* if under some, and is
-*wrong* if under none. What is found stands in the file too, for its readers; a trial says where that is out of date.
+A claim *holds* if it agrees with the finding under every condition, *holds under conditions* if it agrees under some,
+and is *wrong* if it agrees under none. The file lists the findings too, for its readers; a trial reports which of them
+are out of date.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ class Trial:
 
     @property
     def agrees(self) -> dict[str, bool]:
-        """By condition."""
+        """Return for each condition whether the finding agrees with the claim."""
         return {when: agree(self.claim.says, value, self.claim.within) for when, value in self.found.items()}
 
     @property
@@ -30,7 +31,7 @@ class Trial:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Where the file and the trial differ."""
+        """Return the differences between the file and the trial, in words."""
         return tuple(self._problems())
 
     def _problems(self) -> Iterator[str]:
@@ -45,7 +46,7 @@ class Trial:
 
 
 def try_claim(claim: Claim) -> Trial:
-    """Run the claim's check. On real ranks that takes some seconds, the first time."""
+    """Run the claim's check. The first check on real ranks takes some seconds."""
     check = check_of(claim)
     try:
         found = check(**dict(claim.given))
@@ -58,7 +59,7 @@ def try_claim(claim: Claim) -> Trial:
 
 
 def check_of(claim: Claim):
-    """Raises ValueError if there is no such function."""
+    """Return the claim's check. Raises ValueError if there is no such function."""
     module, _, name = claim.check.rpartition(".")
     try:
         return getattr(import_module(f"shardcourse.claims.{module}"), name)
@@ -67,7 +68,7 @@ def check_of(claim: Claim):
 
 
 def agree(said: Value | tuple[float, float], found: Value, within: float) -> bool:
-    """Numbers may differ by the share `within` of what is said, or of either end of a range."""
+    """Return True if `found` agrees with `said`. Numbers may differ by the share `within`, at either end of a range."""
     if isinstance(said, (bool, str)) or isinstance(found, (bool, str)):
         return type(said) is type(found) and said == found
     low, high = said if isinstance(said, tuple) else (said, said)

@@ -1,1 +1,1 @@
-"""The command line `shardlab`: `app` has the commands, each other file one command that needs more than a few lines."""
+"""The command line `shardlab`. `app` has the commands; each other file has one command that is longer."""

@@ -1,4 +1,4 @@
-"""The command line: what the Makefile calls, and the same for GPU nodes and batch scripts."""
+"""The command line, for the Makefile, for GPU nodes and for batch scripts."""
 
 import json
 import os
@@ -21,7 +21,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sharded data
 bench = typer.Typer(no_args_is_help=True, help="Measure: ours beside torch's, interleaved in one run.")
 app.add_typer(bench, name="bench")
 in_a_log = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-console = Console(width=110 if in_a_log else None)  # rich would take 80, and break words
+console = Console(width=110 if in_a_log else None)  # rich would take 80 and break words
 
 Lab = Annotated[str | None, typer.Argument(help="for example lab2_ddp; all labs if left out")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="write the figures to this file")]

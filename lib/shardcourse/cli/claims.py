@@ -1,4 +1,4 @@
-"""`shardlab claims`: what the pages say, what was found, and the verdict; `--check` tries every one again."""
+"""`shardlab claims`: each claim of the pages, its findings and its verdict; `--check` tries the claims again."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ def claims_command(
 
 
 def _choose(part: str, lesson: int | None, verdict: str | None) -> list:
-    """Raises ValueError, with the nearest value."""
+    """Return the claims that match. Raises ValueError, with the nearest value, if there is none."""
     from shardcourse.claims.claim import VERDICTS, claims
     from shardplan.strategy import one_of
 

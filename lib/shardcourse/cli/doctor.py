@@ -1,4 +1,4 @@
-"""What this machine has for the course, and which tier that makes: each finding with its remedy."""
+"""A check of this machine for the course, and the tier that follows: each finding with its remedy."""
 
 import os
 import platform
@@ -25,8 +25,8 @@ class Finding:
     what: str
     found: str
     ok: bool = True
-    remedy: str = ""  # what to do if it is not ok
-    needed: bool = True  # else only some need it, and `remedy` says who
+    remedy: str = ""  # what to do if `ok` is False
+    needed: bool = True  # if False, only some users need it, and `remedy` says who
 
     @property
     def mark(self) -> str:
@@ -37,7 +37,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything, the ranks last: they are really started."""
+    """Check everything. The check of the ranks is last: it really starts them."""
     machine = [_python(), _torch(), *_gpus(), _cores(), _memory(), *_shared_memory()]
     return [*machine, *_packages(), _box(), _slurm(), _tier(), _ranks()]
 

@@ -33,10 +33,10 @@ def lab_command(
         folder = _own_copy(folder)
     _put_first("JUPYTER_CONFIG_PATH", folder / "grading")
     _put_first("PATH", Path(sys.executable).parent)  # formgrader calls alembic by its name
-    _put_first("PYTHONPATH", ROOT)  # nbgrader looks in the course first, whose `grading` may have no code in it
+    _put_first("PYTHONPATH", ROOT)  # nbgrader looks in the course first, but its `grading` may have no code
     os.chdir(folder)
     options = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}", *context.args]
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "jupyterlab", *options])  # -P: nothing here shadows a module
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "jupyterlab", *options])  # -P: no file here shadows a module
 
 
 def _own_copy(course: Path) -> Path:

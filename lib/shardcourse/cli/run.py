@@ -1,6 +1,6 @@
-"""`shardlab run`: execute notebooks as CI does, with papermill's own `-p name value`, and exit codes that CI can read.
+"""`shardlab run`: execute notebooks as CI does, with papermill's option `-p name value`, and exit codes for CI.
 
-0: all ran. 1: one did not, or its outputs show a problem. 2: it was called with something that can't be run.
+0: all ran. 1: a notebook did not run, or its outputs show a problem. 2: the arguments are wrong.
 """
 
 import sys
@@ -15,7 +15,7 @@ PARAMETER = ("-p", "--parameter")
 
 
 class WithPairs(TyperCommand):
-    """Two words behind one option, as papermill has it; typer takes a list of single ones."""
+    """A command whose option -p takes two words, as in papermill. typer allows only one, so they are joined first."""
 
     def parse_args(self, ctx, args: list[str]) -> list[str]:
         joined, rest = [], iter(args)

@@ -1,6 +1,6 @@
-"""The figures of the lessons. Each function returns a figure, which shows itself as the last value of a cell.
+"""The figures of the lessons. Each function returns a figure, which is displayed as the last value of a cell.
 
-They draw what they are given: one message a figure, what is measured in colour beside what was predicted in grey.
+Each figure has one message. Measured values are in colour, predicted values in grey.
 """
 
 from shardcourse.figures.buckets import bucket_curve

@@ -1,4 +1,4 @@
-"""Step time against the size of DDP's buckets, and where it is least."""
+"""A figure of step time against the size of DDP's buckets, with the best sizes below."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ def bucket_curve(
     full_size: float = 1,
     title: str = "",
 ) -> Figure:
-    """Step time against bucket_cap_mb (log axis): a predicted curve, measured points, levels to compare with.
+    """Draw step time against bucket_cap_mb (log axis): a predicted curve, measured points, levels to compare with.
 
-    `measured_s` maps the name of an implementation to {cap: seconds of each step}, for two of them at most; the point
-    is the fastest step, a line goes up to the slowest. `marks_mb` names caps worth finding; `guesses_ms` is what the
-    student typed, and a None is left out. With `full_size`, a second axis shows the caps times this factor.
+    `measured_s` maps the name of an implementation to {cap: seconds of each step}, for at most two of them. A point is
+    the fastest step; a line goes up to the slowest. `marks_mb` names caps worth finding. `guesses_ms` holds the
+    student's guesses; None is left out. With `full_size`, a second axis shows the caps times this factor.
 
-    Below stands where each is least. What was measured at a few caps only may be least anywhere between the neighbours
-    of the best of them.
+    A strip below shows the best cap of each curve. Since only some caps were tried, the true minimum may lie anywhere
+    between the neighbours of the best one.
     """
     guesses = {cap: ms for cap, ms in (guesses_ms or {}).items() if ms is not None}
     curves = {"predicted": ({cap: s * 1e3 for cap, s in predicted_s.items()}, TEXT, "v")}
@@ -56,7 +56,7 @@ def _curve(ax: Axes, predicted_s: Mapping[float, float]) -> None:
 
 
 def _measured(ax: Axes, times: Mapping[float, Sequence[float]], color: str, marker: str, shift: float) -> None:
-    """The two implementations stand side by side, or one would hide the other."""
+    """Draw one implementation's points, shifted sideways so that the two do not hide each other."""
     caps, fastest = [cap * shift for cap in times], [min(t) * 1e3 for t in times.values()]
     ax.vlines(caps, fastest, [max(t) * 1e3 for t in times.values()], color=color, lw=1.4, alpha=0.6)
     _mark(ax, caps, fastest, color, marker)
@@ -84,7 +84,7 @@ def _reference_lines(ax: Axes, levels_s: Mapping[str, float], marks_mb: Mapping[
 
 
 def _optima(strip: Axes, curves: Mapping[str, tuple[Mapping[float, float], str, str]]) -> None:
-    """A row for each curve, which also says whose mark is whose."""
+    """Draw one row for each curve: its name, its mark and its best cap. The rows serve as the legend."""
     for row, (name, (curve, color, marker)) in enumerate(curves.items()):
         best, low, high = _least(curve)
         strip.plot([low, high], [-row] * 2, color=color, lw=1.4, alpha=0.6)
@@ -98,7 +98,7 @@ def _optima(strip: Axes, curves: Mapping[str, tuple[Mapping[float, float], str, 
 
 
 def _least(curve: Mapping[float, float]) -> tuple[float, float, float]:
-    """Where it is least, and the neighbours on either side."""
+    """Return the cap at which the curve is least, and the caps next to it on either side."""
     grid = sorted(curve)
     at = grid.index(min(grid, key=curve.__getitem__))
     return grid[at], grid[max(0, at - 1)], grid[min(len(grid) - 1, at + 1)]

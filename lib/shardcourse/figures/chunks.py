@@ -1,4 +1,4 @@
-"""Whose numbers are in which chunk on which rank, hop by hop: what a collective made of messages does."""
+"""A figure of a collective, hop by hop: for each chunk on each rank, the ranks whose numbers are in its sum."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,16 +7,16 @@ from matplotlib.figure import Figure
 
 from shardcourse.figures.style import BLUE, ORANGE, TEXT, figure
 
-Held = Sequence[Sequence[Sequence[int]]]  # for each rank, for each of its chunks: the ranks that are in its sum
+Held = Sequence[Sequence[Sequence[int]]]  # for each rank and each of its chunks: the ranks in its sum
 
-_BOX = 0.86  # of the distance from one to the next
+_BOX = 0.86  # size of a box; the distance between boxes is 1
 
 
 def chunks_over_hops(hops: Mapping[str, Held], *, in_a_row: int = 4, title: str = "") -> Figure:
-    """A square for each hop: a line a rank, a box for each of its chunks, and in the box the ranks that are in the sum.
+    """Draw a square for each hop: a line for each rank, with a box for each chunk that lists the ranks in its sum.
 
-    `hops` maps a name ("after hop 1") to what the ranks hold. A box is full once every rank is in it; a frame tells
-    what this hop has changed.
+    `hops` maps a name ("after hop 1") to what the ranks hold. A box is filled once every rank is in its sum. A thick
+    frame marks the boxes that this hop has changed.
     """
     n_rows = -(-len(hops) // in_a_row)
     before = next(iter(hops.values()))

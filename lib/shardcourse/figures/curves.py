@@ -1,4 +1,4 @@
-"""A quantity against another: curves that were predicted, and the points that were measured."""
+"""A figure of one quantity against another: predicted curves and measured points."""
 
 from collections.abc import Mapping
 from itertools import cycle
@@ -24,10 +24,10 @@ def curves_beside_points(
     log_x: bool = False,
     title: str = "",
 ) -> Figure:
-    """Grey curves, each with its name at its end, and up to three kinds of measured points in colour.
+    """Draw predicted curves in grey, with their names at their ends, and up to three series of measured points.
 
-    `x` and `y` label the axes: a quantity and its unit. `levels` are heights to compare with, by name. `log_x` spaces
-    the x by their ratio, to the base of 2.
+    `x` and `y` label the axes: a quantity and its unit. `levels` are heights to compare with, by name. With `log_x` the
+    x axis is logarithmic, with base 2.
     """
     ends = {name: curve[max(curve)] for name, curve in predicted.items()} | (levels or {})
     xs = sorted({at for curve in [*predicted.values(), *measured.values()] for at in curve})

@@ -1,4 +1,4 @@
-"""Two programs' times of one step, measured in turn."""
+"""A figure of two programs' step times, measured in turn."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -10,9 +10,9 @@ from shardcourse.figures.style import MARKS, TEXT, figure, note
 
 
 def laps_in_turn(laps_s: Mapping[str, Sequence[float]], *, title: str = "") -> Figure:
-    """`laps_s`: program -> seconds of its laps; those of one pair have the same place. A line marks each median.
+    """Draw each program's laps, pair by pair, with a line at the median. `laps_s` maps a program to seconds of laps.
 
-    Raises ValueError where there is nothing to show, or a program has another number of laps.
+    Raises ValueError if there is nothing to show, or if the programs differ in their number of laps.
     """
     if len({len(laps) for laps in laps_s.values()}) != 1 or not all(laps_s.values()):
         raise ValueError("pass {program: seconds of its laps}, as many of each, and one at least")

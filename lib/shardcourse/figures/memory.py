@@ -1,4 +1,4 @@
-"""Where a rank's memory goes: at one moment, predicted beside measured; and over a step."""
+"""Figures of a rank's memory by category: predicted and measured at one moment, and measured over a step."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from shardcourse.figures.style import TEXT, bytes_axis, figure, note
 
-# Category: colour, colour of the hatch, hatch. What stays comes first; one family of colours for one kind of tensor.
+# Category: face colour, colour of the hatch, hatch. Categories that last come first; one hue for each kind of tensor.
 _LOOKS = {
     "parameters": ("#1f73bc", "#1f73bc", ""),
     "optimizer_states": ("#089270", "#056049", ".."),
@@ -31,13 +31,13 @@ def memory_stacks(
     budget: tuple[str, float] | None = None,
     title: str = "",
 ) -> Figure:
-    """Bytes by category, one bar predicted (grey) and one for each rank (in colour), for each strategy.
+    """Draw bytes by category for each strategy: one predicted bar (grey) and one bar for each rank (in colour).
 
-    `predicted[strategy]` is {category: bytes}, `measured[strategy]` a list of them, by rank; either may lack a
-    strategy, or be empty. Categories are those of `measure.memory`. `budget` is a level to stay below, and its name:
+    `predicted[strategy]` is {category: bytes}; `measured[strategy]` is a list of them, by rank. Either may lack a
+    strategy, or be empty. Categories are those of `measure.memory`. `budget` is a level to stay below, with its name:
     ("A100, 80 GiB", bytes).
 
-    Raises ValueError for a category that there is not, or where there is nothing to show.
+    Raises ValueError for an unknown category, or if there is nothing to show.
     """
     groups = {name: _bars(name, predicted, measured) for name in {**predicted, **measured}}
     bars = [bar for group in groups.values() for bar in group]
@@ -54,7 +54,7 @@ def memory_stacks(
         ax.set_yticks(*zip(*ticks, strict=True) if measured else [[]])
         ax.tick_params(axis="y", length=0)
         ax.set(xlim=(0, end * 1.02 / unit), ylim=(y + 0.9, 0.8))
-        ax.set_title(title, pad=26 if budget else None)  # the budget's name stands between
+        ax.set_title(title, pad=26 if budget else None)  # leaves room for the budget's name
         ax.grid(axis="x")
         if budget:
             ax.axvline(budget[1] / unit, color=TEXT, lw=1.6)
@@ -82,7 +82,7 @@ def _bars(name: str, predicted: Mapping, measured: Mapping) -> list[tuple[str, M
 
 
 def _group(ax: Axes, y: float, bars: list[tuple[str, Mapping[str, float]]], unit: float) -> None:
-    """Bars from y downwards, and dashes from the ends of what was predicted down the measured ones."""
+    """Draw bars from y downwards, and dashed lines from the ends of the predicted parts through the measured bars."""
     for i, (label, held) in enumerate(bars):
         ends = stack(ax, y - i, {k: n / unit for k, n in held.items()}, label != _PREDICTED)
         if label == _PREDICTED and len(bars) > 1:
@@ -92,7 +92,7 @@ def _group(ax: Axes, y: float, bars: list[tuple[str, Mapping[str, float]]], unit
 def stack(
     ax: Axes, y: float, held: Mapping[str, float], in_colour: bool, label: str = "", label_at: float | None = None
 ) -> list[float]:
-    """One bar, and its length or `label` behind it; returns where its parts end."""
+    """Draw one bar, with its length or `label` behind it, and return the ends of its parts."""
     ends = [0.0]
     for category in _LOOKS:
         if n := held.get(category):
@@ -110,11 +110,11 @@ def memory_over_step(
     by_time: bool = False,
     title: str = "",
 ) -> Figure:
-    """One rank's bytes by category during a step, with its phases and the peak.
+    """Draw one rank's bytes by category during a step, with its phases and the peak.
 
-    `timeline` and `phases` are what a `MemoryTracker`'s methods of these names return. Every allocation and
-    every free is given the same width, so that one program always draws one picture. With `by_time` it is the time
-    between them, of a step that the tracker slows down.
+    `timeline` and `phases` are the results of the `MemoryTracker` methods of these names. Every allocation and every
+    free has the same width, so that a program always gives the same picture. With `by_time` the width is the time
+    between them; the tracker makes that time longer.
     """
     seconds = [s for s, _ in timeline]
     phase_starts = [s * 1e3 if by_time else bisect_left(seconds, s) for s, _ in phases]
@@ -134,7 +134,7 @@ def memory_over_step(
     return fig
 
 
-_COLUMNS = 1000  # more moments than this a picture can't show
+_COLUMNS = 1000  # the most moments that a picture can show
 
 
 def areas(ax: Axes, xs: list[float], held: list[dict[str, float]], shown: set[str]) -> None:
@@ -147,15 +147,15 @@ def areas(ax: Axes, xs: list[float], held: list[dict[str, float]], shown: set[st
 
 
 def _highest_of_each_column(xs: list[float], totals: list[float]) -> list[int]:
-    """Indices of the moments to draw: of those that share a column of the picture, the one with most bytes,
-    and the last, which holds until the next column."""
+    """Return the indices of the moments to draw. Of the moments that share a column of the picture, these are the one
+    with most bytes and the last, which lasts until the next column."""
     width = (xs[-1] - xs[0]) / _COLUMNS or 1.0
     columns = [[*group] for _, group in groupby(range(len(xs)), lambda i: int((xs[i] - xs[0]) / width))]
     return sorted({i for group in columns for i in (max(group, key=totals.__getitem__), group[-1])} | {0})
 
 
 def phase_strip(ax: Axes, edges: list[float], names: list[str]) -> None:
-    """What the rank was doing, above the areas; a phase too short for its name goes without."""
+    """Write the phases' names above the areas. A phase that is too short for its name gets none."""
     for name, (start, end) in zip(names, pairwise(edges), strict=True):
         if (end - start) / edges[-1] > 0.013 * len(name):
             ax.vlines([start, end], 0, 1, transform=ax.get_xaxis_transform(), color=TEXT, lw=0.8, ls=(0, (2, 2)))

@@ -1,4 +1,4 @@
-"""Memory over a step, or some, of several programs, one above the other and on one scale."""
+"""A figure of several programs' memory over a step (or several), one above the other on one scale."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,10 +11,10 @@ from shardcourse.figures.style import TEXT, bytes_axis, figure, note
 def memory_beside(
     steps: Mapping[str, Sequence[Mapping[str, float]]], *, budget: tuple[str, float] | None = None, title: str = ""
 ) -> Figure:
-    """`steps`: program -> bytes by category at one moment after the other, from a step's beginning to its end.
+    """Draw each program's bytes by category over a step. `steps` maps a program to {category: bytes} of each moment.
 
-    Categories are those of `measure.memory`. Each step has the full width, however many moments there are of it.
-    `budget` is a level to stay below, and its name. Raises ValueError where there is nothing to show.
+    Categories are those of `measure.memory`. Each step has the full width, whatever its number of moments.
+    `budget` is (name, bytes) of a level to stay below. Raises ValueError if there is nothing to show.
     """
     if not steps or not all(steps.values()):
         raise ValueError("nothing to show: pass {program: [{category: bytes}, ...]}, at least a moment of each")

@@ -1,4 +1,4 @@
-"""Which rank of a pipeline computes which micro-batch when."""
+"""A figure of pipeline schedules: the micro-batch that each rank computes at each time."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +10,7 @@ from shardcourse.figures.style import BLUE, TEXT, figure, note
 from shardlab.measure.timeline import Timeline
 from shardsim.pipeline_schedules import idle_share
 
-_LOOKS = {  # face and the colour of the text on it: arithmetic is grey, what was measured is blue
+_LOOKS = {  # face colour and colour of text: predicted is grey, measured is blue
     ("forward", False): ("#c3c7cd", "black"),
     ("backward", False): (TEXT, "white"),
     ("forward", True): ("#8cc6f2", "black"),
@@ -25,11 +25,11 @@ def pipeline_schedules(
     *,
     title: str = "",
 ) -> Figure:
-    """A group of rows for each schedule, one row a rank: bars bear the number of their micro-batch, where it fits.
+    """Draw a group of rows for each schedule, one row for each rank. A bar shows its micro-batch if there is room.
 
-    What was predicted stands above what was measured under the same name; each group counts time from its own start.
+    A prediction stands above the measurement of the same name. Each group counts time from its own start.
 
-    Raises ValueError where there is nothing to draw.
+    Raises ValueError if there is nothing to draw.
     """
     groups = [*_in_order(measured, predicted or {})]
     if not groups:
@@ -69,7 +69,7 @@ def _zero_s(ranks: Sequence[Timeline]) -> float:
 
 
 def _row(ax: Axes, y: float, timeline: Timeline, zero_s: float, end_s: float, is_measured: bool) -> None:
-    """A gap at the end of each bar, so that neighbours are told apart."""
+    """Draw one rank's bars, with a gap at the end of each so that neighbouring bars look separate."""
     for span in timeline.lane("compute"):
         face, ink = _LOOKS[span.name, is_measured]
         start_s, width_s = span.start_s - zero_s, span.duration_s

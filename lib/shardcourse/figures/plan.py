@@ -1,4 +1,4 @@
-"""What a plan says of one GPU: its memory over a step, of several strategies, and where the time of a step goes."""
+"""Figures of a plan: one GPU's memory over a step, its peak for several strategies, and the parts of the step time."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -12,9 +12,9 @@ from shardcourse.figures.style import TEXT, bytes_axis, figure, note, spread
 from shardplan.records import MemoryPlan
 
 Capacity = tuple[str, float]  # "H100, 80 GiB", and its bytes
-_FAR = 4  # times what is in use: a capacity that is further away is named, not drawn
+_FAR = 4  # a capacity above this multiple of the memory in use is named, not drawn
 
-# Part of a step: colour, hatch and the hatch's colour. Computation is grey, waiting orange, as in a timeline.
+# Part of a step: face colour, hatch, colour of the hatch. Computation is grey and waiting orange, as in a timeline.
 _PARTS = {
     "computation": (TEXT, "", "none"),
     "exposed communication": ("#c2550c", "", "none"),
@@ -28,9 +28,9 @@ _ADDED = {"facecolor": "none", "edgecolor": TEXT, "hatch": "....", "lw": 0.8}
 
 
 def planned_memory(memory: MemoryPlan, capacity: Capacity | None = None, *, title: str = "") -> Figure:
-    """Bytes by category at each moment of a step, the peak named; and to what the GPU's memory is then in use.
+    """Draw bytes by category at each moment of a step, name the peak, and show how much GPU memory is in use then.
 
-    Moments have all the same width, for a plan knows their order and not how long each lasts.
+    All moments have the same width, because a plan knows their order but not their duration.
     """
     high = memory.device_bytes[1]
     end = max(high, _drawn(capacity, high))
@@ -52,7 +52,7 @@ def planned_memory(memory: MemoryPlan, capacity: Capacity | None = None, *, titl
 
 
 def _drawn(capacity: Capacity | None, in_use: float) -> float:
-    """Its bytes, or 0 where there is none or it is far above."""
+    """Return the capacity in bytes, or 0 if there is none or it is too far above to be drawn."""
     return capacity[1] if capacity and capacity[1] < _FAR * in_use else 0
 
 
@@ -63,7 +63,7 @@ def _phases(memory: MemoryPlan) -> tuple[list[int], list[str]]:
 
 
 def _peak(ax: Axes, memory: MemoryPlan, unit: float, end: float) -> None:
-    """Its name stands above everything that is drawn."""
+    """Mark the peak, with its name above everything else."""
     x = memory.moments.index(memory.peak) + 0.5
     top = memory.allocated_bytes / unit
     ax.plot(x, top, "v", color=TEXT, ms=6, clip_on=False)
@@ -74,7 +74,7 @@ def _peak(ax: Axes, memory: MemoryPlan, unit: float, end: float) -> None:
 
 
 def _levels(ax: Axes, memory: MemoryPlan, capacity: Capacity | None, unit: float) -> None:
-    """Allocated, in use (a range) and there: told at the right, where they end."""
+    """Label three levels at the right end: allocated, in use (a range) and the capacity."""
     low, high = (n / unit for n in memory.device_bytes)
     ax.hlines([low, high], 0, 1, transform=ax.get_yaxis_transform(), color=TEXT, lw=1, ls=(0, (1, 2)))
     allocated = memory.allocated_bytes / unit
@@ -96,7 +96,7 @@ def _figure(x: float) -> str:
 
 
 def planned_stacks(plans: Mapping[str, MemoryPlan], capacity: Capacity | None = None, *, title: str = "") -> Figure:
-    """One bar for each name: bytes by category at its peak, and hatched what CUDA and the allocator add at most."""
+    """Draw one bar for each name: peak bytes by category, and hatched the most that allocator, CUDA and NCCL add."""
     ends = [memory.device_bytes[1] for memory in plans.values()]
     end = max(ends)
     end = max(end * 1.1, _drawn(capacity, end))
@@ -127,7 +127,7 @@ def _stack(ax: Axes, y: float, memory: MemoryPlan, unit: float) -> None:
 
 
 def step_parts(steps: Mapping[str, Mapping[str, float]], *, title: str = "") -> Figure:
-    """One bar for each name: the parts of its step in seconds, which add up to it."""
+    """Draw one bar for each name: the parts of its step, whose seconds add up to the step time."""
     longest_s = max(sum(parts.values()) for parts in steps.values())
     unit, name = (1.0, "s") if longest_s >= 1 else (1e-3, "ms")
     shown = [part for part in _order(steps) if any(parts.get(part, 0) > longest_s / 500 for parts in steps.values())]

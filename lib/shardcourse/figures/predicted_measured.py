@@ -1,4 +1,4 @@
-"""What was predicted beside what was measured: a bar and a dot for each of a few named things."""
+"""A figure of predicted and measured values: a bar and a dot for each name."""
 
 from collections.abc import Mapping
 
@@ -14,10 +14,10 @@ def predicted_beside_measured(
     *,
     title: str = "",
 ) -> Figure:
-    """A row for each name, from the top: a grey bar for the prediction, a mark for each measurement.
+    """Draw one row for each name, from the top: a grey bar for the prediction, a mark for each measurement.
 
-    `measured` is {name: value}, or {whose: {name: value}} of up to three, "PyTorch" and "ours"; a name that only one
-    side has gets a row too. `what` labels the axis: a quantity and its unit.
+    `measured` is {name: value}, or {whose: {name: value}} with up to three series, for example "PyTorch" and "ours". A
+    name that is only predicted or only measured gets a row too. `what` labels the axis: a quantity and its unit.
     """
     series = measured if any(isinstance(v, Mapping) for v in measured.values()) else {"measured": measured}
     names = list(dict.fromkeys([*predicted, *(name for values in series.values() for name in values)]))

@@ -1,4 +1,4 @@
-"""What the planner says of runs that others measured."""
+"""A figure of published runs: the planner's predictions over the published values."""
 
 from collections.abc import Mapping, Sequence
 from math import log
@@ -16,11 +16,11 @@ _TICKS = (0.25, 0.5, 0.7, 0.85, 1, 1.15, 1.4, 2, 4)
 def predicted_beside_published(
     rows: Sequence[Mapping], what: str, *, within: float = 0.15, n_named: int = 4, title: str = ""
 ) -> Figure:
-    """Predicted over published against what was published, of each run; `within` is the band that was aimed at.
+    """Draw predicted / published against the published value of each run. `within` is the band of the goal.
 
-    A row has "run", "published", "predicted" and "used": "predicted" (filled), or "fit" (hollow), for runs on which
-    constants were fitted, and which therefore prove nothing. `what` says what was measured, with its unit. The
-    `n_named` of the predicted ones that are furthest off are named.
+    A row has "run", "published", "predicted" and "used". "used" is "predicted" (filled) or "fit" (hollow). Constants
+    were fitted on "fit" runs, so these prove nothing. `what` says what was measured, with its unit. The `n_named`
+    worst misses among the predicted runs are named.
     """
     fitted = [row for row in rows if row["used"] == "fit"]
     predicted = [row for row in rows if row["used"] != "fit"]
@@ -72,5 +72,5 @@ def _name(ax: Axes, rows: Sequence[Mapping]) -> None:
 
 
 def _place(y: float, low: float, high: float) -> float:
-    """On a logarithmic axis: 0 at its lower end, 1 at the upper."""
+    """Return the position of y on a logarithmic axis: 0 at the lower end, 1 at the upper end."""
     return log(y / low) / log(high / low)

@@ -1,4 +1,4 @@
-"""How much of a step's communication is hidden, of what could be, for any ratio of communication to computation."""
+"""A figure of overlap: the step time, and the hidden share of communication, against communication / computation."""
 
 from collections.abc import Mapping
 
@@ -11,12 +11,12 @@ _HEIGHT = 4.2  # inches
 
 
 def overlap_roofline(steps: Mapping[str, tuple[float, float, float]], *, title: str = "") -> Figure:
-    """Measured steps between the floor, where all is hidden that can be, and the roof, where nothing is.
+    """Draw measured steps between the floor (all is hidden that can be) and the roof (nothing is hidden).
 
-    `steps` maps a name to (communication, computation, step), in seconds: the first two each alone, of one rank. With x
-    their ratio, a step takes at least max(1, x) times its computation, and 1 + x if nothing overlaps. The floor has its
-    ridge at x = 1: right of it no schedule hides all communication. A label says how much is hidden of what can be,
-    which is the lesser of the two.
+    `steps` maps a name to (communication, computation, step) of one rank, in seconds; communication and computation are
+    each measured alone. Let x = communication / computation. A step takes at least max(1, x) times its computation, and
+    1 + x times if nothing overlaps. The floor has its ridge at x = 1: right of it no schedule hides all communication.
+    A label gives the hidden share of what can be hidden, which is min(communication, computation).
     """
     points = {name: (comm_s / compute_s, step_s / compute_s) for name, (comm_s, compute_s, step_s) in steps.items()}
     x_end = max(1.3, *(1.3 * x for x, _ in points.values()))
@@ -31,7 +31,7 @@ def overlap_roofline(steps: Mapping[str, tuple[float, float, float]], *, title: 
 
 
 def hidden_share(x: float, y: float) -> float:
-    """Of what could be hidden: 1 on the floor, 0 at the roof and above it."""
+    """Return the hidden share of what could be hidden: 1 on the floor, 0 at the roof and above it."""
     return max(0.0, 1 + x - y) / min(1, x)
 
 

@@ -1,4 +1,4 @@
-"""How much of N ranks' power is left when they have to talk to each other."""
+"""A figure of scaling efficiency: the share of N ranks' computing power that remains despite communication."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,10 +18,10 @@ def scaling_efficiency(
     predicted: Mapping[str, Mapping[int, float]] | None = None,
     title: str = "",
 ) -> Figure:
-    """Efficiency against the number of ranks, of up to three curves, each with the band that holds it.
+    """Draw efficiency against the number of ranks: up to three measured curves, each with its confidence band.
 
-    `measured` maps a name ("weak scaling") to the rows of a `measure.scaling.Scaling`; `predicted` the same or other
-    names to {ranks: efficiency}.
+    `measured` maps a name ("weak scaling") to the rows of a `shardcourse.scaling.Scaling`. `predicted` maps the same
+    names or others to {ranks: efficiency}.
     """
     predicted = predicted or {}
     ranks = sorted({row.ranks for rows in measured.values() for row in rows}.union(*predicted.values()))

@@ -1,4 +1,4 @@
-"""What a search found: speed against memory."""
+"""A figure of the plans that a search found: speed against memory."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,10 @@ _HEIGHT = 4.2  # inches
 def speed_against_memory(
     plans: Sequence[Plan], front: Sequence[Plan], names: Sequence[str] = (), *, title: str = ""
 ) -> Figure:
-    """Each plan that fits is a point; `front` (those than which nothing smaller is as fast) is joined, and named.
+    """Draw each plan that fits as a point, and the plans of `front` as a line with names.
 
-    `names` are of the front's, in its order. All plans are for the same machine, whose memory ends the axis.
+    No smaller plan is as fast as a plan of `front`. `names` are the names of these plans, in their order. All plans are
+    for the same machine, whose memory ends the axis.
     """
     capacity = plans[0].setup.machine.memory_bytes / 2**30
     top = max(plan.speed.tokens_per_s for plan in plans)

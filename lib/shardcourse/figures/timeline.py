@@ -1,4 +1,4 @@
-"""What ranks did when: a lane for computing, and one for each kind of collective."""
+"""A figure of ranks' timelines: one lane for computing, and one for each kind of collective."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from shardcourse.figures.style import BLUE, ORANGE, TEXT, figure, note
 from shardlab.measure.timeline import Span, Timeline, union, without
 
-_LOOKS = {  # of a kind of bar: face, hatch and its colour, text on it
+_LOOKS = {  # kind of bar: face colour, hatch, colour of the hatch, colour of text
     "forward": ("#a9aeb6", "", "none", "black"),
     "recompute": ("#a9aeb6", "////", TEXT, "black"),
     "backward": (TEXT, "", "none", "white"),
@@ -22,17 +22,17 @@ _LOOKS = {  # of a kind of bar: face, hatch and its colour, text on it
     "waiting for a slower rank": ("none", "/////", TEXT, "none"),
 }
 _NAMES = {"copy": "copying"} | {name: name for name in ("forward", "recompute", "backward", "optimizer")}
-_KINDS = ("compute", "all_gather", "reduce_scatter", "all_reduce")  # lanes in this order, then whatever else there is
-_WIDTH, _LEFT = 7.4, 1.3  # inches, about as many of them for the names of the lanes
-_SHORTEST = 0.004  # of the picture's width: a shorter wait is not drawn
+_KINDS = ("compute", "all_gather", "reduce_scatter", "all_reduce")  # lanes in this order, then all others
+_WIDTH, _LEFT = 7.4, 1.3  # inches: the width of the figure, and of the names of the lanes
+_SHORTEST = 0.004  # share of the picture's width: a shorter wait is not drawn
 
 
 def timelines(steps: Mapping[str, Timeline], *, one_clock: bool = True, title: str = "") -> Figure:
-    """One group of lanes for each name in `steps`; bars bear the number of their unit where it fits.
+    """Draw one group of lanes for each name in `steps`. A bar shows the number of its unit if there is room.
 
-    Communication is exposed where the rank does not compute, as in `Timeline.exposed_s`. Hatched is the time in which a
-    collective was issued and the rank's link free, but another rank had not arrived. With `one_clock` times are of the
-    same clock, as on the ranks of one run; without, each step counts from its own beginning.
+    Communication is exposed while the rank does not compute, as in `Timeline.exposed_s`. A hatched bar is a wait: the
+    collective is issued and the rank's link is free, but another rank has not arrived. With `one_clock` all times are
+    on the same clock, as on the ranks of one run; without it, each step counts from its own start.
 
     Raises ValueError for a step without spans.
     """
@@ -76,13 +76,13 @@ def _lanes(step: Timeline) -> list[str]:
 
 
 class _Lane:
-    """Where a lane's bars go, on the axes and on the clock."""
+    """A lane: its place on the axes, and the clock's zero."""
 
     def __init__(self, ax: Axes, y: float, zero_s: float, end_ms: float) -> None:
         self.ax, self.y, self.zero_s, self.end_ms = ax, y, zero_s, end_ms
 
     def bar(self, look: str, start_s: float, end_s: float, gap: bool = True) -> None:
-        """A gap at its end, so that neighbours are told apart."""
+        """Draw a bar, with a gap at its end so that neighbouring bars look separate."""
         face, hatch, edge, _ = _LOOKS[look]
         width = (end_s - start_s) * 1e3
         drawn = max(width - self.end_ms / 500, width / 2) if gap else width
@@ -90,7 +90,7 @@ class _Lane:
         self.ax.barh(*where, facecolor=face, hatch=hatch, edgecolor=edge, lw=0, label=look)
 
     def label(self, span: Span, ink: str) -> None:
-        """The number of the span's unit, if there is room for it."""
+        """Write the number of the span's unit, if there is room."""
         label = span.unit.removeprefix("blocks.").removeprefix("bucket ")
         start, end = ((t - self.zero_s) * 1e3 for t in (span.start_s, span.end_s))
         if ink != "none" and label and (end - start) / self.end_ms * (_WIDTH - _LEFT) * 72 > 5.2 * len(label) + 2:
@@ -112,7 +112,7 @@ def _link_lane(lane: _Lane, step: Timeline, kind: str) -> None:
         if span.name == kind:
             _wait(lane, span, free_s=max((s.end_s for s in links[:i]), default=0.0))
             next_s = min((s.start_s for s in links[i + 1 :] if s.name == kind), default=span.end_s)
-            # A rank may learn that a collective is through only when the next one is on its way.
+            # A rank may learn that a collective has ended only after the next one has started.
             _collective(lane, replace(span, end_s=min(span.end_s, next_s)), computing)
 
 

@@ -1,10 +1,10 @@
-"""The notebooks of the course: the form they are kept in, what all of them have, and how they are run.
+"""The notebooks of the course: the form in which they are stored, the rules that they keep, and how they are run.
 
-Read in this order: `tidy` (the form in which a notebook is committed), `lint` (what every lesson has), `executed` (what
-an executed lesson must not put out, and whether its prose says what its cells say), `run` (papermill, a table, JSON).
+Read in this order: `tidy` (the form in which a notebook is committed), `lint` (the rules for every lesson), `executed`
+(checks of an executed lesson's outputs and of the numbers in its prose), `run` (papermill, a table, JSON).
 """
 
 import sys
 
-# A grammar of addresses that nbformat's jsonschema would compile at import: 2.5 seconds for what no notebook needs.
+# nbformat's jsonschema would compile this grammar of addresses at import: 2.5 seconds, and no notebook needs it.
 sys.modules.setdefault("rfc3987_syntax", None)

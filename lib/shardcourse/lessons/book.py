@@ -1,4 +1,4 @@
-"""The course as a site for those who only read: every lesson with the outputs that executing it put out."""
+"""The course as a web site for readers: every lesson with the outputs of its last run."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ RUN, BOOK = build("run"), build("book")
 
 
 def make_book(console: Console) -> bool:
-    """Write build/book/html. False, after saying what is wrong, if a lesson fails or a link leads nowhere."""
+    """Write build/book/html. If a lesson fails or a link is broken, print the problem and return False."""
     pages = BOOK / "pages"
     shutil.rmtree(pages, ignore_errors=True)
     copy_files(SITE, pages)
@@ -36,14 +36,14 @@ def make_book(console: Console) -> bool:
 
 
 def typeset(pages: Path, html: Path) -> bool:
-    """Sphinx: False, after printing what is wrong, if there is so much as a warning."""
+    """Run Sphinx. If there is any warning, print it and return False."""
     from sphinx.cmd.build import main
 
     return main(["-q", "-W", "--keep-going", "-b", "html", str(pages), str(html)]) == 0
 
 
 def _add_lessons(folder: Path, console: Console) -> list[str]:
-    """What ran last is taken if it is of the lesson as it stands; other lessons are run first."""
+    """Add every lesson to `folder` and return the problems. Run a lesson first if its last run is out of date."""
     folder.mkdir()
     RUN.mkdir(parents=True, exist_ok=True)
     problems = []
@@ -57,14 +57,14 @@ def _add_lessons(folder: Path, console: Console) -> list[str]:
 
 
 def questions(lessons: list[Path]) -> str:
-    """Each lesson's title, as a link, and the question that it answers."""
+    """Return each lesson's title, as a link, and the question that it answers."""
     cells = [nbformat.read(lesson, as_version=4).cells[0].source for lesson in lessons]
     rows = [(lesson.name, *cell.split("\n\n")[:2]) for lesson, cell in zip(lessons, cells, strict=True)]
     return "\n\n".join(f"[{title.removeprefix('# ')}](course/{name})<br>\n{q.strip('*')}" for name, title, q in rows)
 
 
 def as_page(executed: NotebookNode) -> NotebookNode:
-    """Without what papermill added, and without widgets, which need a kernel."""
+    """Return the notebook without papermill's additions and without widgets, which need a kernel."""
     cells = _as_written(executed)
     for cell in cells:
         cell.metadata = {"tags": cell.metadata.get("tags", [])}
@@ -75,7 +75,7 @@ def as_page(executed: NotebookNode) -> NotebookNode:
 
 
 def is_run_of(ran: Path, lesson: Path) -> bool:
-    """True if it ran to the end, from the source that the lesson has now."""
+    """Return True if `ran` is a complete run of the lesson's present source."""
     if not ran.is_file():
         return False
     executed = nbformat.read(ran, as_version=4)
@@ -85,5 +85,5 @@ def is_run_of(ran: Path, lesson: Path) -> bool:
 
 
 def _as_written(executed: NotebookNode) -> list[NotebookNode]:
-    """Its cells, but for the one with parameters that papermill has put in."""
+    """Return the cells, without the parameter cell that papermill injected."""
     return [cell for cell in executed.cells if "injected-parameters" not in cell.metadata.get("tags", [])]

@@ -1,4 +1,4 @@
-"""Which lessons should run again: those that changed since they last ran, and a quarter of the others in turn."""
+"""The choice of lessons to run again: all that changed since their last run, and a quarter of the others in turn."""
 
 import ast
 import hashlib
@@ -19,7 +19,7 @@ TURNS = 4
 
 
 def digest(notebook: Path) -> str:
-    """A hash of what decides how a notebook runs: its cells, our modules that it imports, our data, torch's version."""
+    """Hash everything that decides how a notebook runs: its cells, our modules and data, and torch's version."""
     nb = nbformat.read(notebook, as_version=4)
     found = hashlib.sha256(
         "\0".join([torch.__version__, *(cell.cell_type + cell.source for cell in nb.cells)]).encode()
@@ -31,7 +31,7 @@ def digest(notebook: Path) -> str:
 
 
 def chosen(notebooks: list[Path], record: Path, turn: int) -> list[Path]:
-    """Those whose digest is not the one in `record`, an outcome of `shardlab run`, and every fourth of the others."""
+    """Return the notebooks whose digest differs from `record` (of `shardlab run`), and every fourth of the others."""
     ran = {o["notebook"]: o.get("digest") for o in json.loads(record.read_text())["notebooks"] if not o["problems"]}
     same = [notebook for notebook in notebooks if ran.get(notebook.stem) == digest(notebook)]
     due = set(same[turn % TURNS :: TURNS])
@@ -39,7 +39,7 @@ def chosen(notebooks: list[Path], record: Path, turn: int) -> list[Path]:
 
 
 def imported(source: str) -> set[Path]:
-    """Files of our packages that a program imports, and those that these import, inside functions too."""
+    """Return the files of our packages that a program imports, directly or indirectly, inside functions too."""
     found: set[Path] = set()
     waiting = [source]
     while waiting:
@@ -60,7 +60,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _files(name: str) -> set[Path]:
-    """Of `a.b.c`: the files of a, of a.b and of a.b.c, as far as they are modules of ours."""
+    """Return the files of a, a.b and a.b.c for the name `a.b.c`, as far as they are our modules."""
     first, *rest = name.split(".")
     if first not in PACKAGES:
         return set()

@@ -1,4 +1,4 @@
-"""What an executed lesson must not put out, and whether its prose says what its cells say."""
+"""Checks of an executed lesson: its outputs are clean, and its cells back the numbers in its prose."""
 
 import html
 import re
@@ -19,7 +19,7 @@ _NOT_PROSE = re.compile(
 
 
 def output_problems(executed: NotebookNode) -> list[str]:
-    """An error, a warning, or something of the machine that it ran on."""
+    """Find errors, warnings and folder names of the machine in the outputs."""
     found = []
     for cell in code_cells(executed):
         for output in cell.outputs:
@@ -36,10 +36,10 @@ def output_problems(executed: NotebookNode) -> list[str]:
 
 
 def unbacked_numbers(executed: NotebookNode) -> list[str]:
-    """Numbers that the prose states as a result, and no cell computes or is given.
+    """Return the numbers that the prose states as results and that nothing backs.
 
-    A number counts as a result if it has a unit, a decimal point or three digits. It is backed if an output has it,
-    rounded to as many digits, or the code of a cell, or if a comment in the prose says that it comes from elsewhere:
+    A number counts as a result if it has a unit, a decimal point or three digits. It is backed if, rounded to as many
+    digits, it occurs in an output or in the code of a cell, or if a comment in the prose gives its source:
     `<!-- given: 312 the data sheet of an A100 -->`.
     """
     text = markdown(executed)
@@ -51,7 +51,7 @@ def unbacked_numbers(executed: NotebookNode) -> list[str]:
 
 
 def _results(text: str) -> Iterator[tuple[str, float, int]]:
-    """(words around it, value, digits behind the point) of each number that is stated as a result."""
+    """Yield (words around it, value, decimal places) for each number that is stated as a result."""
     prose = _NOT_PROSE.sub(lambda m: " " * len(m[0]), text)
     for m in _NUMBER.finditer(prose):
         year = re.fullmatch(r"(19|20)\d\d", m[0])
@@ -65,7 +65,7 @@ def _value(m: re.Match) -> float:
 
 
 def _printed(executed: NotebookNode) -> Iterator[str]:
-    """All that the outputs say in words."""
+    """Yield all text of the outputs."""
     for cell in code_cells(executed):
         for output in cell.outputs:
             if output.output_type == "stream":

@@ -1,4 +1,4 @@
-"""Outcomes as a JUnit file, which CI services read: a suite, and a test for each notebook."""
+"""Outcomes as a JUnit file for CI services: one suite, with one test for each notebook."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every lesson has, whether or not it was run. Each rule goes from a notebook to a list of problems."""
+"""Rules for every lesson as it is committed. Each rule takes a notebook and returns a list of problems."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ SCREEN = 40  # lines of code that can be seen at once
 
 
 def problems(path: Path) -> list[str]:
-    """All that is wrong with a lesson as it is committed."""
+    """Return all problems of a lesson as it is committed."""
     nb = nbformat.read(path, as_version=4)
     nbformat.validate(nb)
     number = int(path.stem[:2]) if path.stem[:2].isdigit() else None
@@ -38,7 +38,7 @@ def form_problems(nb: NotebookNode) -> list[str]:
 
 
 def anatomy_problems(nb: NotebookNode, number: int) -> list[str]:
-    """One question, a prediction that the student may leave open, folded answers, what to read next."""
+    """Check for one question, a prediction that may stay empty, folded answers, and what to read next."""
     found, text = [], markdown(nb)
     title, question = [*re.split(r"\n+", nb.cells[0].source), ""][:2]
     if not title.startswith(f"# {number}. "):
@@ -55,7 +55,7 @@ def anatomy_problems(nb: NotebookNode, number: int) -> list[str]:
 
 
 def prediction_problems(nb: NotebookNode) -> list[str]:
-    """Whatever a student predicts is read by a later cell, beside what was measured."""
+    """Check that a later cell reads every value that the student predicts."""
     found, cells = [], code_cells(nb)
     for i, cell in enumerate(cells):
         if "prediction" not in cell.metadata.get("tags", []):
@@ -67,7 +67,7 @@ def prediction_problems(nb: NotebookNode) -> list[str]:
 
 
 def link_problems(nb: NotebookNode, folder: Path) -> list[str]:
-    """A link inside the course leads to a file and, where it names one, to a heading of it."""
+    """Check that each link inside the course leads to an existing file and, if it names a heading, to that heading."""
     found = []
     for target in re.findall(r"\]\(([^)\s]+)\)", _without_code(markdown(nb))):
         if re.match(r"\w+:", target):
@@ -82,7 +82,7 @@ def link_problems(nb: NotebookNode, folder: Path) -> list[str]:
 
 
 def claim_problems(nb: NotebookNode, number: int) -> list[str]:
-    """The lesson puts every claim that belongs to it on trial."""
+    """Check that the lesson calls `claims_on_trial` if any claim belongs to it."""
     if not any(claim.lesson == number for claim in claims().values()):
         return []
     called = f"claims_on_trial({number})"
@@ -110,7 +110,7 @@ def _names(source: str, context: type) -> set[str]:
 
 
 def _anchors(nb: NotebookNode) -> set[str]:
-    """JupyterLab's: the heading's words, with hyphens for spaces."""
+    """Return the headings' anchors as JupyterLab makes them: with hyphens for spaces."""
     return {h.strip().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", _without_code(markdown(nb)), re.M)}
 
 

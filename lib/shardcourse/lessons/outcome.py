@@ -1,4 +1,4 @@
-"""What came of executing one notebook."""
+"""The outcome of executing one notebook."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Outcome:
     notebook: str
     seconds: float
-    cells: int  # that were executed
+    cells: int  # the number of executed cells
     slowest_cell_s: float
     problems: list[str]
-    digest: str = ""  # of what decides how it runs: lessons.changed
+    digest: str = ""  # of everything that decides how the notebook runs: see lessons.changed

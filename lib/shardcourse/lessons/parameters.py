@@ -1,4 +1,4 @@
-"""Parameters for notebooks, from words on a command line."""
+"""Parameters for notebooks, parsed from the command line."""
 
 import ast
 import warnings
@@ -9,7 +9,7 @@ import papermill
 
 
 def parse(pairs: list[str]) -> dict[str, Any]:
-    """name=value each; a value is a Python literal, or else the text itself. ValueError for what is no pair."""
+    """Parse pairs name=value: a value is a Python literal, or else text. Raises ValueError if a pair is malformed."""
     parameters = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
@@ -23,14 +23,14 @@ def parse(pairs: list[str]) -> dict[str, Any]:
 
 
 def unknown(parameters: dict[str, Any], notebooks: list[Path]) -> list[str]:
-    """In words, those that a notebook does not have; papermill would set them, and nothing would read them."""
+    """Describe the parameters that a notebook lacks. papermill would set them, but no cell would read them."""
     found = []
     for notebook in (n for n in notebooks if parameters and n.is_file()):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 known = papermill.inspect_notebook(notebook)
-            except (OSError, ValueError):  # running it will say what is wrong with it
+            except (OSError, ValueError):  # running the notebook will report the error
                 continue
         if strangers := sorted(set(parameters) - set(known)):
             found.append(f"{notebook.name} has no parameter {', '.join(strangers)}; it has {', '.join(known)}")

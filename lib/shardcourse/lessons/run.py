@@ -1,4 +1,4 @@
-"""Execute the course's notebooks as CI does: papermill, every cell, a table, and a JSON file for whoever compares."""
+"""Execute the course's notebooks as CI does: papermill runs every cell; a table and a JSON file show the outcomes."""
 
 import json
 import time
@@ -28,7 +28,7 @@ QUIET_KERNEL = ["--log-level=CRITICAL"]  # the kernel's own log, not what the no
 
 
 def course_notebooks() -> list[Path]:
-    """Every lesson and the appendix, then every lab's solution, in reading order."""
+    """Return every lesson and the appendix, then every lab's solution, in reading order."""
     return sorted((ROOT / "course").glob("*.ipynb")) + sorted((ROOT / "solutions").glob("*/*.ipynb"))
 
 
@@ -40,7 +40,7 @@ def run_notebooks(
     parameters: dict | None = None,
     junit: Path | None = None,
 ) -> bool:
-    """True if all of them ran to the end with nothing to complain of. What ran, up to an error, is in build/run."""
+    """Run the notebooks; return True if none has a problem. build/run has the executed notebooks, up to an error."""
     folder = build("run")
     folder.mkdir(parents=True, exist_ok=True)
     record = {"environment": environment(), "tier": detect(tier).name}
@@ -76,7 +76,7 @@ def _run_all(notebooks: list[Path], folder: Path, parameters: dict, console: Con
 
 
 def run_notebook(notebook: Path, target: Path, parameters: dict) -> Outcome:
-    """Execute it to `target`, and read what came out."""
+    """Execute the notebook, write it to `target`, and return the outcome."""
     began = time.monotonic()
     error = _execute(notebook, target, parameters)
     seconds = time.monotonic() - began
@@ -94,7 +94,7 @@ def run_notebook(notebook: Path, target: Path, parameters: dict) -> Outcome:
 
 
 def _execute(notebook: Path, target: Path, parameters: dict) -> str:
-    """Empty if it ran; else what went wrong, in a line."""
+    """Execute the notebook. Return an empty string if it ran, else the error in one line."""
     target.unlink(missing_ok=True)
     if not notebook.is_file():
         return "there is no such notebook"
@@ -112,6 +112,6 @@ def _execute(notebook: Path, target: Path, parameters: dict) -> str:
         )
     except PapermillExecutionError as error:
         return f"cell {error.cell_index}: {error.ename}: {error.evalue}".splitlines()[0]
-    except (OSError, ValueError, DeadKernelError) as error:  # a kernel that was killed, for memory for example
+    except (OSError, ValueError, DeadKernelError) as error:  # the last: a killed kernel, for example
         return f"can't be run: {error}".splitlines()[0]
     return ""

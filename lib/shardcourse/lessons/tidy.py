@@ -1,4 +1,4 @@
-"""The one form in which a notebook is committed: without outputs, so that a change reads as what was changed."""
+"""The form in which notebooks are committed: without outputs, so that a diff shows only what was changed."""
 
 import hashlib
 from collections import Counter
@@ -14,7 +14,7 @@ KERNEL = {
 
 
 def tidied(nb: NotebookNode) -> NotebookNode:
-    """No outputs, no counts, no metadata but tags; each cell's id follows from its source."""
+    """Return the notebook without outputs, counts and metadata except tags. Each cell's id follows from its source."""
     cells, seen = [], Counter()
     for cell in nb.cells:
         source = cell.source.strip("\n")
@@ -28,7 +28,7 @@ def tidied(nb: NotebookNode) -> NotebookNode:
 
 
 def tidy(path: Path) -> bool:
-    """Rewrite the file if it is in another form. True if it was."""
+    """Rewrite the file if it is not tidy. Return True if it was rewritten."""
     before = path.read_text()
     after = nbformat.writes(tidied(nbformat.reads(before, as_version=4))) + "\n"
     if after != before:

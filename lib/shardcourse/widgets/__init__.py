@@ -1,11 +1,11 @@
-"""What a reader may play with: controls, and a figure that answers. One file a widget.
+"""Interactive widgets: controls, and a figure that follows them. One file for each widget.
 
-    Planner()                               will it fit, how fast will it be, what limits it: memory, time and words
-    BucketSlider(measure, predicted_s)      each move trains on real ranks, and adds a point
-    ShardingExplorer()                      who holds which elements at each moment of a step, as found on real ranks
+    Planner()                               does a job fit, how fast is it, what limits it: memory, time and words
+    BucketSlider(measure, predicted_s)      each move trains on real ranks and adds a point
+    ShardingExplorer()                      the elements that each rank holds at each moment, found on real ranks
 
-In a notebook without a kernel (on the web, printed, executed by papermill) each is the figure that it showed when its
-cell ran.
+In a notebook without a kernel (on the web, printed, executed by papermill) a widget is the figure that it showed when
+its cell ran.
 """
 
 from shardcourse.widgets.bucket_slider import BucketSlider

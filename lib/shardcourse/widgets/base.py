@@ -1,13 +1,13 @@
-"""What the widgets have in common: controls, what they come to in words, and a figure.
+"""The common base of the widgets: controls, a message in words, and a figure.
 
-[Note: without a kernel] The figure is an output of its own, a PNG below the controls, and so part of the notebook like
-any other picture: GitHub, nbconvert and JupyterLab show it when there is nobody to answer the controls. Whenever it
-changes, the notebook's copy changes with it. (One output that holds widget and PNG as alternatives would be simpler.
-But JupyterLab picks the widget even where its model is gone, and shows an error instead of the picture.)
+[Note: without a kernel] The figure is a separate output, a PNG below the controls. It is stored in the notebook like
+any other picture, so GitHub, nbconvert and JupyterLab show it without a kernel. When it changes, so does the stored
+copy. (One output with widget and PNG as alternatives would be simpler. But JupyterLab picks the widget even if
+its model is gone, and shows an error instead of the picture.)
 
-[Note: for everybody] Each control has a label and is worked by keyboard. A slider of ipywidgets has no name that a
-screen reader could tell, and says its position rather than its value; so there is a list beside it that has both. The
-words say what the picture shows, and are read out when they change; they are its text form in the notebook, too.
+[Note: for everybody] Each control has a label and works by keyboard. A slider of ipywidgets has no name for a screen
+reader, and gives its position instead of its value. Therefore each slider has a list next to it, which has both. The
+message says what the picture shows. Screen readers read it when it changes, and it is the picture's text form too.
 """
 
 import base64
@@ -21,7 +21,7 @@ from traitlets import link
 
 
 class Pane(ipywidgets.VBox):
-    """Controls and words; the figure below them. `show` replaces words and figure."""
+    """A widget: controls and a message, with a figure below. `show` replaces message and figure."""
 
     def __init__(self, name: str, controls: Iterable[ipywidgets.Widget]) -> None:
         self.name, self.message = name, ""
@@ -32,14 +32,14 @@ class Pane(ipywidgets.VBox):
         super().__init__([row, self._words])
 
     def show(self, figure: Figure, message: str) -> None:
-        """Replace both. `figure` is one of `shardcourse.figures`; `message` says in a sentence or two what it shows."""
+        """Replace figure (one of `shardcourse.figures`) and message (what it shows, in a sentence or two)."""
         self.figure = figure
         self.say(message)
         for picture in self._pictures:
             self._draw(picture.update)
 
     def say(self, message: str, *, problem: bool = False) -> None:
-        """The words alone. A problem is read out at once, and set off by more than a colour."""
+        """Replace the message alone. A problem is read out at once, and marked by more than a colour."""
         self.message = message
         role, style = ("alert", "border-left: 4px solid; padding-left: 8px") if problem else ("status", "")
         body = escape(message).replace("\n", "<br>")
@@ -59,7 +59,7 @@ class Pane(ipywidgets.VBox):
 
 
 def choice(label: str, options: Iterable, value) -> ipywidgets.Dropdown:
-    """A labelled list to choose from."""
+    """Return a labelled list of options."""
     return ipywidgets.Dropdown(
         description=label,
         options=list(options),
@@ -70,7 +70,7 @@ def choice(label: str, options: Iterable, value) -> ipywidgets.Dropdown:
 
 
 def slider(named: ipywidgets.Dropdown, width: str = "300px") -> ipywidgets.HBox:
-    """The list with a slider in front of it, over the same options, which tells its value when it is released."""
+    """Return the list with a slider next to it over the same options. The slider sets its value when it is released."""
     track = ipywidgets.SelectionSlider(
         options=named.options, continuous_update=False, readout=False, layout={"width": width}
     )

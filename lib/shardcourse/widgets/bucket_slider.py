@@ -1,10 +1,10 @@
-"""A slider over bucket sizes: let it go, and DDP trains on real ranks with buckets of that size; a point appears.
+"""A slider over bucket sizes. On release, DDP trains on real ranks with buckets of that size, and a point appears.
 
     measure = on_ranks(make_step, 4, network=simulated("1 Gb/s, 500 us"))      # make_step(cap_mb) -> step, on a rank
     BucketSlider(measure, predicted_s)
 
-The ranks run beside the notebook, on a thread: other cells can be run meanwhile. If the slider moves on before they are
-through, the sizes in between are left out. What fails says so in words, and the points so far stay.
+The ranks run in the background, on a thread, so that other cells can run meanwhile. If the slider moves several times
+before a run ends, only the last size is measured next. If a run fails, a message says so, and the points so far stay.
 """
 
 import threading
@@ -22,7 +22,7 @@ from shardcourse.widgets.base import Pane, choice, slider
 from shardlab.launch import launch
 from shardlab.measure.throughput import time_step
 
-WARM_UP = 2  # DDP deals out its buckets anew after the first step
+WARM_UP = 2  # DDP rebuilds its buckets after the first step
 
 
 def on_ranks(
@@ -33,9 +33,9 @@ def on_ranks(
     steps: int = 3,
     timeout_s: float = 30.0,
 ) -> Callable[[float], list[float]]:
-    """From what a rank does to what a BucketSlider asks for: cap in, seconds of each step on its slowest rank out.
+    """Return a `measure` for a BucketSlider: it takes a cap and returns each step's seconds on the slowest rank.
 
-    `make_step(cap_mb)` runs on every rank and returns one step to be timed; `network` is launch's.
+    `make_step(cap_mb)` runs on every rank and returns the step to time. `network` is the argument of `launch`.
     """
 
     def time_steps(cap_mb: float) -> list[float]:
@@ -50,10 +50,10 @@ def on_ranks(
 
 
 class BucketSlider(Pane):
-    """`measure(cap_mb)` gives seconds of each step; `predicted_s` {cap: seconds} is the curve that it is held against.
+    """A slider that measures step time by bucket size and compares it with the curve `predicted_s`, {cap: seconds}.
 
-    The first point, at `first_mb`, is measured before the widget is there, so that its figure shows one. `points` holds
-    what was measured, {cap: seconds of each step}. `measure` runs on a thread, and must come to an end by itself.
+    `measure(cap_mb)` returns seconds of each step. It runs on a thread and must end by itself. The first point, at
+    `first_mb`, is measured before the widget is shown. `points` holds all measurements, {cap: seconds of each step}.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class BucketSlider(Pane):
         self.add_point(self.cap.value)
 
     def ask(self, cap_mb: float) -> None:
-        """Measure there as soon as what is under way is through; returns at once. The latest wish counts."""
+        """Return at once; measure `cap_mb` when the present run ends, unless a later call asks for another cap."""
         with self._lock:
             self._asked = cap_mb
             if not self._busy:
@@ -99,12 +99,12 @@ class BucketSlider(Pane):
             return cap_mb
 
     def add_point(self, cap_mb: float) -> None:
-        """Measure there, here and now, and draw."""
+        """Measure `cap_mb` now, and draw the new point."""
         self.say(f"training with bucket_cap_mb = {cap_mb:g} …")
         began_s = time.perf_counter()
         try:
             self.points.setdefault(cap_mb, []).extend(self._measure(cap_mb))
-        except Exception as error:  # of whatever kind: a thread has nobody to raise it to
+        except Exception as error:  # of any kind: no caller would catch it on a thread
             if not self.points[cap_mb]:
                 del self.points[cap_mb]
             self.say(f"bucket_cap_mb = {cap_mb:g} failed. {type(error).__name__}: {error}", problem=True)
@@ -116,7 +116,7 @@ class BucketSlider(Pane):
         figure = bucket_curve(self._predicted_s, measured, **self._drawing)
         figure.axes[0].xaxis.set_major_locator(
             FixedLocator([cap for _, cap in self.cap.options])
-        )  # not yet measured, too
+        )  # ticks for caps that are not measured yet, too
         return figure
 
     def _in_words(self, cap_mb: float, took_s: float) -> str:

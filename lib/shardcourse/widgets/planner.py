@@ -1,7 +1,7 @@
-"""Will it fit, and how fast will it be? Model, cluster and strategy in; memory, time, and what limits them out.
+"""A planner widget: choose model, cluster and strategy, and see memory, step time and what limits them.
 
-The figures are the planner's (`shardplan`), which knows activations, allocator and links too; so the same choices
-on the command line give the same answer. Three views: memory over a step, of every sharding at its peak, and the time.
+The figures come from `shardplan`, which includes activations, allocator and links. The same choices on the command line
+give the same answer. There are three views: memory over a step, peak memory of each sharding, and the step time.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ from shardsim.machines import MACHINES
 
 OVER_A_STEP, SHARDINGS, TIME = "memory over a step", "memory of each sharding", "time of a step"
 GPUS = [2**i for i in range(15)]
-VALUES = CHOICES | {  # of the fields that have a control; the rest stay as they were given
+VALUES = CHOICES | {  # of the fields that have a control; the other fields keep their given values
     "micro_batch": [2**i for i in range(7)],
     "seq_len": [512 * 2**i for i in range(9)],
     "tensor": [1, 2, 4, 8],
@@ -36,9 +36,9 @@ SLIDERS = ("micro_batch", "seq_len")
 
 
 class Planner(Pane):
-    """Choose, and see. `plan` is what is shown.
+    """A widget that shows the plan of the chosen job. `plan` is the plan that is shown.
 
-    Raises ValueError, as `plan` does, for choices to begin with that don't go together.
+    Raises ValueError, like `shardplan.plan`, if the initial choices don't go together.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Planner(Pane):
         return step_parts({name: plan.speed.parts_s for name, plan in plans.items()}, title=title)
 
     def _with_each_sharding(self) -> dict[str, Plan]:
-        """Those that go together with the other choices."""
+        """Return the plan of each sharding that is possible with the other choices."""
         found = {}
         for sharding in CHOICES["sharding"]:
             with suppress(ValueError):
@@ -104,7 +104,7 @@ def _control(name: str, value) -> ipywidgets.Dropdown:
 
 
 def in_words(plan: Plan) -> str:
-    """What the plan says, for somebody who does not see the picture."""
+    """Return the plan in words, for readers who do not see the picture."""
     setup = plan.setup
     what = f"{setup.strategy.sharding}, {setup.shape.name} on {setup.world_size:,} GPUs: {verdict(plan).plain}."
     peak = f"Peak: {memory_in_words(plan)}."

@@ -1,6 +1,6 @@
-"""Who holds what, and when? Choose a strategy, and go through a step moment by moment.
+"""A widget that shows the elements each rank holds: choose a strategy, and go through a step moment by moment.
 
-What is drawn was found on four real ranks (see `sharding_record`) when the widget was made. The slider runs nothing.
+The data were recorded on four real ranks (see `sharding_record`) when the widget was made. The slider runs nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ AT_REST = "before the step"
 
 
 class ShardingExplorer(Pane):
-    """`stories` is what `sharding_record.record_all` returned. Left out, it is recorded now, in about two seconds."""
+    """A widget over `stories`, a result of `sharding_record.record_all`. If left out, it is recorded now, in 2 s."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ShardingExplorer(Pane):
 
 
 def in_words(held: Sequence[Held]) -> str:
-    """How much of the model each rank holds."""
+    """Return in words how many elements of the model each rank holds."""
     n = max(end for _, end in layout().values())
     kinds = {
         "parameters": "parameters",

@@ -1,4 +1,4 @@
-"""Four ranks and the elements that each of them holds, at one moment."""
+"""A figure of the elements that each of four ranks holds at one moment."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from matplotlib.patches import Patch
 from shardcourse.figures.style import TEXT, LessonFigure, figure, note
 from shardcourse.widgets.sharding_record import Held, Interval
 
-# Face, edge of the hatch, hatch: those of the same things in `memory_stacks`
+# Face colour, colour of the hatch, hatch: the same as for these categories in `memory_stacks`
 _LOOKS = {
     "parameters": ("#1f73bc", "#1f73bc", ""),
     "gathered parameters": ("#6ab4ea", "#2f7fb8", "////"),
@@ -20,10 +20,10 @@ _ROWS = ("parameters", "gradients", "optimizer\nstates")
 
 
 def sharding(held: Sequence[Held], kept: Sequence[Held], tensors: Mapping[str, Interval], title: str) -> LessonFigure:
-    """A panel each for parameters, gradients, optimizer states; a row for each rank; its elements from left to right.
+    """Draw panels of parameters, gradients and optimizer states: a row for each rank, elements from left to right.
 
-    `held` and `kept`: by rank, what it holds at this moment and between steps; parameters that are not kept are drawn
-    as gathered. `tensors`: elements [start, end) of each, by name.
+    `held` and `kept`: for each rank, what it holds at this moment and between steps. Parameters that are held but not
+    kept are drawn as gathered. `tensors`: elements [start, end) of each tensor, by name.
     """
     n = max(end for _, end in tensors.values())
     shape = {"nrows": len(_ROWS), "sharex": True}
@@ -74,6 +74,6 @@ def _name_tensors(ax: Axes, tensors: Mapping[str, Interval]) -> None:
 
 
 def _both(a: Sequence[Interval], b: Sequence[Interval]) -> list[Interval]:
-    """What lies in both."""
+    """Return the intersection of two lists of intervals."""
     pairs = [(max(s, t), min(e, f)) for s, e in a for t, f in b]
     return [(start, end) for start, end in pairs if start < end]

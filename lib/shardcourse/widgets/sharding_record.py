@@ -1,12 +1,12 @@
-"""Which rank holds which elements of the model at each moment of a step: found out on real ranks, by looking.
+"""A record of the elements that each rank holds at each moment of a step, found by searching real ranks' memory.
 
-    stories = record_all()      # {strategy: [of each rank {moment: Held}]}
+    stories = record_all()      # {strategy: [{moment: Held} of each rank]}
 
-Nothing here knows how a strategy shards. Each element of a small model is told by its value: element i of the
-parameters is the number i + 4096, its gradient on rank r is i + 16384 (r+1), the mean over four ranks is thus
-i + 40960, and AdamW's first moment, with a beta of 0.5, is 1/2 of that after one step and 3/4 after two. A learning
-rate of 0 leaves the parameters as they are. At each moment a rank looks through all the memory that an operation has
-touched and that still lives, and says whose numbers it has found there.
+This module does not know how a strategy shards. It recognises each element of a small model by its value: element i of
+the parameters is the number i + 4096; its gradient on rank r is i + 16384 (r+1), so the mean over four ranks is
+i + 40960; AdamW's first moment, with a beta of 0.5, is 1/2 of that mean after one step and 3/4 after two. A learning
+rate of 0 leaves the parameters unchanged. At each moment a rank searches all memory that an operation has touched and
+that is still alive, and records the elements that it finds there.
 """
 
 import re
@@ -30,21 +30,21 @@ from shardlab.measure.gloo_threads import wait_until_idle
 from shardlab.measure.tensors import plain_tensors
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
-WORLD_SIZE = 4  # what the numbers are made for
-SHAPES = {"weight": (6, 4), "bias": (6,)}  # of a block; four ranks don't divide 6 rows
+WORLD_SIZE = 4  # the values of the elements assume it
+SHAPES = {"weight": (6, 4), "bias": (6,)}  # of a block; 6 rows do not divide evenly among four ranks
 HEAD_SHAPES = {"weight": (10, 4)}
 N_BLOCKS = 3
 _PARAM, _STEP = 1 << 12, 1 << 14
 _MEAN = _STEP * (WORLD_SIZE + 1) / 2
-# A reduce_scatter of gloo's fills its output when it is waited for, each time: that is for its owner alone.
+# gloo's reduce_scatter fills its output at every wait(), so only the owner of the work may wait for it.
 _FILLS_ITS_OUTPUT = re.compile("all_?gather|all_?reduce")
-_LOOK_S = 5e-3  # at what is under way
+_LOOK_S = 5e-3  # seconds between two looks at unfinished collectives
 KINDS = ("parameters", "local_gradients", "gradients", "optimizer_states")
 Interval = tuple[int, int]
 
 
 def layout() -> dict[str, Interval]:
-    """Elements [start, end) of each tensor, in the order of the model."""
+    """Return the elements [start, end) of each tensor, in the order of the model."""
     names = [f"blocks.{i}.{name}" for i in range(N_BLOCKS) for name in SHAPES] + [f"head.{n}" for n in HEAD_SHAPES]
     shapes = [*SHAPES.values()] * N_BLOCKS + [*HEAD_SHAPES.values()]
     edges = [0, *accumulate(torch.Size(shape).numel() for shape in shapes)]
@@ -53,7 +53,7 @@ def layout() -> dict[str, Interval]:
 
 @dataclass(frozen=True)
 class Held:
-    """Elements, as intervals [start, end), that one rank holds at one moment."""
+    """The elements that one rank holds at one moment, as intervals [start, end)."""
 
     parameters: tuple[Interval, ...]
     local_gradients: tuple[Interval, ...]  # of this rank's own samples
@@ -68,7 +68,7 @@ class Held:
 
 
 class Part(nn.Module):
-    """A unit: parameters that are numbers from `first` on, and whose gradients are numbers too."""
+    """A unit of the model, whose parameters and gradients have the values by which elements are recognised."""
 
     def __init__(self, name: str, shapes: dict[str, tuple[int, ...]], look: Callable[[str], None]) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Model(nn.Module):
 
 
 class _Use(torch.autograd.Function):
-    """x, whose gradient with respect to `p` is this rank's numbers."""
+    """A function that returns x, and whose gradient with respect to `p` has this rank's values."""
 
     @staticmethod
     def forward(ctx, x, p, first):
@@ -126,7 +126,7 @@ class _InBackward(torch.autograd.Function):
 # ------------------------------------------------------------------------------------------------------- the strategies
 
 _ADAM = {"lr": 0.0, "betas": (0.5, 0.999), "weight_decay": 0.0}
-_CAP_MB = 30 * 4 / 2**20  # a block a bucket
+_CAP_MB = 30 * 4 / 2**20  # one block in each bucket
 
 
 def _ddp(model: Model) -> tuple[nn.Module, Optimizer]:
@@ -143,7 +143,7 @@ def _zero_2(model: Model) -> tuple[nn.Module, Optimizer]:
 
 
 def fsdp(model: Model, shard=fully_shard, replicas: int = 1, **options) -> tuple[nn.Module, Optimizer]:
-    """`shard`: ours, or torch's."""
+    """Shard every block and the root. `shard` is our `fully_shard` or torch's."""
     names, shape = ("replicate", "shard"), (replicas, WORLD_SIZE // replicas)
     if replicas > 1:
         options["mesh"] = init_device_mesh("cpu", shape, mesh_dim_names=names)
@@ -167,7 +167,7 @@ STRATEGIES: dict[str, Callable[[Model], tuple[nn.Module, Optimizer]]] = {
 
 
 class _Memory(TorchDispatchMode):
-    """The memory that operations touch, those of C++ included, for as long as it lives; and what is under way."""
+    """A record of all living memory that operations (C++ ones too) have touched, and of unfinished collectives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class _Memory(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         for t in plain_tensors([args, kwargs, result]):
-            storage = t.untyped_storage()  # torch's object lives as long as the bytes do
+            storage = t.untyped_storage()  # this object lives as long as its bytes
             self._storages[id(storage)] = weakref.ref(storage)
         if func.namespace == "c10d" and _FILLS_ITS_OUTPUT.search(func.__name__):
             works = [x for x in result if isinstance(x, torch.ScriptObject)] if isinstance(result, tuple) else []
@@ -185,7 +185,7 @@ class _Memory(TorchDispatchMode):
         return result
 
     def numbers(self) -> Iterator[Tensor]:
-        """Each living piece of memory as float32; what is under way has arrived first."""
+        """Yield each living piece of memory as float32, after unfinished collectives have completed."""
         while self._under_way:
             if self._under_way[-1].is_completed():
                 self._under_way.pop()
@@ -206,7 +206,7 @@ def _held(memory: _Memory) -> Held:
 
 
 def _whose(values: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Kind, and elements that are among the values."""
+    """Yield each kind, and its elements that occur among the values."""
     n = max(end for _, end in layout().values())
     codes = [("parameters", values - _PARAM), ("local_gradients", values - _STEP * (dist.get_rank() + 1))]
     codes += [("gradients", values - _MEAN), *(("optimizer_states", values / part - _MEAN) for part in (1 / 2, 3 / 4))]
@@ -221,7 +221,7 @@ def _intervals(elements: list[int]) -> tuple[Interval, ...]:
 
 
 def record_all(strategies: Sequence[str] = tuple(STRATEGIES)) -> dict[str, list[dict[str, Held]]]:
-    """For each strategy what each of four ranks held at each moment: about two seconds."""
+    """Record each strategy on four ranks: {strategy: [{moment: Held} of each rank]}. Takes about two seconds."""
 
     def on_a_rank() -> list[dict[str, Held]]:
         return [record(strategy) for strategy in strategies]
@@ -231,7 +231,7 @@ def record_all(strategies: Sequence[str] = tuple(STRATEGIES)) -> dict[str, list[
 
 
 def record(strategy: str | Callable[[Model], tuple[nn.Module, Optimizer]]) -> dict[str, Held]:
-    """On a rank, of four: {moment: what this rank holds} over one step, the second one."""
+    """Return {moment: what this rank holds} over the second step. Runs on each of four ranks."""
     story: dict[str, Held] = {}
     memory = _Memory()
 
@@ -242,7 +242,7 @@ def record(strategy: str | Callable[[Model], tuple[nn.Module, Optimizer]]) -> di
     wrap = STRATEGIES[strategy] if isinstance(strategy, str) else strategy
     with memory:
         model, optimizer = wrap(Model(look))
-        for _ in range(2):  # the second account replaces the first, whose optimizer had no states yet
+        for _ in range(2):  # the second step's record replaces the first's, which had no optimizer states yet
             _step(model, optimizer, look)
     return story
 

@@ -1,4 +1,4 @@
-"""Fully sharded data parallelism: a rank keeps 1/N of everything, and whole parameters only while they are used.
+"""Fully sharded data parallelism: each rank keeps 1/N of everything, and whole parameters only while it uses them.
 
     for block in model.blocks:
         fully_shard(block)
@@ -6,16 +6,16 @@
     optimizer = AdamW(model.parameters())      # after sharding: the parameters are this rank's shards now
 
 Vocabulary. A *unit* is a set of parameters that are gathered and freed together: those of one module, without those of
-units inside it. To *shard* is to keep one's own part of a parameter; to *unshard*, to all_gather all parts into the
-whole; to *reshard*, to free the whole again. An *all_gather_input* is what a rank sends of a unit, 1-D; the
-*all_gather_output*, (N, S), holds the ranks' inputs below one another; a *reduce_scatter_input*, (N, S), holds the
-unit's gradients, in row r what rank r is to keep. S counts the elements of a unit's shard, padding included. The
-*layout* of a unit says which element belongs to which rank.
+units inside it. A rank *shards* a parameter by keeping its own part, *unshards* it by an all_gather of all parts, and
+*reshards* it by freeing the whole. S is the number of elements in a unit's shard, padding included. The
+*all_gather_input*, (S,), is this rank's part of a unit; the *all_gather_output*, (N, S), has a row for each rank. The
+*reduce_scatter_input*, (N, S), holds the unit's gradients: rank r keeps row r. The unit's *layout* says which element
+belongs to which rank.
 
 Read in this order: `ranks` and `slots` (among whom, and where in the model),
 `per_parameter` (a `layout`), `unit` (what is held and sent), `schedule` (the hooks that make it happen in time), `api`
 (`fully_shard`); then `flat_parameter` (the other layout), `wrapper` (the older interface) and, as you meet them,
-`shardlab.nested_tensors`, `limiter`, and what names mistakes: `validate`, `freed`.
+`shardlab.nested_tensors`, `limiter`, and the errors: `validate`, `freed`.
 
 Source: Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023, "PyTorch FSDP", sections 3 and 4;
 torch.distributed.fsdp.

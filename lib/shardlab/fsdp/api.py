@@ -78,10 +78,10 @@ def make_unit(
 
 
 class FSDPModule:
-    """What a module can do when it is a unit. Settings hold for it and the units inside it, unless recurse=False."""
+    """Methods of a module that is a unit. Settings also apply to the units inside it, unless recurse=False."""
 
     def __new__(cls, *args, **kwargs):
-        """Containers make a new one of their own class for a slice of themselves: that is no unit."""
+        """Make an object of the original class: containers call this for a slice of themselves, which is no unit."""
         return cls.__mro__[2](*args, **kwargs)
 
     def __deepcopy__(self, memo):
@@ -89,7 +89,7 @@ class FSDPModule:
         raise RuntimeError(f"rank {rank}: a sharded module can't be copied: copy it before, or go by its state_dict()")
 
     def unshard(self, async_op: bool = False) -> "UnshardHandle | None":
-        """Gather this unit's parameters, those of units inside it not; `async_op` returns what to wait for."""
+        """Gather this unit's parameters, but not those of units inside it; `async_op` returns a handle to wait for."""
         self._unit.unshard()
         if async_op:
             return UnshardHandle(self._unit)
@@ -100,7 +100,7 @@ class FSDPModule:
         self._unit.reshard()
 
     def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
-        """False: backward keeps whole gradients and adds them up, and sends nothing. For micro-batches but the last."""
+        """False: backward adds up whole gradients, and sends nothing. For all micro-batches but the last."""
         self._set("requires_gradient_sync", requires_gradient_sync, recurse)
 
     def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
@@ -119,11 +119,11 @@ class FSDPModule:
         schedule_of(self._unit).is_last_backward = is_last_backward
 
     def set_modules_to_forward_prefetch(self, modules: list["FSDPModule"]) -> None:
-        """Begin to gather them in this unit's pre_forward: on a CPU, the one way to overlap in forward."""
+        """Begin to gather `modules` in this unit's pre_forward: on a CPU, the only way to overlap in forward."""
         self._unit.forward_prefetch = [m._unit for m in modules]
 
     def set_modules_to_backward_prefetch(self, modules: list["FSDPModule"]) -> None:
-        """Begin to gather them in this unit's pre_backward, instead of the unit that ran before it in forward."""
+        """Begin to gather `modules` in this unit's pre_backward, instead of the unit that ran before it in forward."""
         self._unit.backward_prefetch = [m._unit for m in modules]
 
     def _set(self, name: str, value: bool, recurse: bool) -> None:
@@ -132,7 +132,7 @@ class FSDPModule:
                 setattr(m._unit, name, value)
 
     def _apply(self, *args, **kwargs):
-        """Beneath to(), half(), to_empty(): they change the shards."""
+        """Change the shards: to(), half() and to_empty() call this."""
         self.reshard()
         super()._apply(*args, **kwargs)
         self._unit.refresh()
@@ -144,14 +144,14 @@ class UnshardHandle:
         self._unit = unit
 
     def wait(self) -> None:
-        """The unit's modules hold whole parameters when this returns."""
+        """Return when the unit's modules hold whole parameters."""
         self._unit.wait_for_unshard()
 
 
 def schedule_of(unit: Unit) -> Schedule:
-    """Who asks first is the root: its schedule is that of all units below.
+    """Return the unit's schedule. The first unit that asks is the root, and all units below it share its schedule.
 
-    Raises RuntimeError if one of them ran before, as a root of its own, or has parameters on the meta device.
+    Raises RuntimeError if one of them has run as a root of its own before, or has parameters on the meta device.
     """
     if unit.schedule is None:
         units: dict[Unit, None] = {}
@@ -180,7 +180,7 @@ def _attach(module: nn.Module, unit: Unit) -> None:
 
 
 def _guard(name: str, module: nn.Module, unit: Unit) -> None:
-    """Of a module that has parameters of the unit: what must not happen while they are sharded, or unsharded."""
+    """Guard a module that has parameters of the unit: calls need them unsharded, state dicts need them sharded."""
     module._unit_around = unit
     if module not in unit.modules:
         module.register_forward_pre_hook(lambda *_: validate.is_unsharded(unit, name))

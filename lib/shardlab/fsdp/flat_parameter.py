@@ -81,14 +81,14 @@ class FlatParameter:
         return list(groups.values())
 
     def intervals(self) -> Iterator[tuple[int, int, int]]:
-        """Of each parameter: this rank holds its elements [start, end), from `offset` of the shard on."""
+        """Yield (start, end, offset) of each parameter: elements [start, end) lie from `offset` of the shard on."""
         first = self.ranks.shard_rank * self.shard_numel
         for begin, numel in zip(accumulate(self.numels, initial=0), self.numels, strict=False):
             start, end = (min(max(edge - begin, 0), numel) for edge in (first, first + self.shard_numel))
             yield start, end, max(begin - first, 0) if end > start else 0
 
     def _shard_slots(self, use_orig_params: bool) -> list[Slot]:
-        """Where the optimizer's parameters are registered."""
+        """Slots in which the optimizer's parameters are registered."""
         if use_orig_params:
             return self.slots
         module = self.slots[0].unit_module
@@ -96,7 +96,7 @@ class FlatParameter:
         return [Slot(name, None, module, [(module, name)])]
 
     def _parts(self, shard: Tensor) -> list[Tensor]:
-        """Of (S,) the part of each of the optimizer's parameters."""
+        """Cut (S,) into the parts of the optimizer's parameters."""
         if self.shard_slots is not self.slots:
             return [shard]
         return [shard[offset : offset + end - start] for start, end, offset in self.intervals()]
@@ -132,7 +132,7 @@ class FlatParameter:
         return rows, rows[self.ranks.shard_rank].copy_(self.shard, non_blocking=True)
 
     def use(self, output: Tensor | None) -> None:
-        """Nothing to copy: what has arrived is in place. None: this rank shards alone."""
+        """Use what has arrived, which is in place already. None: this rank shards alone."""
         if output is None and not self.is_whole:
             self._allocate().copy_(self.shard, non_blocking=True)
         whole = self.shard if self.is_whole else self.whole
@@ -170,7 +170,7 @@ class FlatParameter:
             unsharded.keep_gradient(reduce_dtype)
 
     def take_gradients(self) -> dict[int, Tensor]:
-        """By position; whoever takes them frees them."""
+        """Whole gradients by position; the caller frees them."""
         gradients = [unsharded.take_gradient() for unsharded in self.unsharded]
         return {i: gradient for i, gradient in enumerate(gradients) if gradient is not None}
 
@@ -191,14 +191,14 @@ class FlatParameter:
 
 
 class OrigParams(FlatParameter):
-    """With the original parameters for the optimizer, each as its part of the shard."""
+    """Flat layout in which the optimizer sees the original parameters, each as its part of the shard."""
 
     def __init__(self, *args) -> None:
         super().__init__(*args, use_orig_params=True)
 
 
 def flat_intervals(model: nn.Module) -> Iterator[FlatInterval]:
-    """Which part of each original parameter lies where on this rank, for all flat parameters of the model."""
+    """Yield where each original parameter's part lies on this rank, for all flat parameters of the model."""
     names = {m: name for name, m in model.named_modules()}
     for m in model.modules():
         for layout in m._unit.layouts if hasattr(m, "_unit") else []:

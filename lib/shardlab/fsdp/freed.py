@@ -6,7 +6,7 @@ from torch import nn
 
 
 class FreedParameter(nn.Parameter):
-    """What an unsharded parameter turns into while its storage is empty: any use would read memory that is not there.
+    """Class of an unsharded parameter while its storage is empty: any use would read memory that is not there.
 
     An object's class decides how Python calls on it are handled, and can be changed in place; autograd's own C++
     references do not look at it.

@@ -1,4 +1,4 @@
-"""What a unit asks of its layout: which element belongs to which rank, and how a message is laid out of it."""
+"""Interface of a layout: which element of a unit belongs to which rank, and how a message is laid out."""
 
 from typing import Any, ClassVar, Protocol
 
@@ -12,7 +12,7 @@ Gradients = dict[Any, Tensor]  # by whatever the layout takes apart: whole, and 
 
 
 class Layout(Protocol):
-    """Of parameters that travel in one message; `per_parameter` and `flat_parameter` say what each does and costs."""
+    """Layout of parameters that travel in one message; `per_parameter` and `flat_parameter` say what each costs."""
 
     slots: list[Slot]
     children_first: ClassVar[bool]  # the order of parameters in a unit
@@ -21,11 +21,11 @@ class Layout(Protocol):
 
     @staticmethod
     def groups(slots: list[Slot]) -> list[list[Slot]]:
-        """Which parameters of a unit go into one message."""
+        """Group the parameters of a unit by message."""
 
     @property
     def sharded_params(self) -> list[nn.Parameter]:
-        """What the optimizer sees."""
+        """Parameters that the optimizer sees."""
 
     # The modules hold sharded parameters, or whole ones
 

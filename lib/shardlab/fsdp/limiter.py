@@ -8,7 +8,7 @@ MAX_GATHERED = 2  # units whose parameters the host has asked for and the GPU no
 
 
 class RateLimiter:
-    """Keeps the host from asking for more whole parameters than the GPU has memory for.
+    """Keep the host from asking for more whole parameters than the GPU has memory for.
 
     The host queues an all_gather, and memory for it, long before the GPU computes; so it waits until the GPU has come
     past the unit before the last. On a CPU nothing runs ahead: events are stand-ins there, and program order the limit.

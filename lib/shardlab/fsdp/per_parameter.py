@@ -49,7 +49,7 @@ class PerParameter:
 
     @staticmethod
     def groups(slots: list[Slot]) -> list[list[Slot]]:
-        """Which parameters of a unit go into one message: all."""
+        """Put all parameters of a unit into one message."""
         return [slots] if slots else []
 
     @property
@@ -61,7 +61,7 @@ class PerParameter:
             p.slot.put(p.sharded)
 
     def refresh(self) -> None:
-        """Parameters may have been loaded, converted or moved: take what is there, forget what was made of others."""
+        """Take parameters that were loaded, converted or moved, and forget what was made of the former ones."""
         for p in self.params:
             p.refresh()
         self.mixed = len({p.dtype for p in self.params}) > 1  # then everything travels as bytes
@@ -107,7 +107,7 @@ class PerParameter:
                 p.unsharded.keep_gradient(reduce_dtype)
 
     def take_gradients(self) -> dict["_Param", Tensor]:
-        """The whole gradients of the parameters that were used; whoever takes them frees them."""
+        """Whole gradients of the parameters that were used; the caller frees them."""
         gradients = {p: p.unsharded.take_gradient() for p in self.params if p.unsharded}
         return {p: gradient for p, gradient in gradients.items() if gradient is not None}
 

@@ -106,8 +106,8 @@ class Schedule:
         return map_tensors(lambda t: t.to(device, non_blocking=True), (args, kwargs))
 
     def _end_forward(self) -> None:
-        """Without gradients nobody would come to free what is kept for backward. And units of several modules can't
-        know before now which call was their last."""
+        """Free what no backward will free: all units without gradients. Units of several modules only know now which
+        call was their last."""
         if self.forward_prefetch:
             order = [self.outermost, *self.forward_order[:-1]]
             for unit, following in pairwise(order):
@@ -145,7 +145,7 @@ class Schedule:
 
     @torch.no_grad()
     def post_backward(self, unit: Unit) -> None:
-        """May be called again when all is done: then it does nothing.
+        """Free the unit's parameters, and begin to reduce their gradients. Calling it again does nothing.
 
         Memory for new messages is allocated when the unit's parameters and the last messages' buffers are free.
         """
@@ -172,7 +172,7 @@ class Schedule:
         return self.forward_order[i - 1 : i]
 
     def _go_on(self) -> None:
-        """Whoever has waited here twice on a 2-D mesh, once on a 1-D mesh, is done."""
+        """Advance all reductions. One ends after one call on a 1-D mesh, after two on a 2-D mesh."""
         self.reductions = _advanced(self.reductions)
 
     @torch.no_grad()
@@ -186,7 +186,7 @@ class Schedule:
         self.backward_runs = False
 
     def _forget_backward(self) -> None:
-        """It was broken off by an exception: what gradients it made so far are lost."""
+        """Clean up after a backward that an exception broke off; the gradients it made so far are lost."""
         self.backward_runs = False
         self.reductions.clear()
         self.forward_order.clear()
@@ -213,7 +213,7 @@ class Schedule:
 
 
 def _advanced(reductions: list[Iterator[None]]) -> list[Iterator[None]]:
-    """Each goes on to the next point where it has to wait for a message; those that have not come to their end."""
+    """Run each reduction to its next wait for a message; return those that have not ended."""
     done = object()
     return [reduction for reduction in reductions if next(reduction, done) is not done]
 
@@ -223,7 +223,7 @@ def _inside_backward() -> bool:
 
 
 def _before_step(*_) -> None:
-    """The optimizer is about to change shards: whole parameters that some forward left behind would be out of date."""
+    """Reshard before an optimizer changes shards: whole parameters that a forward left would be out of date."""
     for schedule in _alive if not _inside_backward() else ():
         for unit in schedule.units:
             schedule._reshard(unit)

@@ -1,4 +1,4 @@
-"""Where a unit's parameters live in the model, and the whole parameters that autograd sees there."""
+"""Places of a unit's parameters in the model, and the whole parameters that autograd sees there."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from shardlab.fsdp.freed import FreedParameter
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter's places in the modules: several, if it is tied."""
+    """A parameter and its places in the modules: several if it is tied."""
 
     name: str  # from the unit's module on; from the root on, once that is known
     param: nn.Parameter | None  # the original, until it is sharded
@@ -54,7 +54,7 @@ class Unsharded:
         self.param.__class__ = FreedParameter
 
     def keep_gradient(self, reduce_dtype: torch.dtype | None) -> None:
-        """Until a backward that reduces. In the gradient's own dtype autograd adds up by itself, in `.grad`."""
+        """Keep the gradient in `reduce_dtype` until a backward reduces it. In its own dtype, autograd keeps it."""
         gradient = self.param.grad
         if gradient is not None and reduce_dtype not in (None, gradient.dtype):
             self.kept = gradient.to(reduce_dtype) if self.kept is None else self.kept.add_(gradient)
@@ -96,6 +96,6 @@ def slots_of(modules: list[tuple[str, nn.Module]], ignored: set[nn.Parameter], u
 
 
 def call_hooks(sharded: nn.Parameter) -> None:
-    """What autograd does when it has accumulated a gradient, for those that it knows nothing of."""
+    """Call post-accumulate hooks, as autograd does, for gradients that autograd did not make."""
     for hook in (sharded._post_accumulate_grad_hooks or {}).values():
         hook(sharded)

@@ -1,7 +1,7 @@
 """A unit: what of it is in memory, and the messages that change that.
 
-Nothing here knows when: see `schedule`. Every collective is begun and left to run (async_op=True); somebody waits for
-it as late as possible. On gloo a worker thread runs it; on a GPU, NCCL's own stream.
+`schedule` says when. Every collective is begun and left to run (async_op=True), and waited for as late as possible. On
+gloo a worker thread runs it; on a GPU, NCCL's own stream.
 
 [Note: streams and memory] On a GPU the host runs ahead and all work is queued on streams. all_gathers are queued from
 the `gather_stream`, so that they wait for the optimizer's step but not for the computation in front of them.
@@ -59,7 +59,7 @@ class Unit:
         self.gather_stream = torch.get_device_module(ranks.device).current_stream()
 
     def enter(self, names: dict[nn.Module, str]) -> None:
-        """The unit and its parameters learn their names in the whole model."""
+        """Give the unit and its parameters their names in the whole model."""
         self.name = names[self.modules[0]]
         for slot in (slot for layout in self.layouts for slot in layout.slots):
             module, name = slot.places[0]
@@ -88,7 +88,7 @@ class Unit:
 
     @torch.no_grad()
     def wait_for_unshard(self) -> None:
-        """Whole parameters are on the modules afterwards, if `unshard` was called before."""
+        """Wait for the all_gather, and put whole parameters on the modules, if `unshard` was called before."""
         if self.state is not State.GATHERING:
             return
         gathering, self._gathering, self.state = self._gathering[::-1], [], State.SHARDED  # if a gather fails
@@ -101,7 +101,7 @@ class Unit:
         self.state = State.UNSHARDED
 
     def reshard(self) -> None:
-        """Free the whole parameters. One that is still being gathered arrives first: nobody can call it back."""
+        """Free the whole parameters. A gather that is under way arrives first: it can't be cancelled."""
         self.wait_for_unshard()
         if self.state is State.UNSHARDED:
             for layout in self.layouts:
@@ -118,7 +118,7 @@ class Unit:
 
     @torch.no_grad()
     def keep_gradients(self) -> list:
-        """Without communication: whole gradients stay here and add up, in reduce_dtype. None are left to be reduced.
+        """Keep whole gradients without communication; they add up in reduce_dtype. None are left to be reduced.
 
         Keeps: N S elements.
         """
@@ -131,12 +131,12 @@ class Unit:
         return [(layout, by_param) for layout, by_param in gradients if by_param]
 
     def forget_gradients(self) -> None:
-        """Of a backward that was broken off, and what earlier ones left for an all_reduce."""
+        """Drop gradients of a backward that was broken off, and those that earlier ones left for an all_reduce."""
         self.take_gradients()
         self._partial.clear()
 
     def reduce(self, layout: Layout, gradients: Gradients) -> Iterator[None]:
-        """The mean of all ranks' gradients, this rank's shard of it added to the sharded parameters' `.grad`.
+        """Add this rank's shard of the mean of all ranks' gradients to the sharded parameters' `.grad`.
 
         A generator: it stops after it has begun to send, for somebody to compute meanwhile, and goes on by waiting.
         `gradients` is emptied as soon as it is copied.
@@ -172,7 +172,7 @@ class Unit:
         layout.take_reduced_gradients(params, shard)
 
     def _label(self, what: str) -> record_function:
-        """Its name in a profile, as FSDP2 puts it."""
+        """Label of the work in a profile, as FSDP2 writes it."""
         return record_function(f"FSDP::{what} ({self.name})")
 
 

@@ -11,7 +11,6 @@ The same units and the same schedule, with the flat layout. What the strategies 
 Source: Zhao et al. 2023, section 3.2; torch.distributed.fsdp.FullyShardedDataParallel.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -31,7 +30,7 @@ from shardlab.bucketed_backward import broadcast_tensors
 from shardlab.fsdp.api import make_unit, schedule_of
 from shardlab.fsdp.flat_parameter import FlatParameter, OrigParams
 from shardlab.fsdp.ranks import Ranks, current_device, default_device_type, ranks_of
-from shardlab.grad_norm import common_dtype, total_norm
+from shardlab.grad_norm import clip_sharded_, common_dtype
 from shardlab.parameters import shard_groups
 from shardlab.precision import cast_buffers
 
@@ -105,7 +104,7 @@ class FullyShardedDataParallel(nn.Module):
         return self._fsdp_wrapped_module
 
     def __getattr__(self, name: str):
-        """What the wrapper has not, the model may have."""
+        """Fall back to the wrapped model's attributes."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -138,7 +137,7 @@ class FullyShardedDataParallel(nn.Module):
                 unit.requires_gradient_sync, unit.reshard_after_backward = sync, reshard
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Of the shards, also between a forward and its backward, when the modules hold whole parameters."""
+        """Clear the shards' gradients, also between a forward and its backward, when modules hold whole parameters."""
         super().zero_grad(set_to_none)
         nn.ParameterList(self._sharded_params()).zero_grad(set_to_none)
 
@@ -153,17 +152,13 @@ class FullyShardedDataParallel(nn.Module):
         It is computed in float32 at least, and rounded to the parameters' dtype at the end.
         Sends: one all_reduce of one element for each group that parameters are sharded over; NO_SHARD sends none.
         """
-        params, by_groups = self._sharded_params(), defaultdict(list)
-        for p in params:
-            by_groups[shard_groups(p)] += [] if p.grad is None else [p.grad]
-        dtype = common_dtype(params)
-        total = total_norm(by_groups, norm_type, dtype, self._ranks.device)
-        nn.utils.clip_grads_with_norm_(params, max_norm, total)
-        return total.to(dtype)
+        params = self._sharded_params()
+        gradients = [(shard_groups(p), p.grad) for p in params]
+        return clip_sharded_(gradients, max_norm, norm_type, common_dtype(params), self._ranks.device)
 
 
 def chosen_units(root: nn.Module, policy: Callable | None) -> list[nn.Module]:
-    """The modules below root that torch's wrap policies pick, inner ones first."""
+    """Return the modules below root that one of torch's wrap policies picks, inner ones first."""
     if policy is None:
         return []
     if hasattr(policy, "_run_policy"):  # ModuleWrapPolicy, CustomPolicy
@@ -176,7 +171,7 @@ def chosen_units(root: nn.Module, policy: Callable | None) -> list[nn.Module]:
     chosen_modules: list[nn.Module] = []
 
     def walk(module: nn.Module) -> int:
-        """Elements below that are in chosen units."""
+        """Number of elements below that are in chosen units."""
         numel = sum(p.numel() for p in module.parameters())
         if not policy(module=module, recurse=True, nonwrapped_numel=numel):
             return 0
@@ -233,7 +228,7 @@ def _can_be_followed(mixed_precision: MixedPrecision, module: nn.Module, policy:
 
 
 def _materialise(module: nn.Module, init: Callable[[nn.Module], None] | None, device: torch.device) -> None:
-    """Flat parameters hide the modules' own, so that initialisers would not find them: run those before."""
+    """Run initialisers before flat parameters hide the modules' own from them."""
     for m in module.modules():
         if any(t.is_meta for t in [*m.parameters(recurse=False), *m.buffers(recurse=False)]):
             if init is not None:
@@ -244,7 +239,7 @@ def _materialise(module: nn.Module, init: Callable[[nn.Module], None] | None, de
 
 
 def _broadcast(module: nn.Module, ranks: Ranks) -> None:
-    """Everybody gets the first rank's parameters and buffers: along its row first, then down the columns."""
+    """Send the first rank's parameters and buffers to all ranks: along its row first, then down the columns."""
     tensors = [*module.parameters(), *module.buffers()]
     for t in tensors:
         t.data = t.data.to(ranks.device)

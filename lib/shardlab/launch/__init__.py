@@ -11,11 +11,11 @@ Read in this order:
     pickling            how a function travels to the ranks
     rank_main           what runs in each rank's process
     rank_process, job   the launcher's side: it watches pipes, processes and the clock
-    flight_recorder     which collectives a rank has called
-    hang_report, blame  who is at fault, in words
+    flight_recorder     the collectives that a rank has called
+    hang_report, blame  the error message: which rank is at fault
     environment, progress_line      variables for new processes; the line under a cell that waits
 
-Whatever goes wrong, no process is left behind.
+No process is left behind, whatever goes wrong.
 """
 
 from shardlab.launch.api import launch, local_device, warm_up

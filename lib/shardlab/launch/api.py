@@ -1,4 +1,4 @@
-"""The call itself: settings, and the two ways to get ranks: start them, or be one of torchrun's."""
+"""`launch`, its settings, and the two ways to get ranks: start new processes, or use those that torchrun started."""
 
 import atexit
 import multiprocessing
@@ -19,7 +19,7 @@ from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
 from shardlab.launch.rank_main import RankNetwork, Settings, process_group
 
-_made_with: dict[str, Any] = {}  # settings of the process group that a launch made on the ranks of torchrun
+_made_with: dict[str, Any] = {}  # under torchrun: settings of the process group of the first launch
 
 
 def launch(
@@ -37,13 +37,13 @@ def launch(
 
     `fn` may be defined in a notebook cell (it travels by cloudpickle, by value). Results travel back the same way: keep
     them small and on the CPU. Printed lines appear as they come, marked with their rank, unless `stream=False`.
-    `device` is "cuda" where there is a GPU, else "cpu"; `backend` follows from it; `network`
-    takes the real one's place: `shardsim.simulated("2x2 nodes, 1 GB/s inside, 100 MB/s between")`.
+    `device` defaults to "cuda" if there is a GPU, else to "cpu"; the default `backend` depends on it. `network`
+    replaces the real network: `shardsim.simulated("2x2 nodes, 1 GB/s inside, 100 MB/s between")`.
 
-    Raises LaunchError, naming the rank, when a rank raises, exits or is killed, and, with every rank's stack and last
-    collective, when `timeout_s` passes. In every case, Ctrl-C included, all ranks are gone when it returns.
+    Raises LaunchError, which names the rank, if a rank raises, exits or is killed. If `timeout_s` passes, the error
+    shows the last collectives and the stack of every rank without a result. No rank is left afterwards, even on Ctrl-C.
 
-    Under torchrun the ranks exist already: the same call then runs `fn` here and returns every rank's result.
+    Under torchrun the ranks already exist: `launch` then runs `fn` in this process and returns every rank's result.
     """
     if not callable(fn):
         raise TypeError(f"launch(fn, world_size, ...): fn must be a function, not {type(fn).__name__}")
@@ -65,9 +65,9 @@ def launch(
 
 
 def warm_up() -> None:
-    """Start the forkserver and return at once; it imports torch in the background (about 2 s, once a process)."""
+    """Start the forkserver and return at once; it imports torch in the background (about 2 s, once per process)."""
     multiprocessing.set_forkserver_preload(["shardlab.launch.preload"])
-    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # a dead peer makes the others' C++ log; the launcher says it better
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # hides C++ logs about dead peers; the launcher's error is clearer
     with environ(quiet):
         ensure_running()
 
@@ -94,10 +94,10 @@ def _settings(world_size, device, backend, network, threads, timeout_s) -> Setti
             raise TypeError(f"network={network!r}: pass an object, shardsim.simulated({network!r})")
         network = network.for_ranks(world_size)
         backend = backend or network.backend
-    if backend is None:  # NCCL wants a GPU for each rank; ranks that share one talk over gloo
+    if backend is None:  # NCCL needs one GPU per rank; ranks that share a GPU use gloo
         own_gpu = device == "cuda" and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
         backend = "cpu:gloo,cuda:nccl" if own_gpu else "gloo"
-    # A stuck collective is to be reported by the launcher's deadline, which sees all ranks, not by the backend's own.
+    # The launcher sees all ranks, so it reports a stuck collective before the backend's own timeout does.
     return Settings(backend, device, network, threads, collective_timeout_s=timeout_s + 60)
 
 
@@ -110,7 +110,7 @@ def _run_as_existing_rank(fn, args, world_size: int, settings: Settings) -> list
         )
     global _made_with
     asked = vars(replace(settings, collective_timeout_s=0.0))
-    if not dist.is_initialized():  # left open for the next launch: a group can't be rebuilt on the same store
+    if not dist.is_initialized():  # stays open for the next launch: a store can't be used for a second group
         os.environ["SHARDLAB_DEVICE"] = settings.device
         process_group(settings).__enter__()
         atexit.register(_close_group)
@@ -126,6 +126,6 @@ def _run_as_existing_rank(fn, args, world_size: int, settings: Settings) -> list
 
 
 def _close_group() -> None:
-    """Before the interpreter ends, or its threads may abort the process; after an exception it might wait for ever."""
+    """Destroy the group before exit, or its threads may abort the process; not after an exception: it could hang."""
     if dist.is_initialized() and not hasattr(sys, "last_value"):
         dist.destroy_process_group()

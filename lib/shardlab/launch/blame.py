@@ -1,4 +1,4 @@
-"""Who is at fault, in words: turns what the launcher knows of each rank into one LaunchError."""
+"""Turn what the launcher knows of each rank into one LaunchError, which names the rank at fault."""
 
 import re
 import signal
@@ -10,17 +10,15 @@ from shardlab.launch.hang_report import account
 if TYPE_CHECKING:
     from shardlab.launch.rank_process import RankProcess
 
-# How gloo and NCCL report that a peer went away: a consequence, never the cause.
+# How gloo and NCCL report that a peer is lost: a consequence of the failure, never its cause.
 _PEER_GONE = re.compile(r"Connection (closed|reset|refused)|Broken pipe|remote process exited|Socket Timeout")
-_MACHINERY = re.compile(
-    r"shardlab/launch/|elastic/multiprocessing|/multiprocessing/|/threading\.py|<string>|^Extension mod"
-)
+_MACHINERY = re.compile(r"shardlab/launch/|/multiprocessing/|/threading\.py|<string>|^Extension mod")
 
 
 class LaunchError(RuntimeError):
-    """A rank failed or the job hung. `rank` is the culprit, or None for a hang that no single rank explains.
+    """A failed rank or a hang of the job. `rank` is the rank at fault, or None for a hang that no single rank explains.
 
-    `killed`: by a signal, which may have been the system's, short of memory.
+    `killed`: a signal ended the rank; the system may have sent it because memory ran out.
     """
 
     def __init__(self, message: str, rank: int | None, timed_out: bool = False, killed: bool = False) -> None:
@@ -31,8 +29,8 @@ class LaunchError(RuntimeError):
 
 
 def failure(ranks: list["RankProcess"]) -> LaunchError:
-    """Blame, in this order: the one rank that called something else than the others, one that vanished, the first
-    exception of its own making, a rank that left early."""
+    """Return the error that names the rank at fault, the first of these: the only rank that called another collective,
+    one that vanished, the first to raise (errors of a lost peer excluded), one that left early, the first to raise."""
     disagreement, odd = _disagreement(ranks)
     culprit = ranks[odd] if odd is not None else _culprit(ranks)
     did = "called another collective than the others and " if odd is not None else ""
@@ -52,15 +50,15 @@ def failure(ranks: list["RankProcess"]) -> LaunchError:
 
 
 def is_undecided(ranks: list["RankProcess"]) -> bool:
-    """Two ranks called different things, and a third one's call will tell whose was wrong."""
+    """Return True if two ranks called different things and a third rank's call would tell which of them is wrong."""
     disagreement, odd = _disagreement(ranks)
     return disagreement is not None and odd is None and len(ranks) > 2
 
 
 def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
-    """The account of the last collectives, and every waiting rank's stack; blame the one that called something else,
-    or fewer collectives, than the others."""
-    waiting = [r for r in ranks if r.result is None] or ranks  # if all came in during the grace: too late
+    """Return the error of a hang: the last collectives, and the stack of each waiting rank. `rank` is the only one that
+    waits, or that called another collective, or that called fewer collectives than the others."""
+    waiting = [r for r in ranks if r.result is None] or ranks  # all, if the missing results came after the deadline
     head = f"no result from {_names(waiting)} within {timeout_s:g} s"
     disagreement, culprit = _disagreement(ranks)
     if culprit is not None:
@@ -104,8 +102,8 @@ def _state(r: "RankProcess") -> str:
 
 
 def _stack(r: "RankProcess") -> str:
-    """The rank's stack without the launcher's frames."""
-    if r.failure:  # after the deadline, when it was asked
+    """Stack of the rank without the launcher's frames."""
+    if r.failure:  # it raised after the deadline, while the launcher asked for stacks
         return r.failure.traceback.rstrip()
     if r.whereabouts is None:
         lines = [line for line in r.tail if not _MACHINERY.search(line)]

@@ -1,4 +1,4 @@
-"""Environment variables for processes that are started in the meantime, and where their programs are."""
+"""Environment variables for new processes, and the search path for administrators' programs."""
 
 import os
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def environ(values: dict[str, str]):
-    """Set these variables inside the block, and put back what was there, or was not."""
+    """Set these variables inside the block, and restore their previous state afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -17,5 +17,5 @@ def environ(values: dict[str, str]):
 
 
 def administrators_path() -> str:
-    """PATH with the folders of a system administrator's tools, which many users lack."""
+    """PATH plus the folders of administrators' tools, which many users' PATH lacks."""
     return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/local/sbin"])

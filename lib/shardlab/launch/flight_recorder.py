@@ -1,8 +1,8 @@
-"""The flight recorder: which collectives has this rank issued, and which is it stuck in?
+"""Read torch's flight recorder: the collectives that this rank has issued, and the one in which it is stuck.
 
-torch keeps a ring buffer of the collectives of every process group, written by the C++ process group itself, so that
-the ones DDP's reducer or FSDP issue are in it too. It is what one reads after a hang on a cluster; here it serves the
-hang report of `launch` and the traffic figures of `measure`.
+torch keeps a ring buffer of the collectives of every process group. The C++ process group itself writes it, so it also
+holds the collectives that DDP's reducer or FSDP issue. On a cluster, people read it after a hang. Here the hang report
+of `launch` and the traffic figures of `measure` use it.
 
 Source: torch/csrc/distributed/c10d/FlightRecorder.hpp.
 """
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
-BUFFER_ENTRIES = 20_000  # the recorder's ring: older collectives are forgotten
+BUFFER_ENTRIES = 20_000  # length of the recorder's ring; older collectives are lost
 
 _BYTES = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2, "Short": 2, "Byte": 1, "Char": 1}
 _BYTES |= {"Bool": 1, "Float8_e4m3fn": 1, "Float8_e5m2": 1}
 _KINDS = {
-    "_all_gather_base": "all_gather",  # NCCL's
+    "_all_gather_base": "all_gather",  # NCCL's name
     "_allgather_base": "all_gather",
     "all_gather_into_tensor": "all_gather",
     "all_gather_into_tensor_coalesced": "all_gather",
@@ -36,9 +36,9 @@ _KINDS = {
     "_broadcast_oop": "broadcast",
     "_reduce_oop": "reduce",
 }
-_UNEVEN = ("scatter", "all_to_all")  # ranks may put in different sizes
+_UNEVEN = ("scatter", "all_to_all")  # input sizes may differ between ranks
 POINT_TO_POINT = ("send", "recv")
-_DEFAULT_GROUP = "0"  # the one that all ranks belong to
+_DEFAULT_GROUP = "0"  # all ranks belong to it
 _TORCHS_API = ("/distributed/distributed_c10d.py", "/distributed/_functional_collectives.py")
 _NOT_THE_CALLER = ("/torch/", "/typing_extensions.py", "/contextlib.py", "/shardlab/measure/", "/shardsim/")
 _NOT_THE_CALLER += ("<frozen",)
@@ -57,18 +57,18 @@ class Collective:
     shape: tuple[tuple[int, ...], ...]
     issued_s: float  # seconds since the epoch
     where: str  # "file.py:12 in train_step", the innermost frame outside torch
-    state: str = "issued"  # then "started", which gloo does not tell, and "finished"
-    members: tuple[int, ...] = ()  # the ranks of its group, as the whole job numbers them
+    state: str = "issued"  # then "started" (gloo does not report it) and "finished"
+    members: tuple[int, ...] = ()  # ranks of its group, by their numbers in the whole job
 
     @property
     def signature(self) -> str:
-        """What this rank called: `all_reduce Float[1024]`."""
+        """Kind, dtype and shapes of the call: `all_reduce Float[1024]`."""
         shapes = ", ".join(str(list(s)) for s in self.shape)
         return f"{self.kind} {self.dtype}{shapes}" if self.shape else self.kind
 
     @property
     def agreed(self) -> str:
-        """The part of the signature that must be the same on every rank."""
+        """Part of the signature that must be the same on every rank."""
         return self.kind if self.kind in _UNEVEN else self.signature
 
 
@@ -78,12 +78,12 @@ def enable() -> None:
 
 
 def kept_entries() -> int:
-    """How many calls the ring holds: somebody may have set it, or made a group without `enable`."""
+    """Number of calls that the ring holds. The user may have set it, or made a group without `enable`."""
     return min(BUFFER_ENTRIES, int(os.environ.get("TORCH_FR_BUFFER_SIZE", 2000)))  # torch's default
 
 
 def collectives(last: int | None = None) -> list[Collective]:
-    """The collectives that this rank has issued and the ring still holds, oldest first; or the last few of them."""
+    """Collectives that this rank has issued and the ring still holds, oldest first; with `last`, only the newest."""
     dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
     if dump is None:
         return []
@@ -93,15 +93,15 @@ def collectives(last: int | None = None) -> list[Collective]:
 
 
 def _as_asked_for(entries: list[dict]) -> list[dict]:
-    """The entries, every reduce_scatter under its own name and sizes.
+    """Return the entries with every reduce_scatter under its own name and sizes.
 
-    gloo carries a reduce_scatter out as an all_reduce, and the recorder says what was carried out: of a tensor one
-    all_reduce of the whole, of a list of shares one for each share. That is a fact about gloo, not about the program,
-    which asked for a reduce_scatter and on NCCL gets one. What it asked for, the innermost frame in torch's Python API
-    tells; a call that goes past that API (`torch.ops`, C++) stays an all_reduce.
+    gloo runs a reduce_scatter as an all_reduce, and the recorder shows what ran: one all_reduce of a whole tensor, or
+    one for each share in a list. This is a detail of gloo: the program asked for a reduce_scatter, and NCCL runs one.
+    The innermost frame in torch's Python API tells what the program asked for. A call that bypasses this API
+    (`torch.ops`, C++) stays an all_reduce.
     """
     found: list[dict] = []
-    lists: dict[str, dict] = {}  # by group: the last list of shares
+    lists: dict[str, dict] = {}  # by group: the entry of the last list of shares
     for entry in entries:
         asked, group = _asked_for(entry), entry["process_group"][0]
         if _kind(entry) != "all_reduce" or not asked.lstrip("_").startswith("reduce_scatter"):
@@ -128,7 +128,7 @@ def _asked_for(entry: dict) -> str:
 def _members(name: str) -> tuple[int, ...]:
     try:
         return tuple(dist.get_process_group_ranks(c10d._resolve_process_group(name)))
-    except (RuntimeError, KeyError):  # destroyed meanwhile
+    except (RuntimeError, KeyError):  # the group has been destroyed
         return ()
 
 
@@ -139,7 +139,7 @@ def _state(entry: dict) -> str:
 
 
 def _kind(entry: dict) -> str:
-    """all_reduce of "gloo:all_reduce", send of "nccl:send 0->1"."""
+    """Kind of an entry: all_reduce for "gloo:all_reduce", send for "nccl:send 0->1"."""
     name = entry["profiling_name"].split(":", 1)[-1].split(" ")[0]
     return _KINDS.get(name, name)
 
@@ -148,7 +148,7 @@ def _parse(entry: dict, members: tuple[int, ...] = ()) -> Collective:
     inputs, outputs = entry["input_sizes"], entry["output_sizes"]
     kind, input_bytes = _kind(entry), _bytes(inputs, entry["input_dtypes"])
     output_bytes = _bytes(outputs, entry["output_dtypes"])
-    if kind == "all_gather":  # of a functional one, as DTensor's are, gloo records one rank's share of the output
+    if kind == "all_gather":  # of functional collectives (DTensor's), gloo records one rank's share of the output
         output_bytes = max(output_bytes, input_bytes * len(members))
     return Collective(
         seq=entry["collective_seq_id"],
@@ -173,7 +173,7 @@ def _bytes(shapes: list[list[int]], dtypes: list[str]) -> int:
 
 
 def where(frames: list[dict]) -> str:
-    """The caller's own line: frames come innermost first, and torch's own are of no help."""
+    """Line of the caller: the innermost frame outside torch and our tools. `frames` come innermost first."""
     for frame in frames:
         file = frame["filename"].replace(os.sep, "/")
         if not any(part in file for part in _NOT_THE_CALLER):
@@ -182,10 +182,10 @@ def where(frames: list[dict]) -> str:
 
 
 def first_disagreement(by_rank: dict[int, list[Collective]]) -> tuple[str, int | None] | None:
-    """The first collective on which the ranks differ, in words, and the one rank that differs from all the others.
+    """Describe the first collective on which the ranks differ; return this text and the one rank that differs.
 
-    Ranks must issue the same collectives in the same order on a group; when they do not, the job hangs or, worse,
-    mixes up tensors. The sequence number says where it began. None if they agree.
+    Ranks must issue the same collectives in the same order on a group. If they do not, the job hangs or, worse, mixes
+    up tensors. The sequence number tells where this began. None if they agree; rank None if no single one differs.
     """
     calls: dict[tuple[str, int], dict[int, Collective]] = {}
     for rank, log in by_rank.items():
@@ -202,7 +202,7 @@ def first_disagreement(by_rank: dict[int, list[Collective]]) -> tuple[str, int |
 
 
 def laggard(by_rank: dict[int, list[Collective]]) -> int | None:
-    """The one rank that has issued fewer collectives than all the others of a group, which therefore wait for it."""
+    """The one rank that has issued fewer collectives than all the others of a group, so that they wait for it."""
     issued: dict[str, dict[int, int]] = {_DEFAULT_GROUP: dict.fromkeys(by_rank, 0)}
     for rank, log in by_rank.items():
         for c in _collective_only(log):

@@ -1,8 +1,8 @@
 """Report the last collectives of a job that hangs: which rank is in which one, and which rank is missing.
 
-It works on the records that `flight_recorder` reads, as one does with the dumps of a whole cluster. A collective ends
-only when every rank of its group has called it. So a job that hangs has a collective that some ranks have called and
-others have not: look at those others.
+It reads the records of `flight_recorder`, as you would read the dumps of a whole cluster. A collective ends only when
+every rank of its group has called it. So a job that hangs has a collective that some ranks have called and others have
+not. Look at the ranks that have not called it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ _STUCK = "<- stuck"
 
 
 def account(by_rank: Mapping[int, Sequence[Collective]], last: int = 5) -> str:
-    """For each process group that is stuck, a table of its last collectives, and who waits for whom; "" if none is.
+    """Return a table of the last collectives and who waits for whom, for each stuck process group; "" if none is stuck.
 
-    `by_rank` holds the logs of those ranks that could be asked.
+    `by_rank` holds the logs of the ranks that answered.
     """
     groups: dict[str, Calls] = {}
     for rank, log in by_rank.items():
@@ -29,7 +29,7 @@ def account(by_rank: Mapping[int, Sequence[Collective]], last: int = 5) -> str:
 
 
 def _waiting(calls: Calls) -> list[tuple[int, int]]:
-    """(seq, rank) of what is not through, the first of each rank last."""
+    """List (seq, rank) of unfinished calls, latest first: a dict by rank then keeps each rank's first one."""
     found = [(seq, r) for seq, ranks in calls.items() for r, c in ranks.items() if c.state != "finished"]
     return sorted(found, reverse=True)
 
@@ -49,7 +49,7 @@ def _of_group(name: str, calls: Calls, by_rank: Mapping, waits: dict[int, str], 
 
 
 def _missing(calls: Calls, seq: int, asked: list[int]) -> list[int]:
-    """A rank whose record begins later has forgotten this one, not missed it."""
+    """List the ranks that have not called `seq`. A rank that called a later one has only lost its record of `seq`."""
     return [r for r in asked if r not in calls[seq] and not any(r in calls[s] for s in calls if s > seq)]
 
 
@@ -58,7 +58,7 @@ def _open(calls: Calls, seq: int, asked: list[int]) -> bool:
 
 
 def _rows(seq: int, called: dict[int, Collective], missing: list[int]) -> list[tuple[str, ...]]:
-    """One; or one for each thing that was called, where the ranks do not agree."""
+    """Return one row; or, if the ranks disagree, one row for each different call."""
     rows: list[tuple[str, ...]] = []
     for agreed in dict.fromkeys(c.agreed for c in called.values()):
         same = {r: c for r, c in called.items() if c.agreed == agreed}
@@ -102,7 +102,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """0-3, 6 for [0, 1, 2, 3, 6]."""
+    """Rank numbers as text: "0-3, 6" for [0, 1, 2, 3, 6]."""
     runs: list[list[int]] = []
     for r in sorted(ranks):
         if runs and r == runs[-1][-1] + 1:

@@ -1,8 +1,6 @@
 """The launcher's side: start N ranks, watch their pipes, their processes and the clock, and end them all."""
 
 import functools
-import logging
-import multiprocessing
 import os
 import signal
 import socket
@@ -17,14 +15,12 @@ from multiprocessing.connection import wait
 from typing import Any
 
 import cloudpickle
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, PContext, SignalException, start_processes
 
 from shardlab.launch import blame, rank_main
-from shardlab.launch.rank_process import RankProcess
+from shardlab.launch.rank_process import FORKSERVER, RankProcess
 
-logging.getLogger(PContext.__module__).setLevel(logging.ERROR)  # on a thread it warns that it takes no signal handlers
-_starting = threading.Lock()  # two threads that hide the main module at once would lose it
-_GRACE_S = 1.0  # how long ranks get to say where they are, once something went wrong
+_starting = threading.Lock()  # if two threads hid the main module at once, they would lose it
+_GRACE_S = 1.0  # time for ranks to say where they are after a failure
 
 
 class Job:
@@ -33,36 +29,25 @@ class Job:
     def __init__(self, payload: bytes, world_size: int, settings: rank_main.Settings, stream: bool) -> None:
         self.payload, self.settings = payload, settings
         self.ranks = [RankProcess(r, show=stream) for r in range(world_size)]
-        self.context: PContext | None = None
         self.port = _free_port()
         self.files = tempfile.TemporaryDirectory(prefix="shardlab-")
 
     def start(self) -> None:
-        lifelines, outputs = [r.remote_lifeline for r in self.ranks], [r.remote_output for r in self.ranks]
-        args = (self.payload, lifelines, outputs, self.settings)
+        """Start a process for every rank, forked from a server that has torch imported already."""
         with _starting, _main_module_hidden():
             _wait_until_warm()
-            with _signal_handlers_kept():
-                self.context = start_processes(
-                    name="rank",
-                    entrypoint=rank_main.main,
-                    args={r.number: args for r in self.ranks},
-                    envs={r.number: self._environment(r.number) for r in self.ranks},
-                    logs_specs=DefaultLogsSpecs(log_dir=self.files.name),
-                    start_method="forkserver",
-                )
-        for r, process in zip(self.ranks, self.context._pc.processes, strict=True):
-            r.started(process)
+            for r in self.ranks:
+                r.start(self.payload, self._environment(r.number), self.settings)
 
     def _environment(self, number: int) -> dict[str, str]:
-        """What torchrun would set."""
+        """Environment variables of one rank: those that torchrun would set, and some more."""
         world_size, loopback = str(len(self.ranks)), "lo0" if sys.platform == "darwin" else "lo"
         return {
             "RANK": str(number),
             "LOCAL_RANK": str(number),
             "WORLD_SIZE": world_size,
             "LOCAL_WORLD_SIZE": world_size,
-            "MASTER_ADDR": "127.0.0.1",  # some libraries ask for it; the ranks meet in a file
+            "MASTER_ADDR": "127.0.0.1",  # some libraries read it; the ranks meet in a file
             "MASTER_PORT": str(self.port),
             rank_main.MEETING_PLACE: f"file://{self.files.name}/store",
             "TORCHELASTIC_RUN_ID": "shardlab",
@@ -71,10 +56,10 @@ class Job:
             "OMP_NUM_THREADS": str(self.settings.threads),
             "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback),
             "SHARDLAB_DEVICE": self.settings.device,
-        } | ({"CUDA_VISIBLE_DEVICES": ""} if self.settings.device == "cpu" else {})  # else fully_shard takes the GPUs
+        } | ({"CUDA_VISIBLE_DEVICES": ""} if self.settings.device == "cpu" else {})  # or fully_shard would use the GPUs
 
     def results(self, timeout_s: float) -> list[Any]:
-        """Watch until every rank returned; raise LaunchError as soon as one can't any more."""
+        """Return the results when every rank has returned; raise LaunchError as soon as one rank can't return."""
         deadline = time.monotonic() + timeout_s
         while any(r.result is None for r in self.ranks):
             self._listen(deadline - time.monotonic())
@@ -86,11 +71,11 @@ class Job:
                 self._ask_whereabouts()
                 raise blame.hang(self.ranks, timeout_s)
         for r in self.ranks:
-            r.last_words()  # and wait for nothing else: a thread that never ends must not keep the launcher
+            r.last_words()  # do not wait for processes to end: a thread of a rank may never end
         return [cloudpickle.loads(r.result) for r in self.ranks]
 
     def _listen(self, timeout_s: float) -> None:
-        """Take whatever the ranks said or did; wait at most `timeout_s` for it."""
+        """Receive messages, output and exits of the ranks; wait at most `timeout_s` for the first of them."""
         sources: dict[Any, Callable[[], None]] = {}
         for r in self.ranks:
             sources |= {end: r.drain for end in (r.lifeline, r.output) if not end.closed}
@@ -100,21 +85,21 @@ class Job:
             sources[source]()
 
     def _ask_whereabouts(self) -> None:
-        """Ask every living rank where it is; one that can't answer gets its stack dumped by a signal handler in C."""
+        """Ask every living rank where it is. If a rank can't answer, a signal handler in C dumps its stack."""
         for r in self.ranks:
             if not r.answered:
                 r.ask()
         self._listen_until(lambda: all(r.answered for r in self.ranks))
         mute = [r for r in self.ranks if not r.answered]
         for r in mute:
-            r.show = False  # the report will show it
+            r.show = False  # the report shows it
             with suppress(OSError):
                 os.kill(r.process.pid, signal.SIGUSR1)
         if mute:
             self._listen_until(lambda: False)
 
     def _ask_again(self) -> None:
-        """Ranks disagree, but too few have called yet to tell which of them is odd: give the others a moment."""
+        """Ask again for a moment if ranks disagree and too few have called yet to tell which one is wrong."""
         end = time.monotonic() + _GRACE_S
         while blame.is_undecided(self.ranks) and time.monotonic() < end:
             for r in self.ranks:
@@ -132,8 +117,6 @@ class Job:
         try:
             for r in self.ranks:
                 r.kill()
-            if self.context:
-                self.context.close(signal.SIGKILL)
             self.files.cleanup()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -147,29 +130,10 @@ def _free_port() -> int:
 
 @functools.cache
 def _wait_until_warm() -> None:
-    """The forkserver forks only when it has imported torch: wait for that here, where Ctrl-C is still Python's."""
-    first = multiprocessing.get_context("forkserver").Process(target=int)
+    """Wait until the forkserver has imported torch and can fork: now, while Python still handles Ctrl-C."""
+    first = FORKSERVER.Process(target=int)
     first.start()
     first.join()
-
-
-@contextmanager
-def _signal_handlers_kept():
-    """Elastic takes over SIGINT and friends for good; a notebook's interrupt button must go on working."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)}
-    caught = None
-    try:
-        yield
-    except SignalException as taken:
-        caught = taken.sigval
-    finally:
-        for s, handler in old.items():
-            signal.signal(s, handler)
-    if caught is not None:
-        signal.raise_signal(caught)  # to whom it belongs
 
 
 @contextmanager

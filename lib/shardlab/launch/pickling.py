@@ -1,4 +1,4 @@
-"""What a function needs to travel to the ranks, and its results to travel back: cloudpickle, and two repairs."""
+"""Pickle functions for the ranks and results for the launcher: cloudpickle, with two repairs."""
 
 import importlib
 import io
@@ -10,17 +10,16 @@ import cloudpickle
 
 
 def dumps(value: Any) -> bytes:
-    """`value` as bytes for `cloudpickle.loads`; a function of a notebook or a script travels by value."""
+    """Return `value` as bytes for `cloudpickle.loads`; a function of a notebook or a script is packed by value."""
     file = io.BytesIO()
     _Pickler(file).dump(value)
     return file.getvalue()
 
 
 class _Pickler(cloudpickle.Pickler):
-    """torch's config modules have classes of their own, and cloudpickle takes them for values. A function gets to one
-    by accident: if it mentions `dist`, and anything called `config`, cloudpickle packs torch.distributed.config.
-    Operations such as torch.ops.aten.mm.default, which policies of recomputation name, can't be packed; they are found
-    again by name."""
+    """cloudpickle that packs some objects by name. torch's config modules have their own classes, so cloudpickle packs
+    them by value: torch.distributed.config, for a function that mentions `dist` and anything called `config`. It can't
+    pack operations at all, such as torch.ops.aten.mm.default in a recomputation policy."""
 
     def reducer_override(self, obj):
         if type(obj).__module__ == "torch._ops":
@@ -33,7 +32,7 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def _operation(path: str) -> Any:
-    """What is called "torch.ops.aten.mm.default"."""
+    """Return the object with this name, such as "torch.ops.aten.mm.default"."""
     import torch
 
     return attrgetter(path.removeprefix("torch."))(torch)

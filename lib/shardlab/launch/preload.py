@@ -1,6 +1,6 @@
-"""What the forkserver imports before it forks any rank, so that no rank has to: seconds, paid once.
+"""Imports that the forkserver makes before it forks a rank: their seconds are paid once, not by every rank.
 
-Not imported by the launcher itself, which needs little of it.
+The launcher itself does not import this file, since it needs little of it.
 """
 
 import torch._dynamo  # noqa: F401  the flight recorder wants it for its stack traces

@@ -1,4 +1,4 @@
-"""A line under a cell that says how long something has been taking, for whoever waits for it."""
+"""A line under a notebook cell that says what is running and for how many seconds."""
 
 import os
 import sys
@@ -8,20 +8,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 
-SILENT_S = 2.0  # what is over sooner needs no line
+SILENT_S = 2.0  # shorter waits need no line
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Show `what` and the seconds so far while the block runs; nothing of it is left when it ends.
+    """Show `what` and the seconds so far while the block runs; remove the line when the block ends.
 
-    In a notebook that somebody has open, and nowhere else: what papermill runs would keep the line.
+    It works only in a notebook that a person has open: the output of a papermill run would keep the line.
     """
     if not _somebody_looks():
         yield
         return
     over = threading.Event()
-    line = threading.Thread(target=copy_context().run, args=(_show, what, over), daemon=True)  # of the cell that runs
+    line = threading.Thread(target=copy_context().run, args=(_show, what, over), daemon=True)  # of this cell
     line.start()
     try:
         yield
@@ -31,7 +31,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def _somebody_looks() -> bool:
-    """Jupyter's server names the notebook to a kernel that it starts; the cell itself runs in the main thread."""
+    """Return True on the main thread (where cells run) of a kernel to which Jupyter's server named the notebook."""
     in_kernel = "ipykernel" in sys.modules and "JPY_SESSION_NAME" in os.environ
     return in_kernel and threading.current_thread() is threading.main_thread()
 

@@ -1,8 +1,8 @@
 """One rank's side of `launch`: the function that every rank process runs.
 
-A rank holds two pipes to its launcher. Over the output pipe goes whatever it prints, C++ included. The lifeline
-carries its result or its traceback to the launcher, and the launcher's question "where are you?" to the rank; when the
-launcher dies, the lifeline closes and the rank ends itself, so that no rank outlives its launcher.
+A rank has two pipes to its launcher. The output pipe carries everything that the rank prints, also from C++. The
+lifeline carries the rank's result or traceback to the launcher, and the launcher's question "where are you?" to the
+rank. When the launcher dies, the lifeline closes and the rank ends itself, so no rank outlives its launcher.
 """
 
 import ctypes
@@ -26,38 +26,38 @@ import torch.distributed as dist
 from shardlab.launch import flight_recorder
 from shardlab.launch.pickling import dumps
 
-# Where the launcher's ranks meet, a URL; without it, at torchrun's store. A file needs no port, and no name server:
-# torch's TCPStore asks for the name of every peer, which takes seconds a launch where that server does not answer.
+# URL where the launcher's ranks meet; without it they use torchrun's store. A file needs no port and no name server:
+# torch's TCPStore looks up the name of every peer, which takes seconds per launch if that server does not answer.
 MEETING_PLACE = "SHARDLAB_MEETING_PLACE"
-_kept_alive: list = []  # what C++ calls back
+_kept_alive: list = []  # callbacks that C++ holds: Python must not free them
 
 
 class RankNetwork(Protocol):
-    """A network that takes the real one's place, such as `shardsim.simulated(...)`."""
+    """A network that replaces the real one, such as `shardsim.simulated(...)`."""
 
-    backend: str  # of torch.distributed, which `install` registers
+    backend: str  # name of the torch.distributed backend that `install` registers
 
     def for_ranks(self, world_size: int) -> "RankNetwork":
-        """The same network for a job of `world_size` ranks. Raises ValueError if that can't be."""
+        """Return this network for a job of `world_size` ranks. Raises ValueError if that is impossible."""
 
     def install(self) -> None:
-        """Called on each rank before it makes its process group."""
+        """Prepare this rank for the network; called before the rank makes its process group."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How every rank of one job is set up."""
+    """Setup of every rank of one job."""
 
     backend: str
     device: str  # "cpu" or "cuda"
-    network: RankNetwork | None  # in place of the real one
-    threads: int  # of torch's CPU kernels
+    network: RankNetwork | None  # instead of the real one
+    threads: int  # for torch's CPU kernels
     collective_timeout_s: float
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that left the rank's function."""
+    """An exception that the rank's function raised."""
 
     error: str  # "ValueError: ..."
     traceback: str
@@ -67,17 +67,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """A rank's answer to "where are you?"."""
+    """Answer of a rank to "where are you?"."""
 
     stack: str  # of the main thread, innermost last
     log: list[flight_recorder.Collective]
 
 
-def main(payload: bytes, lifelines: list[Connection], outputs: list[Connection], settings: Settings) -> None:
-    """Entry point that the elastic launcher starts in each process; `payload` is cloudpickle of (fn, args)."""
-    local_rank = int(os.environ["LOCAL_RANK"])
+def main(
+    payload: bytes, environment: dict[str, str], lifeline: Connection, output: Connection, settings: Settings
+) -> None:
+    """Run one rank: the entry point of each process. `payload` is cloudpickle of (fn, args)."""
+    os.environ.update(environment)
     os.setsid()  # the rank and whatever it starts are one process group, which the launcher can kill whole
-    lifeline, output = _keep_own(lifelines, local_rank), _keep_own(outputs, local_rank)
     _redirect_output(output)
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # for a rank too stuck to answer on its lifeline
     send = _start_listening(lifeline)
@@ -87,19 +88,11 @@ def main(payload: bytes, lifelines: list[Connection], outputs: list[Connection],
             fn, args = cloudpickle.loads(payload)
             result = dumps(fn(*args))
             _flush()
-            send(("returned", result))  # before the group goes: a rank left waiting must not be blamed for it
+            send(("returned", result))  # before the group is destroyed: a rank that waits there must not be blamed
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: the other ranks are waiting
         send(("raised", _failure(error)))
         _flush()
-        threading.Event().wait()  # stay, connections open, lest the others fail in its wake; the launcher ends it
-
-
-def _keep_own(ends: list[Connection], local_rank: int) -> Connection:
-    """Close the other ranks' ends, or a dead rank's pipe would never read as closed."""
-    for i, end in enumerate(ends):
-        if i != local_rank:
-            end.close()
-    return ends[local_rank]
+        threading.Event().wait()  # keep connections open, or the others fail too; the launcher ends this rank
 
 
 def _redirect_output(output: Connection) -> None:
@@ -110,7 +103,7 @@ def _redirect_output(output: Connection) -> None:
 
 
 def _start_listening(lifeline: Connection):
-    """Answer the launcher on a thread of its own; returns a thread-safe `send`."""
+    """Answer the launcher on a separate thread; return a thread-safe `send`."""
     lock = threading.Lock()
 
     def send(message) -> None:
@@ -129,10 +122,10 @@ def _start_listening(lifeline: Connection):
 
 
 def _before_cpp_terminates(report: Callable[[], None]) -> None:
-    """gloo's thread ends the process when sizes differ: tell the launcher first what this rank was calling."""
+    """Call `report` before C++ ends the process, as gloo's thread does if sizes differ between ranks."""
     try:
         set_terminate = ctypes.CDLL(torch._C.__file__)._ZSt13set_terminatePFvvE  # std::set_terminate
-    except (OSError, AttributeError):  # another C++ library: the launcher then knows the exit code alone
+    except (OSError, AttributeError):  # another C++ library: the launcher then learns only the exit code
         return
     handler = ctypes.CFUNCTYPE(None)
     set_terminate.restype, set_terminate.argtypes = handler, [handler]
@@ -151,7 +144,7 @@ def _whereabouts() -> Whereabouts:
 
 
 def _failure(error: BaseException) -> Failure:
-    """The traceback without this file's frame."""
+    """Describe the error, with its traceback without this file's frame."""
     inner = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, inner or error.__traceback__))
     return Failure(f"{type(error).__name__}: {error}", text, time.monotonic(), flight_recorder.collectives(last=50))
@@ -163,7 +156,7 @@ def _flush() -> None:
 
 
 class process_group:
-    """Context: the default process group and this rank's device, as `settings` ask."""
+    """Context that sets this rank's device and makes the default process group, as `settings` say."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -176,7 +169,7 @@ class process_group:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         if s.network is not None:
             s.network.install()
-        os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that is done early leaves while others still connect
+        os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that ends early leaves while others still connect
         dist.init_process_group(
             s.backend,
             init_method=os.environ.get(MEETING_PLACE),

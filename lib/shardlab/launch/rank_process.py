@@ -1,4 +1,4 @@
-"""The launcher's view of one rank: its process, its two pipes, and what came out of them."""
+"""The launcher's view of one rank: its process, its two pipes, and everything received from it."""
 
 import multiprocessing
 import os
@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from shardlab.launch import rank_main
 
-_PIPE_BYTES = 1 << 16  # as much as a pipe holds; a longer line is shown in pieces
+FORKSERVER = multiprocessing.get_context("forkserver")
+_PIPE_BYTES = 1 << 16  # capacity of a pipe; a longer line is shown in pieces
 
 
 class RankProcess:
@@ -24,33 +25,36 @@ class RankProcess:
         self.tail: deque[str] = deque(maxlen=60)  # its last lines, for the error message
         self._partial = b""
 
-    def started(self, process: multiprocessing.process.BaseProcess) -> None:
-        self.process = process
+    def start(self, payload: bytes, environment: dict[str, str], settings: rank_main.Settings) -> None:
+        """Start the rank's process. It gets its own ends of the two pipes, and no other rank's."""
+        args = (payload, environment, self.remote_lifeline, self.remote_output, settings)
+        self.process = FORKSERVER.Process(target=rank_main.main, args=args, name=f"rank {self.number}")
+        self.process.start()
         self.remote_lifeline.close()
         self.remote_output.close()
 
     def ask(self) -> None:
-        """Its answer, if it can give one, will be its `whereabouts`."""
+        """Ask the rank where it is; if it can answer, the answer becomes its `whereabouts`."""
         if not self.lifeline.closed:
             with suppress(OSError):
                 self.lifeline.send("where are you?")
 
     def drain(self) -> None:
-        """Take what it has said so far, in bounded time even if it never stops talking."""
+        """Receive what the rank has sent so far, in bounded time even if it never stops printing."""
         while not self.lifeline.closed and self.lifeline.poll():
             self._receive()
         if not self.output.closed and self.output.poll():
             self._read_output()
 
     def last_words(self) -> None:
-        """Take the end of what it said, a line without its newline included."""
+        """Receive the last messages and lines, including a last line without a newline."""
         self.drain()
         if self._partial:
             self._say(self._partial)
         self._partial = b""
 
     def ended(self) -> None:
-        """Its process is gone. Its messages come first: a rank that returned must not look as if it had vanished."""
+        """Note the exit code, after the last messages: a rank that returned must not look as if it had vanished."""
         self.last_words()
         self.exit_code = self.process.exitcode
 
@@ -79,7 +83,7 @@ class RankProcess:
 
     @property
     def vanished(self) -> bool:
-        """Gone without a result or a traceback."""
+        """True if the process has ended without a result or a traceback."""
         return self.exit_code is not None and self.result is None and self.failure is None
 
     @property
@@ -87,8 +91,8 @@ class RankProcess:
         return bool(self.whereabouts or self.failure or self.exit_code is not None)
 
     def kill(self) -> None:
-        """End the rank and whatever it started; safe to call at any moment."""
-        if self.process:
+        """End the rank and all processes that it started; safe to call at any moment."""
+        if self.process and self.process.pid:
             with suppress(OSError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.kill()

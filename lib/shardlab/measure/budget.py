@@ -1,11 +1,11 @@
-"""A GPU of any size, on any device: the run ends with an OutOfMemoryError where its tensors would no longer fit.
+"""Imitate a GPU of any size on any device: a run raises OutOfMemoryError as soon as its tensors no longer fit.
 
     with MemoryBudget(12 * MIB, model) as budget:
         train_step(...)                  # torch.OutOfMemoryError: rank 0: 12.4 MiB are live in backward, the budget ...
     budget.peak                          # it is a MemoryTracker, too
 
-[Note: what it leaves out] It counts tensors, as MemoryTracker does: not a kernel's workspace, not the caching
-allocator's fragmentation, nor what the CUDA context and NCCL take. A budget of the whole card leaves room for these.
+[Note: what it leaves out] It counts tensors, as MemoryTracker does. It does not count a kernel's workspace, the caching
+allocator's fragmentation, the CUDA context or NCCL. To imitate a whole card, choose a budget that leaves room for them.
 """
 
 import torch
@@ -22,7 +22,7 @@ MIB = 2**20
 class MemoryBudget(MemoryTracker):
     """Context: a MemoryTracker that raises torch.OutOfMemoryError as soon as more than `n_bytes` are live on `device`.
 
-    What is there when the block begins counts, so it may raise on entering.
+    Memory that the model holds when the block begins counts, so entering the block may raise.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MemoryBudget(MemoryTracker):
     def _see(self, storage: torch.UntypedStorage, *, new: bool) -> Storage | None:
         known = super()._see(storage, new=new)
         if self._ledger.live_bytes > self.n_bytes and not self._exceeded:
-            self._exceeded = True  # said once: the account is closed in peace
+            self._exceeded = True  # raise once: leaving the block updates the ledger, too
             raise torch.OutOfMemoryError(self._report())
         return known
 

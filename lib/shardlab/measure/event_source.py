@@ -1,7 +1,7 @@
-"""Where `record_timeline` gets the times of messages that no profiler sees: a simulated network plugs itself in.
+"""Interface through which a simulated network gives `record_timeline` the times of its messages.
 
 torch.profiler knows when the host handed a message over. A simulated network knows more: when the last rank had
-arrived, when the links were free, and when the message was through.
+arrived, when the links were free, and when the message finished.
 """
 
 from contextlib import AbstractContextManager
@@ -13,7 +13,7 @@ from shardlab.measure.spans import Queued, Sent
 
 
 class EventSource(Protocol):
-    backend: str  # of torch.distributed: the source answers for process groups of this backend
+    backend: str  # torch.distributed backend of the process groups that this source answers for
 
     def sent_since(self, start_s: float) -> list[Sent]:
         """Messages of this rank that were issued since `start_s` (`time.monotonic()`) and have finished."""
@@ -26,13 +26,13 @@ _plugged_in: EventSource | None = None
 
 
 def plug_in(source: EventSource) -> None:
-    """Let `source` answer from now on, on this rank."""
+    """Use `source` from now on, on this rank."""
     global _plugged_in
     _plugged_in = source
 
 
 def event_source() -> EventSource | None:
-    """The source for this rank's process group, if one is plugged in; without a group, whichever is."""
+    """The plugged-in source, or None; with a process group, only if the group has the source's backend."""
     if _plugged_in and dist.is_initialized() and dist.get_backend() != _plugged_in.backend:
         return None
     return _plugged_in

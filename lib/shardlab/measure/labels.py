@@ -1,13 +1,13 @@
-"""Who works, and for which unit: named intervals in a rank's work, as torch's own `record_function` writes them.
+"""Named intervals that torch's `record_function` writes: what a rank does, and for which unit.
 
-torch names a part of them itself: an optimizer's step, and in FSDP2 what it does for each parameter group
-("FSDP::all_gather (blocks.0)"). `label_units` adds the rest, in the same way: each unit's forward and backward, waits,
-and the groups of FSDP1, which says what it does but not for whom. Whoever records, torch.profiler or `record`, finds
-them all, and `meaning` reads them back.
+torch labels some of them itself: an optimizer's step and, in FSDP2, the work for each parameter group
+("FSDP::all_gather (blocks.0)"). `label_units` adds the rest in the same way: each unit's forward and backward, waits,
+and FSDP1's work for each group, since FSDP1 labels what it does but not for which group. torch.profiler and `record`
+both see all labels, and `meaning` reads them.
 
-[Note: where a unit's backward is] It begins when the gradient of its output is there, and ends where another unit's
-begins. The last one ends when autograd is through, in a callback. DDP waits for its buckets in such a callback too, in
-C++, where nobody can look: "DDP::finalize" is the time from the first callback to the last.
+[Note: where a unit's backward is] It begins when the gradient of the unit's output is ready, and ends where another
+unit's begins. The last one ends in a callback at the end of autograd. DDP waits for its buckets in such a callback,
+too, but in C++, where Python can't look: "DDP::finalize" is the time from the first callback to the last.
 """
 
 import re
@@ -24,13 +24,13 @@ from torch.utils._pytree import tree_leaves
 
 ROOT = "root"
 _NAME = re.compile(r"(?P<what>[^ (]+)(?: \((?P<unit>.*)\)|_prefetch for (?P<target>.*))?")
-_WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")  # their one child's name
+_WRAPPERS = ("module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")  # names of only children
 _WRAPPER_IN_NAME = re.compile(r"(^|\.)(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?=\.|$)")
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 def meaning(label: str) -> tuple[str, str] | None:
-    """(what the host did, for which unit), e.g. ("copy", "blocks.0"); None for a label that says nothing of either."""
+    """(what the host did, for which unit), e.g. ("copy", "blocks.0"); None if the label tells neither."""
     if label.startswith("Optimizer.step#"):
         return "optimizer", ""
     if label.startswith("FullyShardedDataParallel._"):
@@ -50,9 +50,9 @@ def meaning(label: str) -> tuple[str, str] | None:
 
 @contextmanager
 def label_units(module: nn.Module) -> Iterator[None]:
-    """What runs inside bears labels: "forward (blocks.0)", "backward (blocks.0)", "recompute (...)", "wait".
+    """Label what runs inside the block: "forward (blocks.0)", "backward (blocks.0)", "recompute (...)", "wait".
 
-    The units are the children of the model inside of `module`, those of its lists instead of the lists.
+    The units are the children of the model inside `module`; for a list of modules, the list's children.
     """
     labels = _Labels(isinstance(module, DistributedDataParallel))
     with ExitStack() as stack:
@@ -62,7 +62,7 @@ def label_units(module: nn.Module) -> Iterator[None]:
         for work in (dist.Work, *dist.Work.__subclasses__()):
             if "wait" in vars(work):
                 stack.enter_context(_wrapped(work, "wait", _wait))
-            if "wait_for_data" in vars(work):  # of a simulated network
+            if "wait_for_data" in vars(work):  # work of a simulated network
                 stack.enter_context(_wrapped(work, "wait_for_data", lambda *_: "wait"))
         if any(isinstance(m, FullyShardedDataParallel) for m in module.modules()):
             stack.enter_context(_fsdp1_labelled(module))
@@ -70,7 +70,7 @@ def label_units(module: nn.Module) -> Iterator[None]:
 
 
 def _wait(work: dist.Work, *_) -> str:
-    """Work of a simulated network names it itself: in a side stream `wait` lets the host go on."""
+    """Label of a wait. A simulated network's work has its own: in a side stream, `wait` does not block the host."""
     return getattr(work, "wait_label", "wait")
 
 
@@ -98,12 +98,12 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 
 class _Labels:
-    """Hooks that open and close labels. Those open form a stack: root's around its units', backward's around all."""
+    """Hooks that open and close labels. Open labels are nested: the root's contains its units', backward's all."""
 
     def __init__(self, is_ddp: bool) -> None:
         self.is_ddp = is_ddp
         self.open: list[tuple[str, record_function]] = []
-        self.backward: list[record_function] = []  # of the whole, and of the unit that is in it
+        self.backward: list[record_function] = []  # the whole backward's, then the current unit's
 
     def pre_forward(self, name: str) -> Callable:
         def hook(*_) -> None:
@@ -122,7 +122,7 @@ class _Labels:
         return hook
 
     def _close(self, name: str | None = None) -> None:
-        """And those inside of it, where something like a KeyboardInterrupt has passed by their hooks."""
+        """Close the label `name` and those inside it, which an exception may have left open; without a name, all."""
         while self.open:
             innermost, record = self.open.pop()
             _exit(record)
@@ -130,7 +130,7 @@ class _Labels:
                 break
 
     def _backward_enters(self, name: str) -> None:
-        self._close()  # a recomputation that was broken off when it had all that backward needs
+        self._close()  # labels of a recomputation that stopped early: backward had all it needs
         if not self.backward:
             self.backward.append(_entered(f"backward ({ROOT})"))
             _after_backward(self._backward_computed)
@@ -146,7 +146,7 @@ class _Labels:
         self._leave_unit()
         if self.is_ddp:
             self.backward.append(_entered("DDP::finalize"))
-        _after_backward(self._backward_done)  # behind the callbacks of DDP and FSDP
+        _after_backward(self._backward_done)  # after the callbacks of DDP and FSDP
 
     def _backward_done(self) -> None:
         while self.backward:
@@ -173,7 +173,7 @@ def _after_backward(callback: Callable[[], None]) -> None:
 
 @contextmanager
 def _fsdp1_labelled(module: nn.Module) -> Iterator[None]:
-    """FSDP1's all_gathers and reductions under the labels that FSDP2 gives its own."""
+    """Label FSDP1's all_gathers and reductions as FSDP2 labels its own."""
     names = {m: _WRAPPER_IN_NAME.sub("", name).strip(".") or ROOT for name, m in module.named_modules()}
 
     def served(what: str) -> Callable[..., str]:

@@ -1,7 +1,7 @@
-"""The account of a MemoryTracker: storages that appear, change size and die, and what each was for.
+"""The ledger of a MemoryTracker: storages that appear, change size and are freed, and the category of each.
 
-What a storage was for may come out long after its birth: that a tensor was a gradient shows when a parameter holds it.
-The log is therefore replayed at the end, and says what was live at any moment with everything known by then.
+A storage's category may become known long after its birth: only when a parameter holds a tensor do we know that it is
+a gradient. The log is therefore replayed at the end, and gives the live bytes at any moment with all categories known.
 """
 
 import time
@@ -14,13 +14,13 @@ import torch
 # In order of precedence: a gradient that is a view of a communication bucket makes that bucket "gradients".
 CATEGORIES = (
     "parameters",  # the model's, as this rank holds them between steps (its shards, under FSDP), and its buffers
-    "gradients",  # held by a parameter's .grad when backward is through
+    "gradients",  # held by a parameter's .grad when backward ends
     "optimizer_states",  # tensors in optimizer.state, and parameters that only the optimizer has (fp32 masters)
-    "unsharded",  # whole parameters gathered for a while, and their whole gradients before they are reduced
-    "buckets",  # whatever else a collective reads or writes
+    "unsharded",  # whole parameters while they are gathered, and their whole gradients until they are reduced
+    "buckets",  # all else that a collective reads or writes
     "activations",  # made in forward, or recomputed, and still there when backward starts to use them
     "temporaries",  # the rest of what was allocated inside the block
-    "other",  # the rest of what was there before it
+    "other",  # the rest of what existed before it
 )
 
 
@@ -36,10 +36,10 @@ class Memory:
     activations: int = 0
     temporaries: int = 0
     other: int = 0
-    where: str = ""  # the peak lies in: forward, backward, optimizer, other
+    where: str = ""  # phase of the peak: forward, backward, optimizer, other
     cuda_allocated_bytes: int | None = None  # the caching allocator's own peak, kernels' workspaces included
-    cuda_reserved_bytes: int | None = None  # what it took from the driver for that: fragmentation included
-    cuda_outside_bytes: int | None = None  # in use beside that: CUDA context, NCCL, and any other process on this GPU
+    cuda_reserved_bytes: int | None = None  # the allocator's peak of memory from the driver, fragmentation included
+    cuda_outside_bytes: int | None = None  # in use outside the allocator: CUDA context, NCCL, other processes
 
     @property
     def peak_bytes(self) -> int:
@@ -54,42 +54,42 @@ class Memory:
 
 
 class Storage:
-    """What is known of one storage; its bytes may be gone."""
+    """Size and category of one storage; its bytes may be gone."""
 
     __slots__ = ("category", "nbytes")
 
     def __init__(self, nbytes: int, category: str) -> None:
-        self.nbytes = nbytes  # now
+        self.nbytes = nbytes  # current size
         self.category = category
 
     def label(self, category: str) -> None:
-        """It was for this, unless it is known for something that comes first in CATEGORIES."""
+        """Set the category, unless the storage already has one that comes earlier in CATEGORIES."""
         self.category = min(self.category, category, key=CATEGORIES.index)
 
 
 class Ledger:
-    """Entries in the order of time, which begins when the ledger does, each with the phase in which it was written."""
+    """Log of changes in live bytes, in order of time since the ledger began, each with the phase it happened in."""
 
     def __init__(self) -> None:
         self.phase = "other"  # or forward, backward, optimizer
         self.live_bytes = 0
         self._started = time.perf_counter()
-        self._opening: list[tuple[Storage, int]] = []  # there from the beginning, with bytes then
+        self._opening: list[tuple[Storage, int]] = []  # live from the beginning, with their bytes at that time
         self._log: list[tuple[float, str, Storage, int]] = []  # seconds, phase, storage, change in bytes
-        self._live: dict[int, tuple[Storage, weakref.ref]] = {}  # by id of torch's object
+        self._live: dict[int, tuple[Storage, weakref.ref]] = {}  # by id of torch's storage object
 
     def seconds(self) -> float:
         return time.perf_counter() - self._started
 
     def known(self, storage: torch.UntypedStorage) -> Storage | None:
-        """What is known of it, with its size brought up to date; None if it was never entered."""
+        """Record of a storage, with its size brought up to date; None if it was never entered."""
         known, _ = self._live.get(id(storage), (None, None))
         if known:
             self._resize(known, storage.nbytes())
         return known
 
     def enter(self, storage: torch.UntypedStorage, *, new: bool) -> Storage:
-        """Begin to follow it: allocated just now, or found, and then there from the beginning."""
+        """Begin to follow a storage: allocated just now if `new`, else counted as there from the beginning."""
         nbytes = storage.nbytes()
         known = Storage(0, "temporaries") if new else Storage(nbytes, "other")
         if not new:
@@ -101,11 +101,11 @@ class Ledger:
         return known
 
     def close(self) -> None:
-        """What changes from here on is not entered."""
+        """Stop the log: later changes are not entered."""
         self._live.clear()
 
     def replay(self) -> Iterator[tuple[float, str, dict[str, int]]]:
-        """(seconds, phase, live bytes by category) at the start and after every change."""
+        """Yield (seconds, phase, live bytes by category) at the start and after every change."""
         now = dict.fromkeys(CATEGORIES, 0)
         for storage, nbytes in self._opening:
             now[storage.category] += nbytes
@@ -115,7 +115,7 @@ class Ledger:
             yield seconds, phase, dict(now)
 
     def changes(self) -> tuple[list[tuple[Storage, int]], list[tuple[Storage, int]]]:
-        """(storage, bytes) that were there from the beginning, and (storage, change in bytes) ever since."""
+        """(storage, bytes) for those there from the beginning, and (storage, change in bytes) for all later changes."""
         return list(self._opening), [(storage, change) for _, _, storage, change in self._log]
 
     @property

@@ -1,19 +1,19 @@
-"""Where a step's memory goes: every block of bytes from birth to death, and what it was for.
+"""Track a step's memory: every block of bytes from its allocation until it is freed, and what it is for.
 
     with MemoryTracker(model) as tracker:
         loss = model(tokens, targets); loss.backward(); optimizer.step()
     print(tracker.peak)
 
-Vocabulary. A *storage* is the block of bytes that a tensor and all its views share: the unit in which memory comes and
-goes. A *category* is what its bytes are for. The tracker sees storages come and go, and learns from those who
-hold them what they are for; the `ledger` keeps the account.
+Vocabulary. A *storage* is the block of bytes that a tensor and all its views share: memory is allocated and freed in
+storages. A *category* is what the bytes are for. The tracker sees storages appear and disappear, and learns their
+categories from the objects that hold them; the `ledger` keeps the record.
 
-[Note: what it sees] Every ATen operation passes through __torch_dispatch__ on its way to the kernel, those issued in
-C++ by autograd, by DDP's reducer and by FSDP included. A storage's Python object lives as long as its bytes, so a weak
-reference tells of the death. Not seen: what a kernel or gloo allocates and frees inside one operation, code compiled by
-Inductor, and storages from before the block that no operation touches inside it.
+[Note: what it sees] Every ATen operation passes through __torch_dispatch__ on its way to the kernel, also those that
+autograd, DDP's reducer and FSDP issue in C++. A storage's Python object lives as long as its bytes, so a weak
+reference tells when the bytes are freed. Not seen: what a kernel or gloo allocates and frees inside one operation, code
+compiled by Inductor, and storages from before the block that no operation touches inside it.
 
-Source: torch.distributed._tools.mem_tracker.MemTracker, of which this is the part that a data-parallel course needs.
+Source: torch.distributed._tools.mem_tracker.MemTracker; this is the part of it that a data-parallel course needs.
 """
 
 from collections.abc import Iterator
@@ -35,13 +35,13 @@ COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional")
 
 
 class MemoryTracker(TorchDispatchMode):
-    """Context: account for every storage on `device` that the block allocates or uses.
+    """Context that records every storage on `device` that the block allocates or uses.
 
-    `module` tells parameters and gradients; `optimizer` is only needed for states from before the block, when no step
-    is taken in it. `device` is that of the module's first parameter; to see the host's side of an offloaded model
-    too, nest a second tracker with device="cpu". On a GPU it resets torch.cuda's peak statistics.
+    `module` identifies parameters and gradients. `optimizer` is only needed for states from before the block, if the
+    block takes no step. `device` defaults to that of the module's first parameter. To see an offloaded model's host
+    memory too, nest a second tracker with device="cpu". On a GPU the tracker resets torch.cuda's peak statistics.
 
-    `peak`, `resident` and `timeline()` answer inside the block and after it. A tracker serves one block.
+    `peak`, `resident` and `timeline()` can be read inside the block and after it. A tracker serves one block.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class MemoryTracker(TorchDispatchMode):
 
     @property
     def peak(self) -> Memory:
-        """The first moment at which most bytes were live."""
+        """Bytes by category at the first moment at which most bytes were live."""
         _, where, by_category = max(self._replay(), key=lambda moment: sum(moment[2].values()))
         return Memory(**by_category, where=where, **self._cuda)
 
     @property
     def resident(self) -> dict[str, int]:
-        """Bytes by category that are live now, or were when the block ended."""
+        """Bytes by category that are live now or, after the block, were live when it ended."""
         return self.timeline()[-1][1]
 
     def timeline(self) -> list[tuple[float, dict[str, int]]]:
@@ -86,9 +86,9 @@ class MemoryTracker(TorchDispatchMode):
         self.marks.append((self._ledger.seconds(), name))
 
     def label(self, category: str, *tensors: Tensor) -> None:
-        """Say what the tracker can't find out: tensors that a hand-written optimizer or wrapper keeps to itself.
+        """Label tensors that the tracker can't identify, such as those that a hand-written optimizer or wrapper holds.
 
-        With "other", those that are merely there come into the account as well.
+        With "other", tensors that nobody uses are recorded as well.
         """
         for t in plain_tensors(tensors):
             if known := self._see(t.untyped_storage(), new=False):
@@ -158,16 +158,16 @@ class MemoryTracker(TorchDispatchMode):
                 "cuda_outside_bytes": total - free - torch.cuda.memory_reserved(self.device),
             }
 
-    # Storages appear, change size, die
+    # Storages appear, change size, are freed
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(is_traceable_wrapper_subclass_type(t) for t in types):
-            return NotImplemented  # a DTensor takes itself apart first; its plain operations come back here
+            return NotImplemented  # a DTensor runs plain operations inside, which come back here
         kwargs = kwargs or {}
         if self._in_wait:
             return func(*args, **kwargs)
         self._update_phase()
-        is_new = func is torch.ops.aten.lift_fresh.default  # torch.tensor(...) allocates out of sight, then calls this
+        is_new = func is torch.ops.aten.lift_fresh.default  # torch.tensor(...) allocates unseen, then calls this
         for t in plain_tensors((args, kwargs)):
             if known := self._see(t.untyped_storage(), new=is_new):
                 self._label_by_use(func, t, known)
@@ -177,7 +177,7 @@ class MemoryTracker(TorchDispatchMode):
         return result
 
     def _see(self, storage: torch.UntypedStorage, *, new: bool) -> Storage | None:
-        """What is known of a storage, brought up to date; None if it lives on another device."""
+        """Record of a storage, entered or brought up to date; None if the storage is on another device."""
         known = self._ledger.known(storage)
         if known is None and storage.device.type == self.device.type:
             known = self._ledger.enter(storage, new=new or storage.nbytes() == 0)
@@ -185,16 +185,16 @@ class MemoryTracker(TorchDispatchMode):
                 self._maybe_saved.append(known)
         return known
 
-    # What they are for
+    # Categories of storages
 
     def _update_phase(self) -> None:
         before, self._ledger.phase = self._ledger.phase, self._current_phase()
         if self._ledger.phase != "backward":
             return
-        if before != "backward":  # look at the gradients when it is through, and behind whatever else waits for that
+        if before != "backward":  # label gradients when backward ends, after all other callbacks
             queue = torch.autograd.Variable._execution_engine.queue_callback
             queue(lambda: queue(self._label_gradients))
-        if not torch.is_grad_enabled():  # enabled there: a checkpoint being recomputed
+        if not torch.is_grad_enabled():  # enabled in backward: a checkpoint is recomputed
             for known in self._maybe_saved:
                 if known.nbytes and known.category != "other":
                     known.label("activations")
@@ -216,7 +216,7 @@ class MemoryTracker(TorchDispatchMode):
             self._label_unsharded(t)
 
     def _label_unsharded(self, p: nn.Parameter) -> None:
-        """A parameter that is not the model's, in memory that came during the block: gathered by FSDP or its like."""
+        """Label a parameter that FSDP or its like gathered (not the model's, new in the block) and its gradients."""
         self.label("unsharded", p)
         if p.requires_grad and p not in self._grad_hooks:
             self._grad_hooks[p] = p.register_hook(lambda gradient: self.label("unsharded", gradient))
@@ -224,7 +224,7 @@ class MemoryTracker(TorchDispatchMode):
     def _label_all(self) -> None:
         for t in plain_tensors([*self.module.parameters(), *self.module.buffers()]):
             known = self._see(t.untyped_storage(), new=False)
-            if known and known.category != "unsharded":  # FSDP's stand in the module while they are gathered
+            if known and known.category != "unsharded":  # FSDP's gathered parameters are in the module, too
                 known.label("parameters")
         self._label_gradients()
         for optimizer in self._optimizers:

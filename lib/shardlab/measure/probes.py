@@ -1,11 +1,11 @@
-"""Proof that a program shards: what one of its steps holds, moment by moment, and what it sends.
+"""Evidence that a program shards: what one of its steps holds, moment by moment, and what it sends.
 
     evidence = probe(model, optimizer, lambda: model(tokens, targets))                          # on each rank
     failures(evidence, Expected("FULL_SHARD", units, world_size)) == {}
 
-That the loss falls proves nothing of sharding: a broadcast, an all_reduce and a plain AdamW train just as well, and
-hold N times the memory. So `probe` looks at the bytes themselves, at five moments of a step (MOMENTS) and at their
-peaks in between, and at the messages. What is due at each, by arithmetic, is in `strategies`; `promises` compares.
+A falling loss is no proof of sharding: with a broadcast, an all_reduce and a plain AdamW, a model trains just as well
+and holds N times the memory. So `probe` measures the bytes themselves, at five moments of a step (MOMENTS) and at their
+peaks in between, and the messages. `shardplan.formulas` computes the expected values; `shardplan.promises` compares.
 """
 
 import gc
@@ -27,7 +27,7 @@ from shardlab.measure.ledger import CATEGORIES
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import Traffic, record_traffic, wire_bytes
 
-MOMENTS = ("init", "forward", "backward", "step", "between")  # after each of these; between steps: after zero_grad
+MOMENTS = ("init", "forward", "backward", "step", "between")  # measured after each; "between" steps: after zero_grad
 NOT_THE_STRATEGYS = ("activations", "temporaries", "other")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce", "all_to_all")  # gradients may be summed by any of them
 
@@ -39,17 +39,17 @@ class Sent:
     kind: str
     group_size: int
     elements: int  # that this rank put in
-    wire_bytes: float  # that it sends, as a ring
-    hidden: bool  # issued before backward had made its last gradient
+    wire_bytes: float  # that it sends if the collective runs as a ring
+    hidden: bool  # issued before backward had computed its last gradient
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One rank's account of one settled step: bytes by category (see ledger.CATEGORIES), and messages."""
+    """Measurements of one settled step on one rank: bytes by category (see ledger.CATEGORIES), and messages."""
 
     rank: int
     held: dict[str, dict[str, int]]  # at each of MOMENTS
-    peak: dict[str, int]  # the most of each category, each at its own moment, and of some together: see _peaks
+    peak: dict[str, int]  # peak of each category, each at its own moment, and of sums of them: see _peaks
     sent: tuple[Sent, ...]
     sent_in_no_sync: tuple[Sent, ...]  # by the micro-batch that ran under `no_sync`
 
@@ -59,13 +59,13 @@ class Evidence:
 
     @property
     def hidden_share(self) -> float:
-        """Of the gradients' elements, how many were on their way before the last gradient was made."""
+        """Share of the gradients' elements whose collective was issued before the last gradient was computed."""
         gradients = reducing(self.sent)
         return sum(s.elements for s in gradients if s.hidden) / max(1, sum(s.elements for s in gradients))
 
 
 def reducing(sent: tuple[Sent, ...]) -> list[Sent]:
-    """Those that can carry gradients to be summed."""
+    """List the collectives that can carry gradients to be summed."""
     return [s for s in sent if s.kind in REDUCING]
 
 
@@ -80,12 +80,12 @@ def probe(
     no_sync: Callable[[], AbstractContextManager] | None = None,
     warmup: int = 2,
 ) -> Evidence:
-    """Train `warmup` steps and then one under observation; every rank calls it together.
+    """Train `warmup` steps and then one under observation; every rank calls this together.
 
-    `forward()` returns the loss. `step` and `zero_grad` are the optimizer's if left out. With `no_sync`, one more step
-    follows, of two micro-batches, the first of them under `no_sync()`.
+    `forward()` returns the loss. `step` and `zero_grad` default to the optimizer's. With `no_sync`, one more step
+    of two micro-batches follows, the first of them under `no_sync()`.
 
-    Whatever floating-point tensors other parts of this process hold count as "other": let go of them first.
+    All other floating-point tensors of this process count as "other": delete them first.
     """
     parts = _Step(forward, backward, step or optimizer.step, zero_grad or optimizer.zero_grad)
     at_rest = _held_at_rest(module, optimizer)
@@ -120,7 +120,7 @@ class _Step(NamedTuple):
 
 
 def _observe(module: nn.Module, optimizer: Optimizer, parts: _Step) -> tuple[MemoryTracker, Traffic, float]:
-    """One step's memory and traffic, and when it made its last gradient, in seconds since the epoch."""
+    """Memory and traffic of one step, and the time of its last gradient, in seconds since the epoch."""
     gradient_times: list[float] = []
     with MemoryTracker(module, optimizer) as tracker, record_traffic() as traffic:
         tracker.mark("start")
@@ -145,15 +145,15 @@ def _held_at_rest(module: nn.Module, optimizer: Optimizer) -> dict[str, int]:
 
 
 def _label_everything(tracker: MemoryTracker) -> None:
-    """All that Python knows of: a copy of the weights that no operation of the step touches is memory all the same."""
-    with torch._C.DisableTorchFunctionSubclass():  # some answer no questions: our FSDP's freed parameters
+    """Label all tensors that Python knows: a copy of the weights that the step never touches is memory, too."""
+    with torch._C.DisableTorchFunctionSubclass():  # some raise when they are used: our FSDP's freed parameters
         found = [t for t in gc.get_objects() if issubclass(type(t), Tensor)]
         tracker.label("other", *(t for t in found if t.is_floating_point()))
 
 
 @contextmanager
 def _watch_gradients(module: nn.Module, tracker: MemoryTracker, times: list[float]) -> Iterator[None]:
-    """Gradients of the module's own parameters are known as such from the moment they are made; note when that is."""
+    """Label the gradients of the module's own parameters as soon as they are computed, and note the times."""
 
     def made(gradient: Tensor) -> None:
         tracker.label("gradients", gradient)
@@ -168,14 +168,14 @@ def _watch_gradients(module: nn.Module, tracker: MemoryTracker, times: list[floa
 
 
 def _peaks(moments: list[dict[str, int]]) -> dict[str, int]:
-    """By category; "states", what the strategy answers for, all but activations and the like; and "total"."""
+    """Peak bytes by category, of "states" (all but NOT_THE_STRATEGYS: the strategy's responsibility), and "total"."""
     peaks = {name: max(now[name] for now in moments) for name in CATEGORIES}
     states = max(sum(now[name] for name in CATEGORIES if name not in NOT_THE_STRATEGYS) for now in moments)
     return peaks | {"states": states, "total": max(sum(now.values()) for now in moments)}
 
 
 def _last_unsharded(timeline, start_s: float, end_s: float) -> float:
-    """When, between these moments, the last gathered parameter or whole gradient of one appeared."""
+    """Last time between these moments at which unsharded memory grew (parameters or gradients), or 0.0."""
     neighbours = zip(timeline, timeline[1:], strict=False)
     appeared = [s for (_, before), (s, now) in neighbours if now["unsharded"] > before["unsharded"]]
     return max((s for s in appeared if start_s < s <= end_s), default=0.0)
@@ -186,7 +186,7 @@ def _at(timeline, seconds: float) -> dict[str, int]:
 
 
 def _accumulate(parts: _Step, no_sync: Callable[[], AbstractContextManager]) -> tuple[Sent, ...]:
-    """What the first of two micro-batches sends."""
+    """Run a step of two micro-batches, the first under `no_sync`; return what that first one sends."""
     with record_traffic() as traffic, no_sync():
         parts.backward(parts.forward())
     parts.run()

@@ -1,21 +1,21 @@
-"""Timelines out of torch.profiler: of real DDP, FSDP1 and FSDP2 on gloo, and on NCCL.
+"""Read timelines from torch.profiler: real DDP, FSDP1 and FSDP2 on gloo, and on NCCL.
 
-    with torch.profiler.profile(record_shapes=True) as prof:    # shapes: gloo's events have no other sizes
+    with torch.profiler.profile(record_shapes=True) as prof:    # without shapes, gloo's events have no sizes
         step()
     timeline = read_profile(prof)
 
-What is looked for in a trace, here and by eye in Perfetto:
+Events to look for in a trace, as this file does, or by eye in Perfetto:
 
-    on a CPU    "gloo:all_gather"             a collective under way, on gloo's own threads
+    on a CPU    "gloo:all_gather"             a running collective, on gloo's own threads
                 "c10d::_allgather_base_"      the host asks for it
                 "aten::..."                   the host computes
-    on a GPU    "ncclDevKernel_AllGather..."  a collective under way, on NCCL's stream; its args say kind, size, group
+    on a GPU    "ncclDevKernel_AllGather..."  a running collective, on NCCL's stream; its args tell kind, size, group
                 any other kernel or copy      the GPU computes
                 same args["correlation"]      the host launches that kernel
     on both     "FSDP::all_gather (blocks.0)", "Optimizer.step#AdamW.step": labels, see `labels`
 
-[Note: what a profile can't tell] A collective's span begins when this rank hands it over, so that it holds the time in
-which a slower rank was waited for: compare ranks. What the host waits for is in no trace, unless `label_units` was on.
+[Note: what a profile can't tell] A collective's span begins when this rank hands it over, so it includes the time in
+which this rank waits for slower ranks: compare ranks. A trace shows what the host waits for only under `label_units`.
 
 Not yet run on a GPU: the reader of NCCL's events follows Kineto's documented names and fields, and is tested with a
 trace written by hand in that format.
@@ -61,9 +61,9 @@ _ELEMENT_BYTES |= {
     "short int": 2,
 }
 _NOT_COMPUTE = ("c10d", "_c10d_functional", "c10d_functional", "autograd", "torch", "profiler")
-_ONE_THOUGHT_S = 50e-6  # what Python takes between two operations belongs to them
+_ONE_THOUGHT_S = 50e-6  # a shorter gap between two operations is Python's overhead and counts as part of them
 
-# What the host calls: what it asks for, what gloo carries out, and which argument has the sizes that gloo shows.
+# The host's call: the collective it asks for, the one gloo runs, and the argument with the sizes that gloo shows.
 _ASKED = {
     "c10d::allreduce_": ("all_reduce", "all_reduce", 0),
     "c10d::broadcast_": ("broadcast", "broadcast", 0),
@@ -80,13 +80,13 @@ _LAUNCHES = ("cuda_runtime", "cuda_driver")
 
 
 def read_profile(source: torch.profiler.profile | str | Path) -> Timeline:
-    """The timeline of one rank: of a profiler that has stopped, or of a trace file (.json, .json.gz) that it exported.
+    """Return the timeline of one rank, from a stopped profiler or from a trace file (.json, .json.gz) that it exported.
 
-    A profiler gives its trace away once: to keep it as a file too, export it and read the file. Times are
+    A profiler exports its trace only once: to keep it as a file too, export it and read the file. Times are
     time.monotonic() of this machine. On a CPU a collective's bytes are 0 without record_shapes=True.
 
-    Raises ValueError where the trace is gone, or says nothing of the collectives' time: over a simulated network, or
-    without CUDA activity on a GPU.
+    Raises ValueError if the trace has already been exported, or does not have the collectives' times: over a simulated
+    network, or without CUDA activity on a GPU.
     """
     trace = _loaded(source)
     distributed = trace.get("distributedInfo", {})
@@ -119,7 +119,7 @@ def _loaded(source: torch.profiler.profile | str | Path) -> dict[str, Any]:
 
 
 def _with_units(sent: list[tuple[Sent, Any]], found: dict[Any, list[Leaf]]) -> list[Served]:
-    """`sent` names the thread that asked for each collective."""
+    """Find each collective's unit; `sent` pairs the collective with the thread that asked for it."""
     by_thread = defaultdict(list)
     for s, thread in sent:
         by_thread[thread].append(s)
@@ -153,7 +153,7 @@ def _outermost(ops: list[Event]) -> Iterator[Event]:
 
 
 def _bridged(spans: list[Span]) -> list[Span]:
-    """Operations of one unit, with what lies between them, as one span."""
+    """Merge operations of one unit, and the short gaps between them, into one span."""
     found: list[Span] = []
     for s in spans:
         last = found[-1] if found else None
@@ -165,7 +165,7 @@ def _bridged(spans: list[Span]) -> list[Span]:
 
 
 def _carried_by_gloo(events: list[Event], world_size: int) -> list[tuple[Sent, Any]]:
-    """gloo's threads take up calls of one kind and size in their order: so each event finds its call."""
+    """Match gloo's events with the host's calls: gloo's threads run calls of one kind and size in order."""
     calls = defaultdict(deque)
     for e in sorted(events, key=lambda e: e.start_s):
         if e.name in _ASKED:
@@ -178,7 +178,7 @@ def _carried_by_gloo(events: list[Event], world_size: int) -> list[tuple[Sent, A
             waiting = calls[kind, numel]
             call = waiting.popleft() if waiting and waiting[0].start_s <= e.start_s else e
             kind = _ASKED[call.name][0] if call is not e else kind
-            if kind == "all_gather":  # no profile tells the sizes in a list of results: as if of all ranks
+            if kind == "all_gather":  # a profile lacks the sizes in a list of results: assume all ranks
                 numel = _numel(call, 0) if call.name == "c10d::_allgather_base_" else numel * world_size
             full_bytes = numel * _element_bytes(e.args.get("Input type", [""])[0])
             sent.append((Sent(kind, full_bytes, call.start_s, None, e.start_s, e.end_s), call.thread))
@@ -186,7 +186,7 @@ def _carried_by_gloo(events: list[Event], world_size: int) -> list[tuple[Sent, A
 
 
 def _numel(event: Event, argument: int) -> int:
-    """Elements of a tensor argument, or of all in a list of tensors; 0 without record_shapes."""
+    """Elements of a tensor argument, or of all tensors in a list argument; 0 without record_shapes."""
     dims = event.args.get("Input Dims", [])[argument : argument + 1]
     shapes = dims[0] if dims and dims[0] and isinstance(dims[0][0], list) else dims
     return sum(math.prod(shape) for shape in shapes)
@@ -212,7 +212,7 @@ def _timeline_of_gpu(rank: int, events: list[Event], found: dict[Any, list[Leaf]
 
 
 def _carried_by_nccl(kernel: Event, issued_s: float) -> Sent:
-    """Sizes are missing where c10d did not hand them over, as under a CUDA graph: then 0."""
+    """Read a collective from its kernel. Bytes are 0 if c10d did not pass sizes, as under a CUDA graph."""
     kind = next((kind for word, kind in _NCCL.items() if f"_{word}" in kernel.name), "other")
     numel = max(kernel.args.get("In msg nelems", 0), kernel.args.get("Out msg nelems", 0))
     full_bytes = numel * _element_bytes(kernel.args.get("dtype", ""))

@@ -1,8 +1,8 @@
-"""Labels in a profiler's trace, and what stands in for those of `label_units` where a program was profiled without it.
+"""Labels in a profiler's trace, and substitutes for those of `label_units` if a program was profiled without it.
 
-FSDP2 says when it lets a unit's forward begin and when it gets the word again, so the time in between is that forward.
-Its backward begins in the same way and goes on until another unit's does. Whatever else autograd's engine runs without
-a break is backward, of no unit in particular.
+FSDP2 labels its own work before and after a unit's forward, so the time in between is that forward. A unit's backward
+begins in the same way and lasts until another unit's begins. The rest of what autograd's engine runs without a break
+is labelled as the root's backward.
 """
 
 from collections import defaultdict
@@ -36,7 +36,7 @@ class Event:
 
 
 def host_labels(events: list[Event]) -> dict[Any, list[Label]]:
-    """Labels by the thread that they are on."""
+    """Labels of each thread."""
     by_thread = defaultdict(list)
     for e in events:
         if e.category == "user_annotation" and meaning(e.name):
@@ -81,7 +81,7 @@ def _backwards(labels: list[Label], end_s: float) -> Iterator[Label]:
 
 
 def _backward_passes(ops: list[Event]) -> Iterator[Label]:
-    """From the engine's first function to its last, if nothing else ran between them."""
+    """Yield one label for each run of the engine's functions with no other operation between them."""
     outermost, end_s = [], 0.0
     for op in sorted(ops, key=lambda e: (e.start_s, -e.end_s)):
         if op.start_s >= end_s:

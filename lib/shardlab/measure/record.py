@@ -5,13 +5,12 @@
             step()
     recording.timeline.exposed_s
 
-On a simulated network the times of collectives are the network's own, and recording is light: torch's and our labels
-(see `labels`) are written down as they begin and end. On a real one torch.profiler runs underneath and `profile` reads
-what it found: that costs far more, and a collective's span then begins when this rank hands it over, not when the last
-rank has arrived.
+A simulated network gives the times of its collectives itself, and recording is cheap: we note torch's and our labels
+(see `labels`) as they begin and end. On a real network torch.profiler runs underneath, and `profile` reads its trace.
+This costs far more, and a collective's span begins when this rank hands it over, not when the last rank has arrived.
 
 [Note: waits] A wait is cut in three. "slower rank": another rank has not asked for the collective yet. "link taken":
-all ranks have, but its links carry another one. From its start on the name is the collective's kind.
+all ranks have, but the links carry another collective. From the collective's start, the wait is named after its kind.
 """
 
 import threading
@@ -34,16 +33,16 @@ from shardlab.measure.timeline import Timeline
 
 @dataclass
 class Recording:
-    """Of this rank; `timeline` is complete when the block has ended."""
+    """Recording of this rank; `timeline` is complete when the block has ended."""
 
     timeline: Timeline = field(default_factory=lambda: Timeline(_rank(), ()))
 
 
 @contextmanager
 def record_timeline(module: nn.Module) -> Iterator[Recording]:
-    """Record what runs inside; `module` is the model as it is trained, with whatever wraps it.
+    """Record what runs inside the block; `module` is the model as it is trained, with its wrappers.
 
-    Of collectives, those that are through when the block ends.
+    Only collectives that have finished when the block ends are recorded.
     """
     recording = Recording()
     source = event_source()
@@ -68,7 +67,7 @@ def _rank() -> int:
 
 @contextmanager
 def _labels_written_down() -> Iterator[list[Label]]:
-    """Every `record_function` of this thread, without the profiler and its cost."""
+    """Record every `record_function` of this thread, without the profiler and its cost."""
     me, opened, found = threading.get_ident(), [], []
     original_enter, original_exit = record_function.__enter__, record_function.__exit__
 
@@ -79,7 +78,7 @@ def _labels_written_down() -> Iterator[list[Label]]:
 
     def exit(label: record_function, *error) -> None:
         if threading.get_ident() == me and any(label is one for one, _ in opened):
-            while opened:  # those inside too, where an exception has passed hooks by
+            while opened:  # also labels inside it that an exception left open
                 last, start_s = opened.pop()
                 found.append(Label(last.name, start_s, time.monotonic()))
                 if last is label:

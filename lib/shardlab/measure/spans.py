@@ -1,8 +1,8 @@
-"""From labels on the host and collectives on the links to the spans of a timeline: one way for every source.
+"""Turn labels on the host and collectives on the links into the spans of a timeline, whatever recorded them.
 
 At any moment the host does what the innermost label around that moment says (`leaves`). A collective serves the unit
-whose label surrounds the moment when the host asked for it. DDP's and ZeRO's carry no such label; their buckets go out
-in a fixed order in every backward, and so are counted.
+whose label surrounds the moment when the host asked for it. The collectives of DDP and ZeRO have no such label; their
+buckets are sent in a fixed order in every backward, so we number them.
 """
 
 from bisect import bisect_right
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from shardlab.measure.labels import meaning
 from shardlab.measure.timeline import Span, Timeline
 
-_TRIFLE_S = 50e-6  # asking whether a collective is through takes as long
+_TRIFLE_S = 50e-6  # to ask whether a collective has finished takes as long
 _FSDP = ("FSDP::", "FullyShardedDataParallel._")
 
 
 class Label(NamedTuple):
-    """One `record_function` on the host. Those of one thread contain each other or lie apart."""
+    """One `record_function` on the host. Labels of one thread are nested or disjoint."""
 
     name: str
     start_s: float
@@ -31,9 +31,9 @@ class Sent(NamedTuple):
 
     kind: str
     bytes: int  # the unsharded size
-    issued_s: float  # this rank asked for it
-    ready_s: float | None  # the last rank did, if that is known
-    started_s: float  # and the links were free
+    issued_s: float  # when this rank asked for it
+    ready_s: float | None  # when the last rank did, if that is known
+    started_s: float  # when the links were free, too
     finished_s: float
 
 
@@ -46,18 +46,18 @@ class Queued(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """An interval in which the innermost label is one and the same."""
+    """An interval during which the innermost label stays the same."""
 
     start_s: float
     end_s: float
     within: tuple[Label, ...]  # all labels around it, innermost last
 
 
-Served = tuple[Sent, str]  # and the unit that it served
+Served = tuple[Sent, str]  # with the unit that it served
 
 
 def timeline(rank: int, labels: Iterable[Label], sent: Iterable[Sent], queued: Iterable[Queued] = ()) -> Timeline:
-    """The timeline of a host that is also the one who computes; or, with `queued`, of the device that does."""
+    """Build the timeline of a host that computes itself; or, with `queued`, of the device that computes for it."""
     found = leaves(_without_trifles(labels))
     served = with_units(found, sent)
     compute = [compute_span(found, *one) for one in queued] or [s for leaf in found for s in _host_spans(leaf, served)]
@@ -65,7 +65,7 @@ def timeline(rank: int, labels: Iterable[Label], sent: Iterable[Sent], queued: I
 
 
 def compute_span(found: list[Leaf], asked_s: float, start_s: float, end_s: float) -> Span:
-    """What the host asked for at that moment."""
+    """A span of computation, named by what the host was doing at `asked_s`."""
     leaf = leaf_at(found, asked_s)
     name, unit = activity(leaf) if leaf else ("", "")
     return Span("compute", name or "other", start_s, end_s, unit)
@@ -81,14 +81,14 @@ def link_spans(served: Iterable[Served]) -> Iterator[Span]:
 
 
 def wait_spans(found: list[Leaf], served: list[Served]) -> Iterator[Span]:
-    """Of a host whose computation is known otherwise."""
+    """Yield the waits of a host whose computation is known from another source."""
     for leaf in found:
         if activity(leaf)[0] == "wait":
             yield from _wait(leaf.start_s, leaf.end_s, served)
 
 
 def leaves(labels: Iterable[Label]) -> list[Leaf]:
-    """What the host did from moment to moment, in order; where no label is, nothing."""
+    """Cut the host's time into intervals with the same labels, in order; leave out the time without labels."""
     found: list[Leaf] = []
     around: list[Label] = []
     now = 0.0
@@ -117,7 +117,7 @@ def leaf_at(found: list[Leaf], moment: float) -> Leaf | None:
 
 
 def activity(leaf: Leaf) -> tuple[str, str]:
-    """(what the host does, for which unit), by the innermost label that says so."""
+    """(what the host does, for which unit), by the innermost label that tells it."""
     said = [m for label in reversed(leaf.within) if (m := meaning(label.name))]
     name, unit = said[0] if said else ("", "")
     if name == "recompute" and not unit:
@@ -148,7 +148,7 @@ def _without_trifles(labels: Iterable[Label]) -> Iterator[Label]:
 
 def _host_spans(leaf: Leaf, served: list[Served]) -> Iterator[Span]:
     name, unit = activity(leaf)
-    if leaf.within[-1].name == "DDP::finalize":  # it waits in C++ for the last bucket, and then copies
+    if leaf.within[-1].name == "DDP::finalize":  # DDP waits in C++ for the last bucket, and then copies
         finished = [s.finished_s for s, _ in served if leaf.start_s < s.finished_s <= leaf.end_s]
         through = max(finished, default=leaf.start_s)
         yield from _wait(leaf.start_s, through, served)
@@ -160,9 +160,9 @@ def _host_spans(leaf: Leaf, served: list[Served]) -> Iterator[Span]:
 
 
 def _wait(start_s: float, end_s: float, served: list[Served]) -> list[Span]:
-    """See [Note: waits] in `record`. What it waits for is the collective that was through last."""
+    """Cut a wait as [Note: waits] in `record` says. The host waits for the collective that finished last."""
     through = [(s, unit) for s, unit in served if start_s < s.finished_s <= end_s]
-    if not through:  # a side stream lets the host go on as soon as all ranks are there
+    if not through:  # in a side stream the host goes on as soon as all ranks have asked
         unit = next((unit for s, unit in served if s.ready_s and start_s < s.ready_s <= end_s), None)
         return [Span("wait", "other" if unit is None else "slower rank", start_s, end_s, unit or "")]
     s, unit = max(through, key=lambda one: one[0].finished_s)
@@ -174,7 +174,7 @@ def _wait(start_s: float, end_s: float, served: list[Served]) -> list[Span]:
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """Neighbours that are alike as one; computation too short to be seen goes to what adjoins it."""
+    """Merge neighbours that are alike; computation too short to be seen is merged with its neighbour."""
     found: list[Span] = []
     for s in spans:
         if s.end_s <= s.start_s:

@@ -1,4 +1,4 @@
-"""The tensors that own bytes, wherever they are kept."""
+"""Find the tensors that own bytes in nested structures and inside wrapper tensors."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def plain_tensors(tree) -> Iterator[Tensor]:
-    """The tensors in nested lists, tuples and dicts; of a wrapper such as DTensor or NF4, the tensors inside it."""
+    """Yield the tensors in nested lists, tuples and dicts; for a wrapper such as DTensor or NF4, its inner tensors."""
     if isinstance(tree, Tensor):
         if is_traceable_wrapper_subclass(tree):
             for name in tree.__tensor_flatten__()[0]:

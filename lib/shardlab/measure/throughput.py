@@ -1,7 +1,7 @@
-"""How fast a training step is, and whether one is faster than another.
+"""Time training steps, and compare the times of two.
 
 A single time means little on a machine that others use too. Two steps that take turns see the same disturbances, so
-that the ratio of neighbours is steady where the times are not: compare by ratios, and say how sure you are.
+the ratio of neighbours is steady even if the times are not. Compare by ratios, and give a confidence interval.
 """
 
 import time
@@ -16,12 +16,12 @@ import torch.distributed as dist
 
 @dataclass(frozen=True)
 class Comparison:
-    """Time of a over time of b: median of the paired ratios and an interval that holds it with `confidence`."""
+    """Time of a divided by time of b: median of the paired ratios, and an interval that holds it with `confidence`."""
 
     ratio: float
     low: float
     high: float
-    confidence: float  # attained, at least what was asked for
+    confidence: float  # attained: at least the requested one, unless there are too few pairs
     a_s: float  # median step times
     b_s: float
     pairs: int
@@ -32,7 +32,7 @@ class Comparison:
 
 
 def time_step(step: Callable[[], object]) -> float:
-    """Seconds that one step takes on the slowest rank, all ranks starting together; the same number on every rank."""
+    """Seconds that one step takes on the slowest rank if all start together; the same number on every rank."""
     _synchronize()
     start = time.perf_counter()
     step()
@@ -46,7 +46,7 @@ def time_step(step: Callable[[], object]) -> float:
 def compare(
     a: Callable[[], object], b: Callable[[], object], *, pairs: int = 15, warmup: int = 3, confidence: float = 0.95
 ) -> Comparison:
-    """Run a and b in turn and compare neighbours; every rank calls this together. The order turns in each pair."""
+    """Run a and b in turn and compare neighbours; every rank calls this together. Every other pair runs b first."""
     for step in (a, b) * warmup:
         time_step(step)
     times_a, times_b = [], []
@@ -61,21 +61,21 @@ def compare(
 
 
 def comparison(times_a: list[float], times_b: list[float], confidence: float = 0.95) -> Comparison:
-    """The paired comparison of two lists of seconds, element i of one taken beside element i of the other."""
+    """Compare two lists of seconds in pairs: element i of one was measured next to element i of the other."""
     ratios = [a / b for a, b in zip(times_a, times_b, strict=True)]
     low, high, attained = median_interval(ratios, confidence)
     return Comparison(median(ratios), low, high, attained, median(times_a), median(times_b), len(ratios))
 
 
 def median_interval(values: list[float], confidence: float) -> tuple[float, float, float]:
-    """The narrowest pair of order statistics that holds the true median with at least `confidence`.
+    """Return (low, high, attained): the narrowest order statistics that hold the true median with `confidence`.
 
-    It assumes nothing of the distribution: each value lies below the true median with chance 1/2, so the number that do
-    is binomial. With too few values the widest pair is returned, with what confidence it attains.
+    It assumes no distribution: each value lies below the true median with probability 1/2, so the number of such values
+    is binomial. With too few values, it returns the widest pair and the confidence that this pair attains.
     Source: David & Nagaraja, "Order Statistics", section 7.1.
     """
     ordered, n = sorted(values), len(values)
-    tail = 0.0  # chance that the median lies below the k-th smallest value
+    tail = 0.0  # probability that the true median lies below ordered[k]
     best = (ordered[0], ordered[-1], max(0.0, 1 - 2 * 0.5**n))
     for k in range(n // 2):
         tail += comb(n, k) * 0.5**n
@@ -92,6 +92,6 @@ def _synchronize() -> None:
 
 
 def _synchronize_device() -> None:
-    torch.cpu.synchronize()  # does something where `shardsim.cpu_streams` lets the host run ahead
+    torch.cpu.synchronize()  # has an effect if `shardsim.cpu_streams` lets the host run ahead
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -1,20 +1,20 @@
-"""What one rank did when: what it computed, what its links carried, what it waited for. Plain data, and sums over it.
+"""Timeline of one rank: when it computed, when its links were busy, when it waited. Plain data, and sums over it.
 
 Vocabulary. A *span* is an interval in one of three *lanes*: "compute" (the rank computes), "link" (a collective is
-under way, from the moment when its last rank has arrived and the link is free), "wait" (the host is blocked until a
-collective is through). A *unit* is the part of the model that a span belongs to: a block, or, of a collective, the
-parameter group or bucket that it served.
+running, from the moment when its last rank has arrived and the link is free), "wait" (the host is blocked until a
+collective finishes). A *unit* is the part of the model that a span belongs to: a block or, for a collective, the
+parameter group or bucket that it serves.
 
 [Note: exposed and overlapped] Communication is *overlapped* while this rank computes and *exposed* while it does not.
-Both are lengths of sets of moments: C, when at least one of the rank's collectives is under way (two at once count
-once), and A, when it computes.
+Both are lengths of sets of moments: C, when at least one of the rank's collectives is running (two at once count
+once), and A, when the rank computes.
 
     communication = |C|    overlapped = |C and A|    exposed = |C without A|    communication = overlapped + exposed
 
-Only the exposed part makes a step longer, and hiding all of it is the best that a schedule can do. A wait is no
-communication: before a collective starts, a rank may wait for a slower one while its links are idle.
+Only the exposed part makes a step longer; a schedule can at best hide all of it. A wait is not communication: before a
+collective starts, a rank may wait for a slower one while its links are idle.
 
-`record` makes timelines of a run, `profile` of torch.profiler's traces.
+`record` makes timelines of a run, `profile` reads them from torch.profiler's traces.
 """
 
 from collections.abc import Iterable
@@ -26,13 +26,13 @@ Interval = tuple[float, float]
 @dataclass(frozen=True)
 class Span:
     lane: str  # "compute", "link" or "wait"
-    name: str  # "forward", "backward", "recompute", "optimizer", "copy"; "all_gather", ...; of a wait, see `record`
+    name: str  # "forward", "backward", "recompute", "optimizer", "copy"; "all_gather", ...; for a wait, see `record`
     start_s: float  # time.monotonic(): one clock for all ranks of a machine
     end_s: float
     unit: str = ""  # "blocks.3", "root", "bucket 0"
-    bytes: int = 0  # of a collective: the unsharded size
-    issued_s: float | None = None  # of a collective: when this rank asked for it
-    ready_s: float | None = None  # of a collective: when the last rank did, if that is known
+    bytes: int = 0  # for a collective: the unsharded size
+    issued_s: float | None = None  # for a collective: when this rank asked for it
+    ready_s: float | None = None  # for a collective: when the last rank asked, if that is known
 
     @property
     def duration_s(self) -> float:
@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All spans of one rank, by start. See [Note: exposed and overlapped]; all sums are in seconds."""
+    """All spans of one rank, ordered by start. See [Note: exposed and overlapped]; all sums are in seconds."""
 
     rank: int
     spans: tuple[Span, ...]
@@ -79,22 +79,22 @@ class Timeline:
         return _length(self._when("wait"))
 
     def time_of(self, kind: str | None = None) -> float:
-        """How long at least one collective (of this kind) was under way."""
+        """Seconds in which at least one collective (of this kind) was running."""
         return _length(self._when("link", kind))
 
     def exposed_of(self, kind: str | None = None) -> float:
-        """The part of it during which the rank did not compute."""
+        """Seconds of `time_of(kind)` in which the rank did not compute."""
         return _length(without(self._when("link", kind), self._when("compute")))
 
     def share(self, kind: str | None = None) -> float:
-        """`time_of` it over the whole time: 0 to 1."""
+        """`time_of(kind)` divided by the timeline's duration: 0 to 1."""
         return self.time_of(kind) / self.duration_s if self.duration_s else 0.0
 
     def lane(self, lane: str) -> tuple[Span, ...]:
         return tuple(s for s in self.spans if s.lane == lane)
 
     def within(self, start_s: float, end_s: float) -> "Timeline":
-        """The part between two moments, e.g. one step; spans that cross them are cut."""
+        """The part between two moments, e.g. one step; spans that cross a moment are cut."""
         cut = (replace(s, start_s=max(s.start_s, start_s), end_s=min(s.end_s, end_s)) for s in self.spans)
         return Timeline(self.rank, tuple(s for s in cut if s.start_s < s.end_s))
 
@@ -103,7 +103,7 @@ class Timeline:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same moments as disjoint intervals in order."""
+    """Merge intervals that overlap; return disjoint ones in order."""
     found: list[Interval] = []
     for start, end in sorted(intervals):
         if found and start <= found[-1][1]:
@@ -114,7 +114,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def without(these: list[Interval], those: list[Interval]) -> list[Interval]:
-    """The moments of these that are not in those; both disjoint and in order."""
+    """Return the moments of `these` that are not in `those`; both are disjoint and in order."""
     left, i = [], 0
     for start, end in these:
         while i < len(those) and those[i][1] <= start:

@@ -1,10 +1,10 @@
-"""Timelines as a file for ui.perfetto.dev or chrome://tracing: a process for each rank, a thread for each lane.
+"""Write timelines to a file for ui.perfetto.dev or chrome://tracing: one process per rank, one thread per lane.
 
 An arrow leads from the moment at which the host asks for a collective to the collective. All ranks share one clock.
-Where several collectives are under way at once, each gets a thread of its own, since what is in one thread must nest.
+Collectives that run at the same time get separate threads, since the events of one thread must nest.
 
-[Note: thread ids] Perfetto knows a thread by its id alone, whatever process it is said to be in, and takes 0 for the
-idle thread and a process's own id for its main thread. So ids here differ over all ranks, and are none of these.
+[Note: thread ids] Perfetto identifies a thread by its id alone, whatever its process. It takes id 0 for the idle
+thread, and a process's own id for its main thread. So ids here differ over all ranks, and are none of these.
 
 Source: Chromium's "Trace Event Format": complete events (X), flow events (s, f), counters (C), metadata (M).
 """
@@ -17,18 +17,18 @@ from pathlib import Path
 
 from shardlab.measure.timeline import Span, Timeline
 
-_COMPUTE, _WAIT, _LINK = 0, 1, 2  # lanes; further links count on
+_COMPUTE, _WAIT, _LINK = 0, 1, 2  # lanes; further links get the next numbers
 _LANES = 1000  # more than a rank has
-_LATE_S = 0.5e-3  # who says that a collective is through may wake up after the next one has started
+_LATE_S = 0.5e-3  # the thread that notes a collective's end may wake up after the next start
 
 
 def write_trace(path: str | Path, timelines: Sequence[Timeline]) -> None:
-    """Write all ranks into one JSON file; 0 is the earliest moment of any rank."""
+    """Write all ranks into one JSON file; time 0 is the earliest moment of any rank."""
     Path(path).write_text(json.dumps({"traceEvents": list(trace_events(timelines)), "displayTimeUnit": "ms"}))
 
 
 def trace_events(timelines: Sequence[Timeline]) -> Iterator[dict]:
-    """The events of such a file; `ts` and `dur` are microseconds."""
+    """Yield the events of a trace file; `ts` and `dur` are in microseconds."""
     start_s = min((t.start_s for t in timelines), default=0.0)
     flows = count()
     for timeline in timelines:
@@ -46,7 +46,7 @@ def trace_events(timelines: Sequence[Timeline]) -> Iterator[dict]:
 
 
 class _Clock:
-    """Events of one rank, in microseconds since `start_s`."""
+    """Makes the events of one rank, with times in microseconds since `start_s`."""
 
     def __init__(self, rank: int, start_s: float) -> None:
         self.rank, self.start_s = rank, start_s
@@ -64,7 +64,7 @@ class _Clock:
 
 
 def _thread_id(rank: int, lane: int) -> int:
-    """See [Note: thread ids]."""
+    """Id of a lane's thread; see [Note: thread ids]."""
     return (rank + 1) * _LANES + lane
 
 
@@ -79,7 +79,7 @@ def _names(rank: int, lanes: int) -> Iterator[dict]:
 
 
 def _lanes(links: Sequence[Span]) -> dict[int, list[Span]]:
-    """Each collective in the first lane that is free."""
+    """Put each collective into the first lane that is free."""
     lanes: dict[int, list[Span]] = {}
     for s in sorted(links, key=lambda s: s.start_s):
         free = (lane for lane in count(_LINK) if lane not in lanes or lanes[lane][-1].end_s - _LATE_S <= s.start_s)
@@ -91,7 +91,7 @@ def _lanes(links: Sequence[Span]) -> dict[int, list[Span]]:
 
 
 def _arrow(clock: _Clock, s: Span, lane: int, host: Sequence[Span], flow: int) -> Iterator[dict]:
-    """An arrow needs a slice to begin in: none where the host's span is not known."""
+    """Yield an arrow from the host's span to the collective; nothing if the host's span is unknown."""
     asking = next((h for h in host if s.issued_s is not None and h.start_s <= s.issued_s < h.end_s), None)
     if asking is None or s.issued_s > s.start_s:
         return

@@ -1,4 +1,4 @@
-"""What a rank sends: which collectives and messages, how many, how many bytes, and when."""
+"""Record what a rank sends: which collectives and messages, how many, how many bytes, and when."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from shardlab.launch import flight_recorder
 class Traffic:
     """The collectives, sends and recvs that this rank issued inside a `record_traffic` block, in order."""
 
-    started_s: float  # seconds since the epoch, as the collectives' issue times
+    started_s: float  # seconds since the epoch, like the collectives' issue times
     collectives: list[flight_recorder.Collective] = field(default_factory=list)
 
     def count(self, kind: str | None = None) -> int:
@@ -31,7 +31,7 @@ class Traffic:
         return sum(wire_bytes(c, world_size) for c in self.collectives)
 
     def sent_bytes(self, kind: str | None = None) -> float:
-        """The same, each collective with the size of its own group: hybrid sharding has two. Ask on the rank."""
+        """Bytes on the wire, with each collective's own group size (hybrid sharding has two). Call it on the rank."""
         of_kind = (c for c in self.collectives if kind in (None, c.kind))
         return sum(wire_bytes(c, _resolve_process_group(c.group).size()) for c in of_kind)
 
@@ -39,9 +39,8 @@ class Traffic:
 def wire_bytes(c: flight_recorder.Collective, world_size: int) -> float:
     """Bytes a rank sends for one collective as a ring of N: the textbook's bandwidth-optimal algorithms.
 
-    all_reduce 2 (N-1)/N of the tensor; all_gather, reduce_scatter and all_to_all (N-1)/N of the whole (unsharded)
-    tensor; broadcast, and whatever else there is, what the rank puts in, once. A send puts in its message, a recv
-    nothing.
+    all_reduce: 2 (N-1)/N of the tensor; all_gather, reduce_scatter and all_to_all: (N-1)/N of the whole (unsharded)
+    tensor; broadcast and all other kinds: the rank's input, once. The input of a send is its message; a recv has none.
     Source: Thakur, Rabenseifner & Gropp 2005, sections 4.1, 4.2, 4.5.
     """
     share, whole = (world_size - 1) / world_size, max(c.input_bytes, c.output_bytes)
@@ -54,9 +53,9 @@ def wire_bytes(c: flight_recorder.Collective, world_size: int) -> float:
 
 @contextmanager
 def record_traffic():
-    """Everything this rank issues inside the block; complete when the block ends.
+    """Record everything that this rank issues inside the block; the record is complete when the block ends.
 
-    Raises RuntimeError if the flight recorder's ring overflowed meanwhile: a shortened account would mislead.
+    Raises RuntimeError if the flight recorder's ring overflowed meanwhile: an incomplete record would mislead.
     """
     traffic = Traffic(started_s=time.time())
     with _messages() as messages:
@@ -64,21 +63,21 @@ def record_traffic():
     issued = [c for c in flight_recorder.collectives() if c.issued_s >= traffic.started_s]
     if sum(map(_entries, issued)) >= (kept := flight_recorder.kept_entries()):
         raise RuntimeError(f"the flight recorder keeps {kept} collectives: record fewer steps at once")
-    issued = [c for c in issued if c.kind not in flight_recorder.POINT_TO_POINT]  # NCCL's, which `messages` has too
+    issued = [c for c in issued if c.kind not in flight_recorder.POINT_TO_POINT]  # `messages` has NCCL's, too
     traffic.collectives += sorted(issued + messages, key=lambda c: c.issued_s)
 
 
 def _entries(c: flight_recorder.Collective) -> int:
-    """Of the recorder's: gloo's reduce_scatter of a list takes one for each share."""
+    """Number of the recorder's entries: gloo's reduce_scatter of a list takes one for each share."""
     return len(c.shape) if c.kind == "reduce_scatter" else 1
 
 
 @contextmanager
 def _messages() -> Iterator[list[flight_recorder.Collective]]:
-    """Sends and recvs issued inside the block. The flight recorder knows NCCL's, but none of gloo's.
+    """Collect the sends and recvs issued inside the block. The flight recorder knows NCCL's, but none of gloo's.
 
-    All of torch's calls, batch_isend_irecv's too, come down to these three methods of the process group. Their
-    stand-ins must bear the same names: by the name pybind tells an override that calls up from one to be called.
+    All of torch's calls, batch_isend_irecv's too, end in these three methods of the process group. Their replacements
+    must have the same names: by the name, pybind sees that an override calls its base method.
     """
     found: list[flight_recorder.Collective] = []
     group_class, originals = dist.ProcessGroup, {}
@@ -121,7 +120,7 @@ def _message(group: dist.ProcessGroup, kind: str, tensor) -> flight_recorder.Col
 
 
 def _stack() -> list[dict]:
-    """This thread's frames, innermost first, as the flight recorder writes them."""
+    """Frames of this thread, innermost first, in the form that the flight recorder writes."""
     frames, frame = [], sys._getframe(1)
     while frame is not None:
         frames.append({"filename": frame.f_code.co_filename, "line": frame.f_lineno, "name": frame.f_code.co_name})

@@ -1,4 +1,4 @@
-"""What a MemoryTracker must hear of and no ATen operation tells: contexts that call back, and leave nothing behind."""
+"""Contexts that report memory events which no ATen operation shows, and remove their hooks when they end."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from shardlab.measure.gloo_threads import wait_until_idle
 
 @contextmanager
 def watch_resizes(see: Callable[[torch.UntypedStorage], object]) -> Iterator[None]:
-    """`see(storage)` before and after each resize: FSDP frees and refills its unsharded parameters by it."""
+    """Call `see(storage)` before and after each resize, with which FSDP frees and refills its unsharded parameters."""
 
     def wrap(original):
         def resize_(storage: torch.UntypedStorage, nbytes: int):
@@ -30,9 +30,9 @@ def watch_resizes(see: Callable[[torch.UntypedStorage], object]) -> Iterator[Non
 
 @contextmanager
 def watch_waits(waiting: Callable[[bool], object]) -> Iterator[None]:
-    """`waiting(True)` before and `waiting(False)` after each Work.wait.
+    """Call `waiting(True)` before and `waiting(False)` after each Work.wait.
 
-    What gloo copies inside of it is its own; afterwards its thread gets the time to let go of our tensors.
+    Copies that gloo makes inside the wait are its own. After the wait, gloo's thread gets time to release our tensors.
     """
 
     def wrap(original):
@@ -61,7 +61,7 @@ def watch_forward(module: nn.Module, before: Callable, after: Callable) -> Itera
 
 @contextmanager
 def watch_steps(before: Callable, after: Callable) -> Iterator[None]:
-    """Of every torch optimizer: `before` and `after` get the optimizer first."""
+    """Call `before` and `after` around each step of every torch optimizer, with the optimizer as first argument."""
     with register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after):
         yield
 

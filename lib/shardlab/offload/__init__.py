@@ -1,6 +1,6 @@
-"""Optimizer states elsewhere: in `host` memory, or in a `file`, whose places `file_layout` deals out.
+"""Optimizer states outside device memory: in `host` memory, or in a `file`, which `file_layout` divides.
 
-Parameters on the host, too: `fully_shard(..., offload_policy=CPUOffloadPolicy())`.
+For parameters on the host too: `fully_shard(..., offload_policy=CPUOffloadPolicy())`.
 """
 
 from shardlab.offload.file import FileOffloadOptimizer

@@ -1,21 +1,21 @@
-"""Optimizer states in a file: memory holds three buffers of them, however large the model.
+"""Optimizer states in a file: memory holds three buffers of them, however large the model is.
 
-Vocabulary. A *chunk* is what is read, updated and written at a time: the states of several small parameters, or of a
-*piece* of a large one, as many as fill a buffer. `file_layout` says where they lie.
+Vocabulary. A *chunk* is read, updated and written as a whole: the states of several small parameters, or of a *piece*
+of a large one, as many as fit a buffer. `file_layout` says where they lie.
 
     chunk 0   read   update   write
     chunk 1          read     update   write
     chunk 2                   read     update   write        three buffers, taken in turn
 
-[Note: order] Two threads carry out reads and writes; Python's lock is free while the system copies. Before chunk i is
-updated its read must be over, and before chunk i is read, the write of chunk i-3, which used the same buffer. Nothing
-else waits. Chunks are disjoint in the file, so reads and writes never meet there.
+[Note: order] Two threads carry out reads and writes; Python's lock is free while the system copies. Chunk i is updated
+after its read has ended. Chunk i is read after the write of chunk i-3, which used the same buffer, has ended. Nothing
+else waits. Chunks are disjoint in the file, so reads and writes never overlap there.
 
-[Note: a failure midway] What can be known beforehand is checked beforehand: the disk's space is reserved when the file
-is made, and its length compared before every step. If a read or write fails in spite of that, some parameters have been
-updated and others have not; the optimizer then refuses to go on, rather than let ranks drift apart.
+[Note: a failure midway] Two checks come first: the disk space is reserved when the file is made, and the file's length
+is checked before every step. If a read or write still fails, some parameters have been updated and others have not. The
+optimizer then refuses to go on, so that ranks do not drift apart.
 
-The system may keep what was read or written in memory that nobody else wants (the page cache); it gives it back.
+The system may keep file data in unused memory (the page cache). It frees that memory when programs need it.
 
 Source: Rajbhandari et al. 2021, "ZeRO-Infinity" (SC21), sections 5 and 6; DeepSpeed's swap_tensor.
 """
@@ -43,19 +43,20 @@ N_BUFFERS = 3
 
 
 class FileOffloadOptimizer(Optimizer):
-    """Run an element-wise `optimizer_class` on chunks of parameters, their states read from a file and written back.
+    """Run an element-wise `optimizer_class` on chunks of parameters, with states read from a file and written back.
 
-    Takes parameters or groups of them as every optimizer does. Parameters and gradients stay on their device, and are
-    updated there. `folder` gets one file for each rank: nameless, so that it vanishes with the process however that
-    ends; or, with `keep=True`, one that stays, at `path`. In `state_dict` are views of the file, not copies.
+    Takes parameters or groups of them, like any optimizer. Parameters and gradients stay on their device and are
+    updated there. Each rank has one file in `folder`. By default the file has no name, so it vanishes with the process
+    however that ends. With `keep=True` it stays, at `path`. `state_dict` holds views of the file, not copies.
 
     Reads and writes a step: all states once; for Adam with float32 states 8 bytes a parameter each way. The first step
-    reads nothing. `bytes_read` and `bytes_written` count.
-    Keeps: 3 `buffer_bytes` of host memory, pinned where there is a GPU; on the GPU, at most that once more in a step.
-    States that are not a parameter's size, such as `step`, stay in memory.
+    reads nothing. `bytes_read` and `bytes_written` count them.
+    Keeps: 3 `buffer_bytes` of host memory, pinned if there is a GPU; on the GPU, at most as much again during a step.
+    States that are not of the parameter's size, such as `step`, stay in memory.
 
-    Raises ValueError if `optimizer_class` is not element-wise or keeps no states; OSError if the folder is not there or
-    the disk too small; RuntimeError if the file has been cut short, and in all steps after one that failed midway.
+    Raises ValueError if `optimizer_class` is not element-wise or keeps no states; OSError if the folder does not exist
+    or the disk is too small; RuntimeError if the file has been cut short, and in all steps after one that failed
+    midway.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class FileOffloadOptimizer(Optimizer):
         self._buffers = [torch.empty(buffer_bytes, dtype=torch.uint8, pin_memory=not on_cpu) for _ in range(N_BUFFERS)]
 
     def add_param_group(self, param_group: dict) -> None:
-        """At construction only, since the file is laid out once."""
+        """Add a group, at construction only, since the file is laid out once."""
         if hasattr(self, "_chunks"):
             raise RuntimeError("the file of states is laid out: give all parameters at once, also those trained later")
         super().add_param_group(param_group)
@@ -120,7 +121,7 @@ class FileOffloadOptimizer(Optimizer):
             raise RuntimeError(f"optimizer states are lost: {at} has been cut from {self.n_bytes} bytes to {found}")
 
     def _walk(self, chunks: list[list[Piece]]) -> None:
-        known = dict(self.state)  # as it was before this step: a parameter in several chunks takes the same step in all
+        known = dict(self.state)  # before this step, so that all chunks of a parameter take the same step
         buffers = [self._buffers[i % N_BUFFERS] for i in range(len(chunks) + 1)]
         writes: list[Future] = []
         with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(1) as writer:
@@ -159,12 +160,12 @@ class FileOffloadOptimizer(Optimizer):
         states = optimizer.state[part]
         for name, t in in_buffer.items():
             t.copy_(states.pop(name))
-        self.state[p] = states  # the same from all pieces of a parameter
+        self.state[p] = states  # all pieces of a parameter give the same
 
     # State
 
     def _in_file(self, p: nn.Parameter) -> dict[str, Tensor]:
-        """Views of the file, in the shape that this rank has of the parameter."""
+        """Return views of the file, in the shape of this rank's part of the parameter."""
         return {span.name: self._view(span).view(local(p).shape) for span in self._spans[p]}
 
     def _view(self, span: Span) -> Tensor:
@@ -174,7 +175,7 @@ class FileOffloadOptimizer(Optimizer):
         return torch.frombuffer(self._map, dtype=span.dtype, count=count, offset=span.offset)
 
     def state_dict(self) -> dict:
-        """Tensors of a parameter's size are views of the file: save or copy them before the next step."""
+        """Return the state; tensors of a parameter's size are views of the file: copy them before the next step."""
         self._check_states()
         packed = super().state_dict()
         params = [p for group in self.param_groups for p in group["params"]]
@@ -197,7 +198,7 @@ class FileOffloadOptimizer(Optimizer):
 
 
 def _all_of(move: Callable, fd: int, memory: Tensor, offset: int) -> int:
-    """Read or write all bytes of `memory`: the system may do a part at a time."""
+    """Read or write all of `memory` and return its bytes; the system may move only a part at a time."""
     rest = memoryview(memory.numpy())
     while rest:
         moved = move(fd, [rest], offset)
@@ -208,7 +209,7 @@ def _all_of(move: Callable, fd: int, memory: Tensor, offset: int) -> int:
 
 
 def _reserve(folder: Path, n_bytes: int, keep: bool) -> tuple[Path | None, int]:
-    """A new file of n_bytes that the disk has room for: (its path, None if it has no name; its descriptor)."""
+    """Make a file of n_bytes and reserve its disk space; return its path (None if it has no name) and descriptor."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is to hold optimizer states, but there is no such folder: make it first")
     rank = dist.get_rank() if dist.is_initialized() else 0
@@ -227,7 +228,7 @@ def _reserve(folder: Path, n_bytes: int, keep: bool) -> tuple[Path | None, int]:
 
 
 def _open(folder: Path, rank: int, keep: bool) -> tuple[Path | None, int]:
-    """Without `keep` a file that never has a name, where the system knows how: nothing is left, whoever is killed."""
+    """Open a new file. Without `keep`, and if the system can, it never has a name: a killed process leaves nothing."""
     if not keep:
         with tempfile.TemporaryFile(dir=folder) as file:
             return None, os.dup(file.fileno())

@@ -1,10 +1,10 @@
-"""Where optimizer states lie in a file and in buffers, for `file`.
+"""Layout of optimizer states in a file and in buffers, for `file`.
 
 Vocabulary. A *span* is one state of a parameter, such as exp_avg, or a part of it, in the file. A *piece* is an
-interval of a parameter, flattened, with the spans of all its states. A *chunk* is as many pieces as fit a buffer.
+interval of a flattened parameter, with the spans of all its states. A *chunk* is as many pieces as fit a buffer.
 
-In the file each state of a parameter is one stretch, so that it can be looked at as a tensor. In a buffer the spans of
-a chunk lie behind each other.
+In the file each state of a parameter is contiguous, so that it can be viewed as a tensor. In a buffer the spans of a
+chunk follow one another.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from shardlab.parameters import local
 
-ALIGN = 64  # elements, between pieces of a parameter: a vectorised kernel rounds its last few by other code
+ALIGN = 64  # pieces begin at multiples of so many elements: vectorised kernels round their last few by other code
 
 
 class Span(NamedTuple):
@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
 @dataclass(eq=False)
 class Piece:
-    """Elements [start, end) of what this rank holds of `param`, flattened."""
+    """Elements [start, end) of this rank's part of `param`, flattened."""
 
     param: nn.Parameter
     group: dict
@@ -44,7 +44,7 @@ class Piece:
 
 
 def layout(groups: list[dict], states_of: Callable[[dict, nn.Parameter], dict[str, torch.dtype]]) -> list[Piece]:
-    """Each parameter whole, its states one behind the other in the file; `states_of` tells their names and dtypes."""
+    """Return each parameter as one piece, with its states one after another. `states_of` gives names and dtypes."""
     pieces, end_of_file = [], 0
     for group in groups:
         for p in group["params"]:
@@ -57,9 +57,9 @@ def layout(groups: list[dict], states_of: Callable[[dict, nn.Parameter], dict[st
 
 
 def chunks(pieces: list[Piece], buffer_bytes: int) -> list[list[Piece]]:
-    """What a buffer can hold at a time, in order.
+    """Return the pieces, cut if necessary, in chunks that fit a buffer, in order.
 
-    Raises ValueError if the states of ALIGN elements are more than a buffer.
+    Raises ValueError if the states of ALIGN elements do not fit a buffer.
     """
     cut, chunk, room = [], [], 0
     for piece in pieces:
@@ -77,13 +77,13 @@ def _parts(piece: Piece, buffer_bytes: int) -> Iterator[Piece]:
     elements = buffer_bytes // sum(span.dtype.itemsize for span in piece.spans) // ALIGN * ALIGN
     if not elements:
         raise ValueError(f"buffer_bytes={buffer_bytes} does not hold the states of {ALIGN} elements")
-    for start in range(0, max(piece.end, 1), elements):  # a rank that holds nothing of it counts its steps, too
+    for start in range(0, max(piece.end, 1), elements):  # a rank without elements of it counts its steps too
         end = min(start + elements, piece.end)
         yield Piece(piece.param, piece.group, start, end, [span.cut(start, end) for span in piece.spans])
 
 
 def placed(chunk: list[Piece], buffer: Tensor) -> Iterator[tuple[Piece, Span, Tensor]]:
-    """Where in the buffer each state of each piece goes, as bytes."""
+    """Yield (piece, span, the buffer's bytes for it) for each state of each piece."""
     start = 0
     for piece in chunk:
         for span in piece.spans:
@@ -92,17 +92,17 @@ def placed(chunk: list[Piece], buffer: Tensor) -> Iterator[tuple[Piece, Span, Te
 
 
 def rounded_up(n_bytes: int) -> int:
-    return -(-n_bytes // 8) * 8  # so that a view of any dtype may begin there
+    return -(-n_bytes // 8) * 8  # a view of any dtype may begin at a multiple of 8
 
 
 def elementwise_states(make: Callable, group: dict, p: nn.Parameter) -> dict[str, torch.dtype]:
-    """Names and dtypes of the states that have the parameter's size, learnt by two steps on a few numbers.
+    """Return names and dtypes of the states that have the parameter's size, found by two steps on a few numbers.
 
-    Halves of them, each by itself, must come out as they do together: that is what element-wise means.
+    Raises ValueError if two halves, updated separately, differ from the whole: then it is not element-wise.
     """
     for key, value in make(group, torch.zeros(2)).param_groups[0].items():
-        group.setdefault(key, value)  # what the class adds of its own: betas, eps ...
-    lively = group | ({"lr": 0.1} if "lr" in group else {})  # a scheduler may begin at 0
+        group.setdefault(key, value)  # the class's own defaults: betas, eps ...
+    lively = group | ({"lr": 0.1} if "lr" in group else {})  # not 0, with which a scheduler may begin
 
     def updated(*intervals: slice) -> tuple[Tensor, dict]:
         w, g = (torch.linspace(-1, 1, 2 * ALIGN, dtype=p.dtype, device=p.device) for _ in range(2))

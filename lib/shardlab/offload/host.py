@@ -1,23 +1,23 @@
 """Optimizer states in host memory: the device keeps the parameters, and each gradient only until it has been copied.
 
-Vocabulary. The *device* computes forward and backward; the *host* is the CPU beside it. A parameter's *host copy* is
-what the optimizer updates; it has the shape of what this rank holds of the parameter, under fully_shard its shard.
+Vocabulary. The *device* computes forward and backward; the *host* is its CPU. The optimizer updates a parameter's *host
+copy*, which has the shape of this rank's part of the parameter: under fully_shard, its shard.
 
-[Note: overlap and lifetimes] A gradient's copy to the host runs on a side stream while backward goes on; `step` updates
-one parameter while the one before travels back. Three orders must hold. The side stream waits for the stream that made
-a gradient before it reads it, and the gradient's memory is kept from reuse until then (`record_stream`). The host waits
-for a gradient's event before it updates. Parameters come back only when all of backward is through, since tied weights
-and recomputed blocks read them until its end, and the next forward waits for the side stream.
+[Note: overlap and lifetimes] A gradient is copied to the host on a side stream while backward goes on. `step` updates
+one parameter while the previous one is copied back. Three orders must hold. First, the side stream waits for the stream
+that made a gradient before it reads the gradient, and `record_stream` keeps the gradient's memory from reuse until
+then. Second, the host waits for a gradient's event before it updates. Third, parameters are copied back only after all
+of backward has ended, since tied weights and recomputed blocks read them until then, and the next forward waits for the
+side stream.
 
-On a CPU device and host are one: every copy is immediate and there is nothing to overlap. It then shows that the
-results, the bytes copied and what is held on which side are right, and nothing about speed.
+If the device is a CPU, device and host are the same: every copy is immediate, and nothing overlaps. This tests the
+results, the bytes copied and where each tensor is kept, but not the speed.
 
-Parameters on the host, too: `fully_shard(..., offload_policy=CPUOffloadPolicy())`. States in a file: `file`.
+For parameters on the host too: `fully_shard(..., offload_policy=CPUOffloadPolicy())`. For states in a file: `file`.
 
 Source: Ren et al. 2021, "ZeRO-Offload" (USENIX ATC); torchao's CPUOffloadOptimizer.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -27,25 +27,25 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from shardlab.grad_norm import common_dtype, total_norm
+from shardlab.grad_norm import clip_sharded_, common_dtype
 from shardlab.parameters import hyperparameters, local, shard_groups
 
 
 class CPUOffloadOptimizer(Optimizer):
-    """Run `optimizer_class` on the host, a parameter at a time: any that treats each parameter by itself.
+    """Run `optimizer_class` on the host, one parameter at a time. The class must treat each parameter by itself.
 
-    Takes parameters or groups of them as every optimizer does; schedulers and `state_dict` work as ever. Gradients
-    leave for the host as backward makes them, and `p.grad` is None afterwards: clip by this optimizer's own
-    `clip_grad_norm_`, and scale losses by `shardlab.precision.GradScaler`. The gradients of several backwards add up
-    there until `step`, which uses them up.
+    Takes parameters or groups of them, like any optimizer; schedulers and `state_dict` work as usual. Each gradient
+    goes to the host when backward has made it, and `p.grad` is None afterwards: clip with this optimizer's own
+    `clip_grad_norm_`, and scale losses with `shardlab.precision.GradScaler`. The gradients of several backwards add up
+    on the host until `step` uses them.
 
-    [Note: who averages] Under DDP a gradient is the mean over ranks only when backward has ended. So plain parameters
-    in a job of several ranks keep their gradients until `step`; DTensor shards are final as soon as they are there.
+    [Note: who averages] Under DDP a gradient is the mean over ranks only when backward has ended. So in a job of
+    several ranks, plain parameters keep their gradients until `step`. Gradients of DTensor shards are final at once.
 
     Sends: nothing. Copies: the gradients' bytes to the host, once a backward, and the parameters' bytes back, once a
-    step: `bytes_to_host` and `bytes_to_device` count.
-    Keeps: on the device the parameters alone. In host memory, pinned where there is a GPU: a copy of the parameters,
-    their gradients, and the states (4 + 4 + 8 bytes a float32 parameter with Adam).
+    step. `bytes_to_host` and `bytes_to_device` count them.
+    Keeps: on the device only the parameters. In host memory, pinned if there is a GPU: a copy of the parameters, their
+    gradients, and the states (4 + 4 + 8 bytes a float32 parameter with Adam).
 
     Source: torchao's CPUOffloadOptimizer with offload_gradients=True.
     """
@@ -57,8 +57,8 @@ class CPUOffloadOptimizer(Optimizer):
         self._make = lambda group: optimizer_class([group], **defaults)
         self._host: dict[nn.Parameter, Tensor] = {}
         self._optimizers: dict[nn.Parameter, Optimizer] = {}
-        self._versions: dict[nn.Parameter, tuple] = {}  # of the parameter, when it and its host copy were last equal
-        self._arrivals: dict[nn.Parameter, torch.Event | None] = {}  # gradients on the host, until they are used up
+        self._versions: dict[nn.Parameter, tuple] = {}  # the parameter's, when its host copy was last equal
+        self._arrivals: dict[nn.Parameter, torch.Event | None] = {}  # gradients on the host, until `step` uses them
         self._streams: dict[torch.device, torch.Stream] = {}
         super().__init__(params, defaults)
 
@@ -69,18 +69,18 @@ class CPUOffloadOptimizer(Optimizer):
             host = self._host[p] = _host_like(p).copy_(local(p))
             self._versions[p] = _version(p)
             optimizer = self._optimizers[p] = self._make(hyperparameters(group) | {"params": [host]})
-            for key, value in optimizer.param_groups[0].items():  # what the class adds of its own: betas, eps ...
+            for key, value in optimizer.param_groups[0].items():  # the class's own defaults: betas, eps ...
                 group.setdefault(key, value)
             if p.requires_grad and (isinstance(p, DTensor) or not _has_peers()):
                 p.register_post_accumulate_grad_hook(self._take_gradient)
 
     @torch.no_grad()
     def _take_gradient(self, p: nn.Parameter) -> None:
-        """Hook: send `p.grad` to the host and let go of it on the device."""
+        """Hook: send `p.grad` to the host and free it on the device."""
         gradient, host = local(p.grad), self._host[p]
         p.grad = None
         self.bytes_to_host += gradient.nbytes
-        if p in self._arrivals:  # of another micro-batch; the sum has to wait for both
+        if p in self._arrivals:  # from an earlier micro-batch: the sum must wait for both
             self._wait_for_gradient(p)
             host.grad += gradient.to(host.device)
             return
@@ -98,7 +98,7 @@ class CPUOffloadOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update each parameter that has a gradient, in the order in which these came, and send it back."""
+        """Update each parameter that has a gradient, in the order in which the gradients came, and copy it back."""
         loss = None
         if closure:
             with torch.enable_grad():
@@ -115,14 +115,14 @@ class CPUOffloadOptimizer(Optimizer):
 
     @torch.no_grad()
     def held_gradients(self) -> dict[nn.Parameter, Tensor]:
-        """On the host, of what backward has reached: what a GradScaler has to look at and to unscale."""
+        """Return the gradients that backward has made, on the host, for a GradScaler to check and unscale."""
         self._take_what_is_left()
         for p in self._arrivals:
             self._wait_for_gradient(p)
         return {p: self._host[p].grad for p in self._host if p in self._arrivals}  # in the same order on every rank
 
     def _take_what_is_left(self) -> None:
-        """Gradients that came without a hook."""
+        """Take the gradients that came without a hook."""
         for p in self._host:
             if p.grad is not None:
                 self._take_gradient(p)
@@ -141,7 +141,7 @@ class CPUOffloadOptimizer(Optimizer):
 
     @contextmanager
     def _side_stream(self, device: torch.device) -> Iterator[torch.Stream | None]:
-        """Work issued inside starts after what the current stream has been given, and beside what comes later."""
+        """Run the work issued inside after the current stream's work so far, and in parallel with its later work."""
         if device.type == "cpu":
             yield None
             return
@@ -159,23 +159,17 @@ class CPUOffloadOptimizer(Optimizer):
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float | str = 2.0) -> Tensor:
-        """Scale all gradients so that their norm over parameters and ranks is at most `max_norm`; return the norm.
+        """Scale all gradients so that their norm over parameters and ranks is at most `max_norm`; return the old norm.
 
-        Sends: one all_reduce of a number for each group that parameters are sharded over.
+        Sends: one all_reduce of a number for each group over which parameters are sharded.
         Source: torch.nn.utils.clip_grad_norm_.
         """
-        held, by_groups = self.held_gradients(), defaultdict(list)
-        for p in self._host:
-            by_groups[shard_groups(p)] += [held[p]] if p in held else []
-        dtype = common_dtype(self._host)
-        total = total_norm(by_groups, norm_type, dtype, "cpu")
-        scale = (max_norm / (total + 1e-6)).clamp(max=1.0)
-        for gradient in held.values():
-            gradient *= scale
-        return total.to(dtype)
+        held = self.held_gradients()
+        gradients = [(shard_groups(p), held.get(p)) for p in self._host]
+        return clip_sharded_(gradients, max_norm, norm_type, common_dtype(self._host), "cpu")
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Into host memory, whatever device the states come from."""
+        """Load states into host memory, whatever device they come from."""
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             group.update(hyperparameters(saved))
             for p, index in zip(group["params"], saved["params"], strict=True):
@@ -185,7 +179,7 @@ class CPUOffloadOptimizer(Optimizer):
 
 
 def _version(p: nn.Parameter) -> tuple[int, int]:
-    """It changes with every write: a DTensor and what is in it count for themselves."""
+    """Return a pair that changes with every write; a DTensor and its local tensor have separate counters."""
     return p._version, local(p)._version
 
 

@@ -1,6 +1,6 @@
-"""Training with 16 bits: `weights` (what they lose, and two ways to keep it), then `loss_scaling` (float16's range).
+"""Training in 16 bits: `weights` (lost updates, two ways to keep them), then `loss_scaling` (float16's small range).
 
-FSDP's mixed precision, which computes in 16 bits from weights that it stores in 32, lives in `fsdp`.
+FSDP's mixed precision, which computes in 16 bits from weights that it stores in 32, is in `fsdp`.
 """
 
 from shardlab.precision.loss_scaling import GradScaler

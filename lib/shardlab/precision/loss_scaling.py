@@ -1,15 +1,15 @@
-"""Dynamic loss scaling: float16 gradients moved up, out of the range where they vanish, and moved back before the step.
+"""Dynamic loss scaling: scale float16 gradients up, so that they do not vanish, and divide them again before the step.
 
-Vocabulary. The loss is multiplied by the *scale*, and so is every gradient, by the chain rule. A gradient *overflows*
-when it is inf or nan: then the scale was too large, the step is skipped, and the scale *backs off*. After
-`growth_interval` steps without an overflow it *grows*. So it stays as large as float16 allows.
+Vocabulary. The loss is multiplied by the *scale*; by the chain rule, so is every gradient. A gradient *overflows* when
+it is inf or nan: then the scale was too large, the step is skipped, and the scale *backs off*. After `growth_interval`
+steps without an overflow the scale *grows*. So the scale stays as large as float16 allows.
 
 [Note: an overflow is everybody's]
-Where gradients are sharded, a rank sees only its own shard, and an overflow may be on one rank alone. If only that
-rank skipped its step and lowered its scale, the ranks would from then on train different models, and nothing would
-tell. So the ranks take the MAX of their flags, and all skip or none. There is no switch to leave that out: it would
-save four bytes a step (under DDP, where every rank has the same gradients) and break all else in silence. Ranks that do
-not share a model pass a process group of their own.
+If gradients are sharded, a rank sees only its own shard, so an overflow may be on one rank only. If only that rank
+skipped its step and lowered its scale, the ranks would train different models from then on, without any error. So the
+ranks take the MAX of their flags: either all skip or none. No switch turns this off. It would save four bytes a step
+under DDP, where every rank has the same gradients, and silently break everything else. Ranks that do not share a model
+pass a process group of their own.
 
 Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.2; torch.amp.GradScaler and
 torch.distributed.fsdp.sharded_grad_scaler.
@@ -23,23 +23,22 @@ from shardlab.parameters import local
 
 
 class GradScaler:
-    """What torch.amp.GradScaler does, for ranks that share a model.
+    """Loss scaler like torch.amp.GradScaler, for ranks that share a model.
 
         scaler.scale(loss).backward()
-        scaler.step(optimizer)  # unscales the gradients first; skipped if any rank's overflowed
+        scaler.step(optimizer)  # unscales the gradients first; skips the step if any rank's gradients overflowed
         scaler.update()
 
-    To clip gradients, call `scaler.unscale_(optimizer)` before. After an overflow, `overflowed` tells where: by rank,
-    the names of parameters (numbers, unless the optimizer was given `model.named_parameters()`).
+    To clip gradients, call `scaler.unscale_(optimizer)` first. After an overflow, `overflowed` maps each rank to the
+    names of its parameters (numbers, unless the optimizer was given `model.named_parameters()`).
 
-    `process_group` is all the ranks that share the model; by default, all ranks. Their flag is sent from `device`; by
-    default, that of the parameters. With factors that are powers of two, scales are torch's to the bit.
+    `process_group` holds the ranks that share the model (default: all ranks). They send their flag from `device`
+    (default: the parameters' device). If the factors are powers of two, the scales equal torch's to the bit.
 
     Sends: an all_reduce of 4 bytes a step; after an overflow, the names too.
 
-    Raises FloatingPointError in `update` after an overflow at `min_scale` or below, which no scale can cure; as
-    torch.amp.GradScaler does, ValueError in `unscale_` if a gradient is itself float16, RuntimeError in `step` for a
-    closure.
+    Raises FloatingPointError in `update` after an overflow at `min_scale` or below, which no scale can cure. As in
+    torch: ValueError in `unscale_` if a gradient is itself float16, and RuntimeError in `step` for a closure.
     """
 
     def __init__(
@@ -57,12 +56,12 @@ class GradScaler:
         self._device, self._group, self._enabled, self._min_scale = device, process_group, enabled, min_scale
         self._scale, self._growth_factor, self._backoff_factor = init_scale, growth_factor, backoff_factor
         self._growth_interval, self._growth_tracker = growth_interval, 0
-        self._found: dict[int, dict] = {}  # since the last update, by id of the optimizer: its part of `overflowed`
+        self._found: dict[int, dict] = {}  # since the last update: optimizer's id -> its part of `overflowed`
         self._stepped: set[int] = set()
-        self.overflowed: dict[int, list[str]] = {}  # in the last step: rank, parameters
+        self.overflowed: dict[int, list[str]] = {}  # in the last step: rank -> names of parameters
 
     def scale(self, outputs):
-        """A loss, or a list or tuple of them, times the scale; in its own dtype."""
+        """Return a loss, or a list or tuple of losses, times the scale; each keeps its dtype."""
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
@@ -83,7 +82,7 @@ class GradScaler:
             gradient.mul_(1 / self._scale)
 
     def step(self, optimizer: torch.optim.Optimizer, *args, **kwargs):
-        """`optimizer.step()`, unless one of its gradients overflowed on any rank."""
+        """Call `optimizer.step()`, unless one of its gradients overflowed on any rank."""
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs:
@@ -102,12 +101,12 @@ class GradScaler:
                 return optimizer.step(*args, **kwargs)
         finally:
             vars(optimizer).pop("grad_scale", None)
-        if hasattr(optimizer, "held_gradients"):  # where model.zero_grad() does not reach
+        if hasattr(optimizer, "held_gradients"):  # model.zero_grad() does not reach these gradients
             optimizer.zero_grad()
         return None
 
     def update(self, new_scale: float | None = None) -> None:
-        """Once an iteration, after all steps: back off, grow, or keep the scale."""
+        """Back off, grow or keep the scale. Call it once an iteration, after all steps."""
         if not self._enabled:
             return
         if not self._found and new_scale is None:
@@ -133,10 +132,10 @@ class GradScaler:
             self._growth_tracker = 0
 
     def _look_for_overflow(self, optimizer, gradients: dict[str, Tensor]) -> None:
-        """See [Note: an overflow is everybody's]. A rank whose shards are all empty takes part, too."""
+        """Find overflows on all ranks. Empty ranks take part too. See [Note: an overflow is everybody's]."""
         device = _parameter_device(optimizer)
         bad = [torch.isfinite(g).all().logical_not() for g in gradients.values()]
-        flags = torch.stack(bad).tolist() if bad else []  # one wait for the GPU, not one for each
+        flags = torch.stack(bad).tolist() if bad else []  # wait for the GPU once, not for each gradient
         names = [name for name, flag in zip(gradients, flags, strict=True) if flag]
         if not self._found:
             self.overflowed = {}
@@ -173,7 +172,7 @@ class GradScaler:
         return self._enabled
 
     def state_dict(self) -> dict:
-        """torch's keys: either scaler can load it."""
+        """Return the state under torch's keys, so that either scaler can load it."""
         if not self._enabled:
             return {}
         names = ("growth_factor", "backoff_factor", "growth_interval", "growth_tracker")
@@ -187,7 +186,7 @@ class GradScaler:
 
 
 def _gradients(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """By name, as far as this rank holds them: of a DTensor the local shard, where the overflow is.
+    """Return this rank's gradients by name; for a DTensor, the local shard.
 
     Some optimizers take gradients out of `p.grad` and hold them themselves.
     """

@@ -1,22 +1,23 @@
-"""Training with weights of 16 bits: what is lost, and the two ways to keep it.
+"""Training with 16-bit weights: what is lost, and two ways to keep it.
 
-(FSDP's mixed precision, which computes in 16 bits from weights that it stores in 32, lives in `fsdp`.)
+(FSDP's mixed precision, which computes in 16 bits from weights that it stores in 32, is in `fsdp`.)
 
 [Note: two things that 16 bits lose]
-Range, and resolution. A format has a largest number, a smallest normal one, and an eps, from 1 to the next number:
+16 bits lose range and resolution. A format has a largest number, a smallest normal number, and an eps, which is the
+distance from 1 to the next number:
 
               largest                     smallest normal    eps
     float32   (2 - 2**-23) * 2**127       2**-126            2**-23
     bfloat16  (2 - 2**-7) * 2**127        2**-126            2**-7
     float16   (2 - 2**-10) * 2**15        2**-14             2**-10
 
-bfloat16 has float32's range: what float32 can hold, bfloat16 can, and it needs no loss scaling. float16 ends at 65504,
-and what is below 2**-25 becomes zero, as many gradients are: see `loss_scaling`.
+bfloat16 has float32's range, so it needs no loss scaling. float16 ends at 65504, and values below 2**-25 become zero.
+Many gradients are that small: see `loss_scaling`.
 
-Both lack resolution. A weight of 1 in bfloat16 has neighbours at 1 - 2**-8 and 1 + 2**-7. An update of less than half
-that distance is rounded away, each time anew, and training stalls, however many steps push the same way. Hence either a
-float32 copy that keeps the small updates (`MasterWeights`), or a rounding that takes the far neighbour with just the
-probability that makes it right on average (`StochasticRounding`).
+Both lack resolution. A bfloat16 weight of 1 has the neighbours 1 - 2**-8 and 1 + 2**-7. An update of less than half
+that distance is rounded away in every step, and training stalls, however many steps push the same way. There are two
+cures. `MasterWeights` keeps the small updates in a float32 copy. `StochasticRounding` rounds to the far neighbour with
+exactly the probability that makes the result right on average.
 
 Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.1; Gupta et al. 2015, "Deep Learning with
 Limited Numerical Precision", section 3.1; Rajbhandari et al. 2020, "ZeRO", section 3.1, for the 16 bytes a parameter.
@@ -30,11 +31,11 @@ from shardlab.parameters import hyperparameters, local
 
 
 class _StepsInFloat32(torch.optim.Optimizer):
-    """Gives each parameter in turn, as float32, to an optimizer of `optimizer_class` that has it alone.
+    """Base class: passes each parameter in turn, as float32, to an inner optimizer of `optimizer_class`.
 
-    To the outside a torch optimizer of the 16-bit parameters, with their gradients, in groups that learning rate
-    schedulers work on. Its state is float32. Where 16-bit gradients are of a scaled loss, a GradScaler leaves it to
-    `step` to unscale them, in float32 (torch's protocol for fused optimizers: `grad_scale`, `found_inf`).
+    From outside it is a torch optimizer of the 16-bit parameters and their gradients; learning rate schedulers work on
+    its groups. Its state is float32. If 16-bit gradients come from a scaled loss, a GradScaler lets `step` unscale them
+    in float32 (torch's protocol for fused optimizers: `grad_scale`, `found_inf`).
     """
 
     _step_supports_amp_scaling = True
@@ -62,8 +63,11 @@ class _StepsInFloat32(torch.optim.Optimizer):
             self._store(p, weight)
 
     def _update(self, weight: nn.Parameter, group: dict, state: dict) -> dict:
-        """One step of `weight`; returns its new state. Torch's optimizers die late (they are in reference cycles), and
-        would keep the copy alive: hence one for all, which starts anew each time and holds nothing afterwards."""
+        """Step `weight` once and return its new state.
+
+        One inner optimizer serves all weights and keeps none of them. One for each would keep its float32 copy alive:
+        torch's optimizers are freed late, as they are in reference cycles.
+        """
         self._one.__init__([weight], **self._options)
         self._one.param_groups[0].update(hyperparameters(group))
         self._one.state[weight].update(state)
@@ -73,7 +77,7 @@ class _StepsInFloat32(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """torch would round the state to the parameter's dtype: put it back as it was saved."""
+        """Load the state as it was saved; torch would round it to the parameter's dtype."""
         super().load_state_dict(state_dict)
         numbers = [i for group in state_dict["param_groups"] for i in group["params"]]
         params = [p for group in self.param_groups for p in group["params"]]
@@ -83,15 +87,15 @@ class _StepsInFloat32(torch.optim.Optimizer):
 
 
 class MasterWeights(_StepsInFloat32):
-    """Any torch optimizer, for parameters in 16 bits, each of which has a float32 master that takes the updates.
+    """Any torch optimizer, for 16-bit parameters: each has a float32 master that takes the updates.
 
         optimizer = MasterWeights(model.parameters(), torch.optim.AdamW, lr=1e-3)
 
-    The master is made in the first step. If a weight is later written by somebody else (a checkpoint is loaded), the
-    weight counts, and its master follows.
+    The master is made in the first step. If other code changes a weight later (e.g. loads a checkpoint), the master
+    takes the weight's new value.
 
-    Keeps: with Adam 16 bytes a parameter: weight 2, gradient 2, master 4, moments 8. While it steps, float32 copies of
-    the largest parameter and of its gradient.
+    Keeps: with Adam 16 bytes a parameter: weight 2, gradient 2, master 4, moments 8. During a step also float32 copies
+    of the largest parameter and its gradient.
     """
 
     def _as_float32(self, p: nn.Parameter) -> nn.Parameter:
@@ -108,15 +112,15 @@ class MasterWeights(_StepsInFloat32):
 
 
 class StochasticRounding(_StepsInFloat32):
-    """Any torch optimizer, for parameters in bfloat16 without a master: each step rounds at random, right on average.
+    """Any torch optimizer, for bfloat16 parameters without masters: each step rounds at random, right on average.
 
         optimizer = StochasticRounding(model.parameters(), torch.optim.AdamW, lr=1e-3, seed=0)
 
     Ranks that hold the same weights (replicas) must round alike, or they drift apart: all draw from `seed`. Ranks that
-    hold different shards of a DTensor draw apart. Drawing begins anew where training resumes.
+    hold different shards of a DTensor draw different numbers. The random sequence starts again when training resumes.
 
-    Keeps: with Adam 12 bytes a parameter: weight 2, gradient 2, moments 8. While it steps, a few float32 copies of the
-    largest parameter.
+    Keeps: with Adam 12 bytes a parameter: weight 2, gradient 2, moments 8. During a step also a few float32 copies of
+    the largest parameter.
 
     Raises TypeError in the step of a float16 parameter.
     """
@@ -140,11 +144,11 @@ class StochasticRounding(_StepsInFloat32):
 
 @torch.no_grad()
 def stochastic_round_(target: Tensor, value: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """`target`, bfloat16, becomes one of the two neighbours of `value`, float32, of the same shape; E[target] = value.
+    """Round `value` at random to one of its two neighbours, into `target`; E[target] = value. From float32 to bfloat16.
 
-    A bfloat16 is the upper half of a float32's bits. Added to the lower half, a random number of 16 bits carries into
-    the upper half with the probability lower / 2**16: the share of the way from one neighbour to the next. What has
-    nothing in its lower half stays as it is, and so do inf and nan. Beyond the largest bfloat16, the next is inf.
+    A bfloat16 is the upper half of a float32's bits. A random 16-bit number, added to the lower half, carries into the
+    upper half with probability lower / 2**16: the share of the way from one neighbour to the next. A value whose lower
+    half is 0 stays as it is, and so do inf and nan. Beyond the largest bfloat16, the next number is inf.
 
     Raises TypeError for other dtypes.
     """
@@ -156,9 +160,9 @@ def stochastic_round_(target: Tensor, value: Tensor, generator: torch.Generator 
 
 
 def cast_buffers(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Floating-point buffers in a dtype of their own, e.g. BatchNorm's running sums in float32 beside bfloat16 weights.
+    """Cast floating-point buffers to `dtype`, e.g. BatchNorm's running sums to float32 when the weights are bfloat16.
 
-    After `module.to(torch.bfloat16)`, which casts buffers too; counters and masks stay what they are.
+    Call it after `module.to(torch.bfloat16)`, which casts buffers too. Counters and masks keep their dtype.
     """
     for buffer in module.buffers():
         if buffer.is_floating_point():
@@ -167,7 +171,7 @@ def cast_buffers(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def _shard_number(p: nn.Parameter) -> int:
-    """Which shard of the parameter this rank holds; replicas of a shard have the same number."""
+    """Number of the parameter's shard on this rank; replicas of a shard have the same number."""
     number = 0
     if isinstance(p, DTensor):
         for axis, placement in enumerate(p.placements):
@@ -177,7 +181,7 @@ def _shard_number(p: nn.Parameter) -> int:
 
 
 def _copy_on_device_of(p: nn.Parameter, name: str, value):
-    """Adam's step count stays on the CPU, as in torch."""
+    """Copy a state to p's device; a step count stays on its own (Adam's on the CPU, as in torch)."""
     if not isinstance(value, Tensor):
         return value
     return value.clone() if name == "step" else value.to(p.device, copy=True)

@@ -1,4 +1,4 @@
-"""`checkpoint`: drop what a call saves for backward, and make the call again when backward asks for it."""
+"""`checkpoint`: drop what a call saves for backward, and repeat the call when backward needs it."""
 
 import weakref
 from collections.abc import Callable
@@ -25,19 +25,19 @@ def checkpoint(
     early_stop: bool = True,
     **kwargs,
 ):
-    """Return `function(*args, **kwargs)`; what its backward needs is computed again, by calling it once more.
+    """Return `function(*args, **kwargs)`; backward calls `function` once more to recompute the tensors that it needs.
 
-    `function` must do the same both times: random numbers (unless `preserve_rng_state` is False) and autocast are put
-    back as they were, other global state is not. `context_fn` returns the contexts of the first and the second call.
-    With `determinism_check="none"` the saved tensors' shapes, dtypes and devices are not compared. `debug` and the
-    second call to its end (`early_stop=False`) are torch's alone: ValueError.
+    `function` must do the same both times. Random numbers (unless `preserve_rng_state` is False) and autocast are
+    restored; other global state is not. `context_fn` returns the contexts of the first and the second call. With
+    `determinism_check="none"` the saved tensors' shapes, dtypes and devices are not compared. Only torch's version has
+    `debug` and `early_stop=False` (finish the second call): ValueError.
 
     Keeps: the tensors among the arguments. Sends: nothing of its own; see the package's [Note: FSDP].
 
-    Raises CheckpointError in backward if the second call saves fewer tensors than the first, or others.
+    Raises CheckpointError in backward if the second call saves fewer or different tensors than the first.
 
     The reentrant version needs a positional argument that requires grad, takes no keyword arguments, sees no tensors
-    inside lists, and works in `loss.backward()` alone: RuntimeError or ValueError for what it can't do.
+    inside lists, and works in `loss.backward()` only. Misuse that it detects raises RuntimeError or ValueError.
     """
     if determinism_check not in ("default", "none") or debug or not early_stop:
         raise ValueError(
@@ -55,7 +55,7 @@ def checkpoint(
         return function(*args, **kwargs)
 
 
-# Reentrant: autograd sees one operation, whose backward runs forward and backward of all that is inside
+# Reentrant: autograd sees one operation. Its backward runs forward and backward of everything inside
 
 
 class _Reentrant(torch.autograd.Function):
@@ -92,38 +92,38 @@ def _check_reentrant(function, args, kwargs, context_fn) -> None:
         )
 
 
-# Non-reentrant: autograd records the region as usual, but is handed slots instead of tensors
+# Non-reentrant: autograd records the region as usual, but saves slots instead of tensors
 
 
 class _Slot:
-    """Stands for a saved tensor. Autograd holds it; the region has a weak reference, which tells who is still there."""
+    """Placeholder for a saved tensor. Autograd holds it; the region's weak reference tells if it is still needed."""
 
     tensor: Tensor | None = None
 
 
 class _AllSlotsFull(BaseException):
-    """Breaks off the second call: nobody needs the rest. Passes by an `except Exception` of the function's own."""
+    """Ends the second call when all slots are full. No Exception, so the function's `except Exception` misses it."""
 
 
 class _Region:
-    """How to make one call again, and the slots of the tensors that it saved, in order."""
+    """One checkpointed call: how to repeat it, and the slots of the tensors that it saved, in order."""
 
     def __init__(self, function, args, kwargs, preserve_rng_state, second_context, compares) -> None:
         leaves, self.structure = tree_flatten((args, kwargs))
         self.function, self.second_context, self.compares = function, second_context, compares
         self.surroundings = remember_surroundings(leaves, preserve_rng_state)
         self.others, tensors = _take_tensors_out(leaves)
-        self.boundary = _Boundary.apply(torch.empty(0, requires_grad=True), *tensors)  # its grad_fn lives as long
-        self.slots: list[tuple[weakref.ref, tuple]] = []  # and shape, dtype, device of what belongs in it
+        self.boundary = _Boundary.apply(torch.empty(0, requires_grad=True), *tensors)  # keeps its grad_fn alive
+        self.slots: list[tuple[weakref.ref, tuple]] = []  # slot; its tensor's shape, dtype, device
 
     def pack(self, tensor: Tensor) -> _Slot:
-        """Hook: the first call saves a tensor."""
+        """Hook: return a slot for a tensor that the first call saves."""
         slot = _Slot()
         self.slots.append((weakref.ref(slot), _metadata(tensor)))
         return slot
 
     def unpack(self, slot: _Slot) -> Tensor:
-        """Hook: backward needs a tensor. It leaves its slot, and so is free after use even if the graph is retained."""
+        """Hook: return a tensor to backward and empty its slot: it is freed after use even if the graph is retained."""
         if slot.tensor is None:
             self._recompute()
         tensor, slot.tensor = slot.tensor, None
@@ -133,7 +133,7 @@ class _Region:
         leaves = _put_tensors_in(self.others, self.boundary.grad_fn.saved_tensors)
         args, kwargs = tree_unflatten(leaves, self.structure)
         refill = _Refill(self)
-        hooks = saved_tensors_hooks(refill.pack, lambda tensor: tensor)  # tensors: the function may call autograd.grad
+        hooks = saved_tensors_hooks(refill.pack, lambda tensor: tensor)  # no slots: the function may call autograd.grad
         label, broken_off = record_function("recompute"), suppress(_AllSlotsFull)
         with label, broken_off, self.surroundings(), torch.enable_grad(), hooks, self.second_context:
             self.function(*args, **kwargs)
@@ -148,7 +148,7 @@ class _Region:
 
 
 class _Refill:
-    """One recomputation: puts what the second call saves into the slots, in the order of the first."""
+    """One recomputation: puts the tensors that the second call saves into the slots, in the first call's order."""
 
     def __init__(self, region: _Region) -> None:
         self.region, self.n_full = region, 0
@@ -157,7 +157,7 @@ class _Refill:
         reference, before = self.region.slots[self.n_full]
         if (now := _metadata(tensor)) != before and self.region.compares:
             raise self.region.error(f"tensor {self.n_full} was {before}, is {now}")
-        tensor = tensor.detach()  # or it would hold the second call's graph
+        tensor = tensor.detach()  # otherwise it would keep the second call's graph alive
         if slot := reference():
             slot.tensor = tensor
         self.n_full += 1
@@ -179,7 +179,7 @@ _TENSOR = object()
 
 
 def _take_tensors_out(leaves) -> tuple[list, list[Tensor]]:
-    """The leaves with a mark in each tensor's place, and the tensors: autograd is to keep those."""
+    """Return the leaves with a mark in place of each tensor, and the tensors, which autograd is to keep."""
     is_tensor = [isinstance(leaf, Tensor) for leaf in leaves]
     others = [_TENSOR if is_t else leaf for leaf, is_t in zip(leaves, is_tensor, strict=True)]
     return others, [leaf for leaf, is_t in zip(leaves, is_tensor, strict=True) if is_t]

@@ -1,4 +1,4 @@
-"""Selective recomputation: the results of some operations are kept, and the second call passes those by."""
+"""Selective recomputation: keep the results of some operations, so that the second call skips these operations."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -14,22 +14,22 @@ from shardlab.recompute.surroundings import rng_states_of, set_rng_states
 
 
 def save_products(ctx, op, *args, **kwargs) -> CheckpointPolicy:
-    """Policy: keep the results of matrix products, convolutions and attention, where nearly all of the FLOPs are."""
+    """Policy: keep the results of matrix products, convolutions and attention, which take nearly all of the FLOPs."""
     is_product = getattr(op, "overloadpacket", op) in flop_registry or "attention" in op.name()
     return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def create_selective_checkpoint_contexts(policy_fn_or_list: Callable | list):
-    """Make `checkpoint`'s two contexts: `context_fn=partial(create_selective_checkpoint_contexts, policy)`.
+    """Return `checkpoint`'s two contexts: `context_fn=partial(create_selective_checkpoint_contexts, policy)`.
 
-    `policy(ctx, op, *args, **kwargs)` returns torch's CheckpointPolicy, or just whether to save, for each ATen
-    operation of the first call; a list names the operations to save. Saving to the CPU is not covered: ValueError.
-    An operation that changes its argument is always recomputed.
+    For each ATen operation of the first call, `policy(ctx, op, *args, **kwargs)` returns torch's CheckpointPolicy, or
+    True to save and False to recompute. A list instead of a policy names the operations to save. A policy that asks to
+    save to the CPU raises ValueError. An operation that changes its argument is always recomputed.
 
-    Keeps: the saved results, until the second call has used them. So there is one backward only.
+    Keeps: the saved results, until the second call has used them. So only one backward is possible.
 
-    Raises CheckpointError in backward: the second time, if a saved result was changed in place meanwhile, or if of a
-    kind that is saved the second call makes more operations than the first.
+    Raises CheckpointError in a second backward, if a saved result was changed in place meanwhile, or if the second call
+    runs an operation with saved results more often than the first.
 
     Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 5.
     """
@@ -49,7 +49,7 @@ _TAKEN = object()
 
 
 class _Save(TorchDispatchMode):
-    """First call: notes every operation's result, or None if it is to be recomputed."""
+    """First call: records every operation's result, or None if it will be recomputed."""
 
     def __init__(self, policy: Callable, results: dict) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class _Save(TorchDispatchMode):
 
 
 class _Reuse(TorchDispatchMode):
-    """Second call: an operation's n-th call returns what its n-th call returned before, if that was kept."""
+    """Second call: an operation's n-th call returns the result of its n-th call in the first, if that was saved."""
 
     def __init__(self, results: dict) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class _Reuse(TorchDispatchMode):
     def _next_result(self, op) -> "_Result | None":
         n, results = self.calls[op], self.results[op]
         self.calls[op] += 1
-        if not any(results):  # none of this kind was saved: it does not matter which of them this is
+        if not any(results):  # no result of this operation was saved: nothing to match
             return None
         if n >= len(results):
             raise CheckpointError(f"checkpoint: forward called {op} {n} times, its recomputation calls it more often")
@@ -99,9 +99,9 @@ class _Reuse(TorchDispatchMode):
 
 
 class _Result:
-    """What an operation returned and, if it drew random numbers, where that left the generators.
+    """Result of an operation and, if the operation drew random numbers, the generators' states after it.
 
-    Without the latter, whatever is drawn next in the second call would differ from the first.
+    Without these states, later random numbers of the second call would differ from the first call's.
     """
 
     def __init__(self, op, result) -> None:
@@ -121,6 +121,6 @@ class _Result:
 
 
 def _alias(tensor: Tensor) -> Tensor:
-    """The same memory outside of autograd's graph, which would else hold itself alive; it counts changes in place."""
+    """Return the same memory outside autograd's graph, which would otherwise keep itself alive; still counts writes."""
     with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
         return tensor.detach()

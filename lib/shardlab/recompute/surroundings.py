@@ -1,7 +1,7 @@
-"""What a call depends on besides its arguments: the state of the random number generators, and autocast.
+"""State that a call depends on besides its arguments: the random number generators, and autocast.
 
-Of the generators, the CPU's and those of the devices that the arguments are on: a function that moves its input to
-another device and drops out there draws other numbers the second time, as under torch's checkpoint.
+The generators are the CPU's and those of the arguments' devices. A function that moves its input to another device and
+applies dropout there draws different numbers the second time, as under torch's checkpoint.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 def remember_surroundings(leaves: Iterable, preserve_rng_state: bool) -> Callable[[], AbstractContextManager]:
-    """Return a context that puts generators and autocast back as they are now, for as long as it lasts."""
+    """Return a context manager that sets the generators and autocast to their present state for its duration."""
     devices = _devices(leaves)
     rng_states = get_rng_states(devices) if preserve_rng_state else {}
     autocasts = [_autocast_options(device_type) for device_type in {d.type for d in devices}]

@@ -1,4 +1,4 @@
-"""Recomputation applied to a model from outside: the model is not told."""
+"""Apply recomputation to a model from outside, without changing the model's code."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -12,10 +12,10 @@ from shardlab.recompute.region import checkpoint
 def checkpoint_wrapper(
     module: nn.Module, checkpoint_impl: CheckpointImpl = CheckpointImpl.NO_REENTRANT, **checkpoint_kwargs
 ) -> nn.Module:
-    """Checkpoint every forward of `module` from now on; returns the module itself. torch's returns another: use that.
+    """Checkpoint every forward of `module` from now on, and return it. Use what is returned: torch's is a new module.
 
-    Its class, hooks and the names of its parameters stay as they are. Only its `forward` is replaced, inside of the
-    hooks, those of `fully_shard` included. `del module.forward` takes it back.
+    Its class, hooks and parameter names stay the same. Only its `forward` is replaced, inside of the hooks, including
+    those of `fully_shard`. `del module.forward` undoes it.
 
     Raises ValueError if the module is checkpointed already.
     """
@@ -27,7 +27,7 @@ def checkpoint_wrapper(
 
 
 def checkpoint_blocks(blocks: Iterable[nn.Module], every: int = 1, **checkpoint_kwargs) -> None:
-    """Checkpoint each `every`-th block: the others keep their activations, and 1/every of the forward is paid again."""
+    """Checkpoint every `every`-th block: the others keep their activations, and 1/every of the forward runs twice."""
     for i, block in enumerate(blocks, start=1):
         if i % every == 0:
             checkpoint_wrapper(block, **checkpoint_kwargs)
@@ -38,9 +38,9 @@ def apply_activation_checkpointing(
     checkpoint_wrapper_fn: Callable[[nn.Module], nn.Module] = checkpoint_wrapper,
     check_fn: Callable[[nn.Module], bool] = lambda _: True,
 ) -> None:
-    """Put `checkpoint_wrapper_fn(child)` in the place of every submodule of `model` for which `check_fn` is true.
+    """Replace every submodule of `model` for which `check_fn` is true by `checkpoint_wrapper_fn(child)`.
 
-    A child of several parents is wrapped once.
+    A child with several parents is wrapped once.
     """
     wrapped: dict[nn.Module, nn.Module] = {}
     for parent in list(model.modules()):

@@ -1,7 +1,7 @@
-"""The state of a training, the same whatever strategy holds it: in memory, whole on one rank, and on a disk.
+"""State of a training, the same for every strategy: in memory, whole on one rank, and on disk.
 
 Read in this order: `parts` (a tensor that ranks hold in intervals), `names` (every parameter and its states by name),
-`together` (a collective that somebody missed), `full` (whole on rank 0), `checkpoint` (saved, and resumed by others).
+`together` (find ranks that miss a collective), `full` (whole on rank 0), `checkpoint` (save and resume).
 """
 
 from shardlab.state.checkpoint import latest, load, load_from, save

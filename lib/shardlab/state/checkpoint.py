@@ -1,18 +1,19 @@
-"""Save a training so that it goes on: after a kill at any moment, on fewer ranks or more, under another strategy.
+"""Save a training so that it can resume: after a kill at any moment, on fewer or more ranks, under another strategy.
 
     folder/
-        latest                  names of the checkpoints that count, newest first, one a line
+        latest                  names of the valid checkpoints, newest first, one a line
         step-1000/              one checkpoint, in the format of torch.distributed.checkpoint
         step-2000/
         step-3000.unfinished/   being written; or left by a job that was killed
 
-[Note: a kill at any moment] A checkpoint exists when `latest` names it, and `latest` is replaced in one rename. Before
-that, everything that it names is on the disk (fsync) under its final name; after it, what has dropped out of it is
-deleted. So at every moment `latest` names whole checkpoints only: the former ones before the rename, the new one too
-after it. A name in use is never written to: saving a step again, as a resumed training may, makes `step-3000.1`. A kill
-between the two renames leaves a whole checkpoint that nobody names; it does no harm, and is for people to delete.
+[Note: a kill at any moment] A checkpoint exists when `latest` names it, and one rename replaces `latest`. Before that
+rename, all checkpoints in the new `latest` are on the disk (fsync) under their final names. After it, the checkpoints
+that are no longer in `latest` are deleted. So at every moment `latest` names only complete checkpoints: the old ones
+before the rename, also the new one after it. A name in use is never written to: if a resumed training saves a step
+again, it makes `step-3000.1`. A kill between the two renames leaves a complete checkpoint that `latest` does not name.
+It does no harm; delete it by hand.
 
-All ranks must see the same folder. The files of a checkpoint are pickles in part: load those you trust.
+All ranks must see the same folder. The files of a checkpoint are partly pickles: load only those you trust.
 
 Source: torch.distributed.checkpoint, whose save and load do the work.
 """
@@ -60,8 +61,9 @@ def save(
 ) -> Path:
     """Write model, optimizer, each rank's random state, and `others` (a scheduler, ...) into a checkpoint of `folder`.
 
-    Call it on every rank. Each rank writes what it holds; of what several hold, one of them. Only the `keep` newest
-    checkpoints stay, all if None. Returns the checkpoint's folder: torch.distributed.checkpoint.load reads it, too.
+    Call it on every rank. Each rank writes what it holds; of data that several ranks hold, one of them. Only the `keep`
+    newest checkpoints stay, all if None. Returns the checkpoint's folder: torch.distributed.checkpoint.load reads it
+    too.
 
     Sends: the plan, about 300 bytes a tensor. Keeps: one tensor at a time in host memory.
     Raises RuntimeError, naming the ranks, if some have not called it within `timeout_s`.
@@ -87,13 +89,13 @@ def load(
 ) -> int:
     """Read the latest checkpoint of `folder` into model, optimizer and `others`; return its step.
 
-    The strategy and the number of ranks may be others than at `save`. Random states are restored to the ranks of those
-    numbers that saved one.
+    The strategy and the number of ranks may differ from those at `save`. A rank gets back the random state that the
+    rank of the same number saved, if there was one.
 
     Sends: the plan. Keeps: one saved chunk at a time in host memory, and the optimizer's states twice if it has some.
     Raises FileNotFoundError if there is no checkpoint; RuntimeError if it is damaged; ValueError if it is of another
-    model, or its parameter groups were cut otherwise. Nothing has been changed then, except that weights have been
-    loaded when groups turn out not to match, or a file of the right length not to be readable.
+    model, or its parameter groups are divided differently. Then nothing has been changed, with one exception: weights
+    have been loaded if the groups do not match, or if a file has the right length but cannot be read.
     """
     everybody_calls("load", timeout_s)
     path = from_rank_0(lambda: latest(folder))
@@ -101,7 +103,7 @@ def load(
 
 
 def latest(folder: str | os.PathLike) -> Path:
-    """The newest checkpoint of a folder."""
+    """Path of the newest checkpoint in a folder."""
     names = _named(Path(folder))
     if not names:
         raise FileNotFoundError(f"{folder} holds no finished checkpoint: there is no file `{LATEST}` in it")
@@ -111,10 +113,10 @@ def latest(folder: str | os.PathLike) -> Path:
 def load_from(
     path: str | os.PathLike, model: nn.Module, optimizer: Optimizer | None = None, **others: Stateful
 ) -> int | None:
-    """As `load`, from one checkpoint's own folder, which torch.distributed.checkpoint may have written.
+    """Load one checkpoint, given its own folder, like `load`. torch.distributed.checkpoint may have written it.
 
-    That is `dcp.save({"model": ..., "optim": ...}, checkpoint_id=path)`, as torch's get_state_dict returns the two; the
-    step is None then.
+    That is `dcp.save({"model": ..., "optim": ...}, checkpoint_id=path)`, with the two as torch's get_state_dict returns
+    them. The step is None then.
     """
     metadata: Metadata = from_rank_0(lambda: _read_metadata(Path(path)))
     saved = {metadata.planner_data[key]: described for key, described in metadata.state_dict_metadata.items()}
@@ -141,7 +143,7 @@ def load_from(
 
 
 def _begin(folder: Path, step: int) -> Path:
-    """The name of a new checkpoint while it is being written."""
+    """Return the folder in which a new checkpoint is written; delete folders left by killed jobs."""
     folder.mkdir(parents=True, exist_ok=True)
     for left_over in folder.glob("*.unfinished"):
         shutil.rmtree(left_over)
@@ -153,7 +155,7 @@ def _commit(folder: Path, unfinished: Path, keep: int | None) -> Path:
     final = unfinished.with_name(unfinished.name.removesuffix(".unfinished"))
     _sync(unfinished)
     os.rename(unfinished, final)
-    _sync(folder)  # or a power cut may bring back the order in which names were made
+    _sync(folder)  # or after a power cut `latest` might be new, and this rename undone
     names = [final.name, *_named(folder)]
     _replace(folder / LATEST, "\n".join(names[:keep]) + "\n")
     for name in names[keep:] if keep else ():
@@ -185,11 +187,11 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-# Reading what is whole, and of this model
+# Reading, after a check that the checkpoint is complete and of this model
 
 
 def _read_metadata(path: Path) -> Metadata:
-    """Raises RuntimeError, naming the file, if the checkpoint is not all there."""
+    """Return a checkpoint's metadata. Raises RuntimeError, naming the file, if the checkpoint is not complete."""
     if not (path / ".metadata").is_file():
         raise RuntimeError(f"{path} is not a finished checkpoint: there is no .metadata in it")
     try:
@@ -213,7 +215,7 @@ def _check_parts(saved: dict[tuple, Any], path: str | os.PathLike, model: nn.Mod
 
 
 def _tree(saved: dict[tuple, Any], prefix: tuple[str, ...]) -> dict:
-    """What is saved below a key: the same nested keys, and (shape, dtype) of tensors, None for anything else."""
+    """Return what is saved below a key as nested dicts: (shape, dtype) for tensors, None for anything else."""
     tree: dict = {}
     for keys, described in saved.items():
         if keys[: len(prefix)] == prefix:
@@ -226,7 +228,7 @@ def _tree(saved: dict[tuple, Any], prefix: tuple[str, ...]) -> dict:
 
 
 def _empty_groups(saved: dict[tuple, Any]) -> list[dict[str, Any]]:
-    """As many parameter groups as were saved, with the same keys: they are told apart by name later."""
+    """Return as many parameter groups as were saved, with the same keys; they are matched by name later."""
     groups = _tree(saved, ("optim", "param_groups"))
     return [_memory(groups[i]) for i in range(len(groups))]
 
@@ -248,7 +250,7 @@ def _set_random_state(state: dict[str, torch.Tensor]) -> None:
 
 @contextmanager
 def _torchs_own(doing: str) -> Iterator[bool]:
-    """Around a call of torch's: no warning that there is one process, and an error that `except Exception` catches."""
+    """Wrap a call of torch's: hide the warning that there is one process; raise its errors as RuntimeError."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         try:

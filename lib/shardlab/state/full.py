@@ -1,6 +1,6 @@
-"""Whole tensors on rank 0, made of what the ranks hold, and back: for a file of weights, or to look at.
+"""Whole tensors on rank 0, assembled from all ranks' parts, and back: for a file of weights, or to inspect them.
 
-These need all ranks. For saving and resuming a training, `checkpoint` is the better way: no rank ever holds it all.
+All ranks must call these functions. To save and resume a training, use `checkpoint`, with which no rank holds it all.
 
 Source: torch.distributed.checkpoint.state_dict with StateDictOptions(full_state_dict=True, cpu_offload=True), and
 broadcast_from_rank0=True for the way back.
@@ -27,9 +27,9 @@ from shardlab.state.together import everybody_calls, from_rank_0, rank, world_si
 
 
 def full_state_dict(model: nn.Module, *, timeout_s: float = 30.0) -> dict[str, Tensor]:
-    """On rank 0 every parameter and buffer whole, in host memory, as the bare model's state_dict(); elsewhere {}.
+    """Return on rank 0 all parameters and buffers, whole, on the host, as the bare model's state_dict(); elsewhere {}.
 
-    Call it on every rank. Sends: each sharded tensor in one reduce to rank 0. Keeps, beside the result: one whole
+    Call it on every rank. Sends: each sharded tensor in one reduce to rank 0. Keeps, besides the result: one whole
     tensor a rank at a time.
 
     Raises RuntimeError, naming the ranks, if some have not called it within `timeout_s`.
@@ -39,7 +39,7 @@ def full_state_dict(model: nn.Module, *, timeout_s: float = 30.0) -> dict[str, T
 
 
 def full_optimizer_state_dict(model: nn.Module, optimizer: Optimizer, *, timeout_s: float = 30.0) -> dict:
-    """On rank 0 {"state": by name, "param_groups": ...}, whole, in host memory; elsewhere {}. Like full_state_dict."""
+    """Return on rank 0 {"state": by name, "param_groups": ...}, whole; elsewhere {}. Otherwise like full_state_dict."""
     everybody_calls("full_optimizer_state_dict", timeout_s)
     mine = optimizer_state(model, optimizer)
     whole = _gathered({(name, key): value for name, states in mine["state"].items() for key, value in states.items()})
@@ -51,10 +51,10 @@ def full_optimizer_state_dict(model: nn.Module, optimizer: Optimizer, *, timeout
 
 @torch.no_grad()
 def load_full_state_dict(model: nn.Module, state: dict[str, Tensor], *, timeout_s: float = 30.0) -> None:
-    """The inverse of full_state_dict: rank 0 gives whole tensors, the others {}, and every rank takes its part.
+    """Load a full_state_dict: rank 0 passes whole tensors, the others {}, and every rank takes its part.
 
     Sends: a broadcast of each tensor. Keeps: one whole tensor a rank at a time.
-    Raises ValueError on every rank if names or shapes are not the model's; it is then unchanged.
+    Raises ValueError on every rank if names or shapes are not the model's; the model is then unchanged.
     """
     everybody_calls("load_full_state_dict", timeout_s)
     mine = model_state(model)
@@ -69,7 +69,7 @@ def load_full_state_dict(model: nn.Module, state: dict[str, Tensor], *, timeout_
 def load_full_optimizer_state_dict(
     model: nn.Module, optimizer: Optimizer, state: dict, *, timeout_s: float = 30.0
 ) -> None:
-    """The inverse of full_optimizer_state_dict: rank 0 gives whole states, the others {}. Like load_full_state_dict."""
+    """Load a full_optimizer_state_dict: rank 0 passes whole states, the others {}. Like load_full_state_dict."""
     everybody_calls("load_full_optimizer_state_dict", timeout_s)
     states = state.get("state", {})
     described = {name: {key: _described(value) for key, value in states[name].items()} for name in states}
@@ -88,9 +88,9 @@ def load_full_optimizer_state_dict(
 
 
 def _gathered(mine: dict[Any, Any]) -> dict[Any, Any]:
-    """On rank 0, in host memory: whole tensors made of what the ranks hold of them; elsewhere {}.
+    """Return on rank 0, in host memory, whole tensors assembled from the ranks' parts; elsewhere {}.
 
-    Each rank lays what it has into zeros; the bytewise maximum is then exact, and copies on several ranks do no harm.
+    Each rank copies its part into zeros. Then the bytewise maximum is exact, also if several ranks have the same part.
     """
     described = {name: (_described(t), _is_sharded(t), None if torch.is_tensor(t) else t) for name, t in mine.items()}
     everyone = [described]
@@ -101,7 +101,7 @@ def _gathered(mine: dict[Any, Any]) -> dict[Any, Any]:
     for name in dict.fromkeys(name for theirs in everyone for name in theirs):
         shape_and_dtype, _, plain = next(theirs[name] for theirs in everyone if name in theirs)
         on_rank_0 = name in everyone[0] and not everyone[0][name][1]
-        if shape_and_dtype is None:  # a number, which whoever has a shard knows
+        if shape_and_dtype is None:  # a number: every rank that has a shard knows it
             full[name] = plain
         elif not on_rank_0:
             full[name] = _assemble(*shape_and_dtype, mine.get(name))
@@ -120,7 +120,7 @@ def _assemble(shape: torch.Size, dtype: torch.dtype, mine: Tensor | None) -> Ten
 
 
 def _scatter(whole: Tensor | None, described: Described, mine: Tensor | None) -> None:
-    """Rank 0's whole tensor into what each rank holds of it."""
+    """Broadcast rank 0's whole tensor; each rank copies its part into `mine`."""
     shape, dtype = described
     sent = torch.empty(shape, dtype=dtype, device=_wire_device()) if whole is None else whole.to(_wire_device())
     if world_size() > 1:

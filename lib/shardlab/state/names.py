@@ -1,16 +1,16 @@
-"""What a training's state is, by name: the same whatever strategy holds it, in torch.distributed.checkpoint's own form.
+"""State of a training by name: the same for every strategy, in torch.distributed.checkpoint's own form.
 
     {"model": {"blocks.0.up.weight": tensor, ...},
      "optim": {"state": {"blocks.0.up.weight": {"exp_avg": tensor, "step": tensor}, ...},
                "param_groups": [{"lr": 1e-3, ..., "params": ["blocks.0.up.weight", ...]}]}}
 
 Vocabulary. A *name* is a parameter's fully qualified name in the bare model, without any wrapper's prefix. A tensor of
-the *sharded* state is what this rank holds, with the knowledge of where in the whole that is: a plain tensor (all of
-it), a DTensor, or a `Part`. `full` makes whole tensors of it, `checkpoint` files.
+the *sharded* state is this rank's part and knows its place in the whole: a plain tensor (all of it), a DTensor, or a
+`Part`. `full` makes whole tensors of it, `checkpoint` files.
 
-[Note: views] Optimizers know parameters as they hold them: a whole one, a shard, a flat buffer of many. `_views_of`
-tells for each of those the named parameters in it, and how a tensor of its layout is seen as a part of each. All goes
-through that: reading a state, and memory for one that is to be loaded, which is then filled in place.
+[Note: views] An optimizer knows parameters as they are held: a whole one, a shard, a flat buffer of many. For each of
+those, `_views_of` lists the named parameters in it, and how to view a tensor of the same layout as a part of each. Both
+uses go through these views: reading a state, and allocating memory for a state, which is then filled in place.
 
 Source: torch.distributed.checkpoint.state_dict (get_state_dict and its kin), whose format this is.
 """
@@ -37,25 +37,25 @@ Described = tuple[torch.Size, torch.dtype]
 
 
 def sharded_state_dict(model: nn.Module, optimizer: Optimizer | None = None) -> dict:
-    """What this rank holds, by name; tensors are the live ones, not copies. Not a collective."""
+    """Return this rank's state by name; tensors are the live ones, not copies. Not a collective."""
     state: dict = {"model": model_state(model)}
     if optimizer:
         state["optim"] = optimizer_state(model, optimizer)
     return state
 
 
-# Names, and how this rank holds what they stand for
+# Names, and how this rank holds the named tensors
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """The model without wrappers: modules that hold nothing but a child called `module`, as DDP does."""
+    """Return the model without wrappers: modules that hold only a child called `module`, as DDP does."""
     while [name for name, _ in model.named_children()] == ["module"] and not list(model.parameters(recurse=False)):
         model = model.module
     return model
 
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name; those inside flat parameters are taken out of them."""
+    """Return parameters and buffers by name; parameters inside flat ones are taken out of them."""
     model = bare(model)
     state = {_cleaned(name): value for name, value in model.state_dict().items()}
     names = _names_of_flat(model)
@@ -66,7 +66,7 @@ def model_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _names_of_flat(model: nn.Module) -> dict[str, list[str]]:
-    """Of each parameter in a flat one, by its first name: all its names, which are several if it is tied."""
+    """Map the first name of each parameter inside a flat one to all its names (several if it is tied)."""
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(module, []).append(path)
@@ -77,14 +77,14 @@ def _names_of_flat(model: nn.Module) -> dict[str, list[str]]:
 
 
 def weights_have_changed(model: nn.Module) -> None:
-    """Say so to those who count: autograd, which must not go back through an older forward, and CPUOffloadOptimizer."""
+    """Mark weights as changed, for autograd (no backward through an older forward) and for CPUOffloadOptimizer."""
     torch.autograd.graph.increment_version(list(bare(model).parameters()))
 
 
 def _views_of(model: nn.Module) -> dict[nn.Parameter, Views]:
-    """Of each parameter, as optimizers know it, the named ones in it; see [Note: views]."""
+    """Map each parameter that optimizers know to the views of the named parameters in it; see [Note: views]."""
     model = bare(model)
-    model.state_dict()  # FSDP reshards before it: only shards are known to the optimizer
+    model.state_dict()  # makes FSDP reshard: the optimizer knows only shards
     views: dict[nn.Parameter, Views] = {p: {_cleaned(name): _view_of(p)} for name, p in model.named_parameters()}
     flat: dict[nn.Parameter, Views] = {}
     for interval in flat_intervals(model):
@@ -113,7 +113,7 @@ def _view_of_flat(interval: FlatInterval) -> Callable[[Tensor], Tensor]:
 
 
 def _held_by(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[int, Tensor, Views]]:
-    """(number in the optimizer's state_dict, parameter or shard, views) of all that it updates on this rank."""
+    """Yield (number in the optimizer's state_dict, parameter or shard, views) for all that it updates on this rank."""
     views = _views_of(model)
     if isinstance(optimizer, ZeroRedundancyOptimizer):
         for shard in optimizer.shards():
@@ -151,20 +151,20 @@ def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict:
 
 
 def _laid_out_as(p: Tensor, value: Any) -> bool:
-    """A state with a number for each of p's on this rank; others belong to the parameter as a whole."""
+    """Return whether a state has one number for each of p's on this rank; others belong to the whole parameter."""
     return torch.is_tensor(value) and value.shape == (p if isinstance(value, DTensor) else local(p)).shape
 
 
 def _check_whole(p: Tensor, seen: Tensor, what: str, shape: torch.Size) -> None:
-    """A state with other numbers than the parameter's, such as Adafactor's rows, has no parts for those of a shard."""
+    """Raise ValueError for a shard: a state of another shape, such as Adafactor's rows, can't be cut as p is."""
     if shape and (isinstance(p, DTensor) or p.numel() < seen.numel()):
         raise ValueError(f"the optimizer state {what}, of shape {list(shape)}, can't be cut up as the parameter is")
 
 
 class OptimizerMemory:
-    """Memory for an optimizer's states, allocated as this rank is to hold them, to be filled by name.
+    """Memory for an optimizer's states, allocated in this rank's layout, to be filled by name.
 
-    `by_name[name][key]` are plain tensors, DTensors and Parts; what is not a tensor is to be put there, too.
+    `by_name[name][key]` are plain tensors, DTensors and Parts; put values that are not tensors there, too.
     Keeps: the states once more, if the optimizer has some already; nothing is changed before `give_to_optimizer`.
     """
 
@@ -197,7 +197,7 @@ class OptimizerMemory:
         return torch.empty(shape, dtype=dtype)
 
     def give_to_optimizer(self, saved_groups: list[dict]) -> None:
-        in_file = isinstance(self.optimizer, FileOffloadOptimizer)  # after a broken-off step it gives no states
+        in_file = isinstance(self.optimizer, FileOffloadOptimizer)  # after a failed step its state_dict raises
         packed = Optimizer.state_dict(self.optimizer) if in_file else self.optimizer.state_dict()
         packed["state"] = {
             number: {key: self.by_name[first][key] if t is None else t for key, t in states.items()}
@@ -214,7 +214,7 @@ class OptimizerMemory:
 
 
 def check_names(mine: dict[str, torch.Size], saved: dict[str, torch.Size]) -> None:
-    """Raises ValueError that lists what either side has and the other has not, or has in another shape."""
+    """Raise ValueError that lists the names which only one side has, or which differ in shape."""
     problems = [f"the model has {name}, the state does not" for name in mine if name not in saved]
     problems += [f"the state has {name}, the model does not" for name in saved if name not in mine]
     both = [name for name in mine if name in saved and mine[name] != saved[name]]

@@ -1,15 +1,15 @@
-"""A tensor that the ranks hold in intervals, as torch.distributed.checkpoint and our own gathering see it.
+"""Tensors that ranks hold in intervals, in a form that torch.distributed.checkpoint and `full` can use.
 
-A checkpoint knows tensors as sets of *chunks*: rectangles at an offset. FSDP2's shards are one rectangle each. ZeRO's
-and FSDP1's are intervals of the flattened tensor, and so begin and end within a row:
+A checkpoint sees a tensor as a set of *chunks*: rectangles at an offset. An FSDP2 shard is one rectangle. ZeRO's and
+FSDP1's shards are intervals of the flattened tensor, and so begin and end within a row:
 
     . . . . x x x       one chunk
     x x x x x x x  \\
     x x x x x x x  /    one chunk
     x x . . . . .       one chunk
 
-An interval of a tensor of n dimensions is at most 2n-1 rectangles: whole ones in the middle, and on either side
-what is left of a row, which is an interval with one end of a tensor of n-1 dimensions.
+An interval of an n-dimensional tensor is at most 2n-1 rectangles: whole rows in the middle, and part of a row on either
+side. Such a part is an interval of a tensor of n-1 dimensions, from its start or to its end.
 """
 
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ Size = torch.Size
 
 
 class Part(Tensor):
-    """Of a tensor of shape `size` the rectangles that this rank holds; no operations, it only travels to checkpoints.
+    """Rectangles of a tensor of shape `size` that this rank holds; only for checkpoints, with no other operations.
 
-    `pieces` maps offsets in the whole to views of memory in the rectangle's shape: loading writes there.
-    Source: the methods by which torch's DTensor tells its checkpoints what it is.
+    `pieces` maps offsets in the whole to views of memory in the rectangle's shape; loading writes there.
+    Source: the methods by which torch's DTensor describes itself to checkpoints.
     """
 
     @staticmethod
@@ -39,7 +39,7 @@ class Part(Tensor):
 
     @classmethod
     def interval(cls, size: Size, start: int, flat: Tensor) -> "Part":
-        """Elements [start, start + len(flat)) of a tensor of shape `size`, flattened."""
+        """Return elements [start, start + len(flat)) of a flattened tensor of shape `size`, held in `flat`."""
         pieces, taken = {}, 0
         for offsets, sizes in rectangles(size, start, start + flat.numel()):
             pieces[Size(offsets)] = flat[taken : taken + prod(sizes)].view(sizes)
@@ -69,7 +69,7 @@ class Part(Tensor):
 
 
 def held(t: Tensor) -> Iterator[tuple[tuple[slice, ...], Tensor]]:
-    """What this rank holds of a plain tensor, a DTensor or a Part: (where in the whole, the memory), rectangles all."""
+    """Yield (slices of the whole, memory) of each rectangle of a plain tensor, a DTensor or a Part on this rank."""
     if not hasattr(t, "__create_chunk_list__"):
         yield tuple(slice(n) for n in t.shape), t
         return
@@ -79,7 +79,7 @@ def held(t: Tensor) -> Iterator[tuple[tuple[slice, ...], Tensor]]:
 
 
 def rectangles(size: tuple[int, ...], start: int, end: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(offsets, sizes) of the rectangles that elements [start, end) of a tensor consist of, in order."""
+    """Yield (offsets, sizes) of the rectangles that make up elements [start, end) of a tensor, in order."""
     if start >= end:
         return
     if not size:

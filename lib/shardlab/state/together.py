@@ -1,4 +1,4 @@
-"""What ranks do together before they send tensors: agree that all are there, and hear what rank 0 has to say."""
+"""Agreement between ranks before they send tensors: check that all are there, and pass on rank 0's results."""
 
 import time
 from collections import Counter
@@ -7,17 +7,17 @@ from typing import Any
 
 import torch.distributed as dist
 
-_calls: Counter[str] = Counter()  # calls on this rank that everybody has joined, by what was called
+_calls: Counter[str] = Counter()  # by `what`: calls of this rank that all ranks have joined
 
 
 def everybody_calls(what: str, timeout_s: float) -> None:
     """Return when every rank of the job has called this with the same `what`, as often as this rank has.
 
-    A collective that some ranks never call hangs the others: this finds out beforehand who is missing. It goes through
-    the store that the ranks met at, not the process group, so that nothing is left in a collective's queue.
+    If some ranks never call a collective, the others hang; this finds the missing ranks beforehand. It uses the store
+    at which the ranks met, not the process group, so that nothing is left in a collective's queue.
 
-    Raises RuntimeError that names the ranks which have not come within `timeout_s`. A call that failed counts for
-    nothing: the next one may succeed.
+    Raises RuntimeError that names the ranks which have not called within `timeout_s`. A failed call does not count: the
+    next one may succeed.
     """
     if world_size() == 1:
         return
@@ -42,7 +42,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def from_rank_0(make: Callable[[], Any]) -> Any:
-    """What `make` returns or raises on rank 0, on every rank: if only one raised, the others would wait for it."""
+    """Return or raise on every rank what `make` does on rank 0; if only rank 0 raised, the others would wait for it."""
     box: list = [None, None]
     if rank() == 0:
         try:

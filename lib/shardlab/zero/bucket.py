@@ -5,17 +5,17 @@ across a boundary and then has two owners or more, each with an interval of it:
 
     | a a a a a b b | b b c c c c - |       two ranks, slices of 7 elements, 1 of padding
 
-That suits optimizers that treat every element by itself. Others need whole parameters: those are dealt out, largest
-first, each to the slice that is shortest so far, and slices are padded to the longest:
+That suits optimizers that treat every element by itself. For others, parameters stay whole: each goes to the slice
+that is shortest so far, largest parameter first, and all slices are padded to the longest:
 
     | c c c c b b b b | a a a a a - - - |   3 of padding
 
-Either way a reduce_scatter of gradients laid out like this brings each rank the mean of its own, and an all_gather of
-the slices brings every rank all parameters, each where it belongs: neither needs a copy.
+Either way a reduce_scatter of gradients in this layout gives each rank the mean of its own slice, and an all_gather of
+the slices gives every rank all parameters in place. Neither needs a copy.
 
 [Note: views] `p.data` is re-pointed into the bucket, as DeepSpeed does and torch's `parameters_as_bucket_view`. The
-price: whatever re-points it again (`module.to(...)`, `p.data = ...`) takes it out, and its optimizer would update what
-nobody reads: `check_still_in` raises.
+price: `module.to(...)` or `p.data = ...` points it elsewhere, and the optimizer would then update memory that no
+forward reads. `check_still_in` raises for it.
 
 Source: for slices of every bucket rather than of the whole model, so that a bucket's gradients can go to their owners
 as soon as it is full, Megatron-LM's distributed optimizer.
@@ -32,7 +32,7 @@ from shardlab.single_tensor_collectives import reduce_scatter
 
 
 class Shard(NamedTuple):
-    """What this rank owns of `param`: elements [start, end) of it, flattened."""
+    """Elements [start, end) of the flattened `param`, which this rank owns."""
 
     param: nn.Parameter
     start: int
@@ -76,7 +76,7 @@ class Bucket:
         return flat[self.starts[p] : self.starts[p] + p.numel()].view(p.shape)
 
     def _owned(self, p: nn.Parameter, first: int, last: int, whole: bool) -> list[Shard]:
-        """p's shard in elements [first, last) of the buffer, if there is one."""
+        """Return p's shard in elements [first, last) of the buffer, or nothing."""
         begin = self.starts[p]
         low, high = max(first, begin), min(last, begin + p.numel())
         if low >= high:
@@ -99,7 +99,7 @@ class Bucket:
     # Gradients: take each, send all, receive this rank's
 
     def reset(self) -> None:
-        """Nothing taken, nothing under way."""
+        """Forget gradients that were taken; nothing is under way."""
         self.missing = {p for p in self.starts if p.requires_grad}
         self._flat_grad: Tensor | None = None  # whole gradients, divided by N: as short-lived as can be
         self._work: dist.Work | None = None

@@ -7,7 +7,7 @@ optimizers that look at shapes, the whole. A parameter's `data` are views of the
     backward                  p.grad            every rank, from its own samples    psi bytes
     reduce_scatter            shard_param.grad  the mean, on the owner alone        psi/N
     optim.step                shard_param       the owner's new weights, in place
-    all_gather                the bucket        everybody's new weights, in place
+    all_gather                the bucket        all ranks' new weights, in place
 
 An all_reduce is a reduce_scatter and an all_gather. The owner needs no more than the first half of it, and the second
 half may as well carry new weights as gradients: what plain data parallelism sends, and 1/N of the optimizer's states.
@@ -31,7 +31,7 @@ from shardlab.ddp import (
     assign_buckets,
     check_same_on_every_rank,
 )
-from shardlab.grad_norm import common_dtype, total_norm
+from shardlab.grad_norm import clip_sharded_, common_dtype
 from shardlab.parameters import hyperparameters
 from shardlab.single_tensor_collectives import all_gather
 from shardlab.zero.bucket import Bucket, Shard
@@ -43,7 +43,7 @@ UNSHARDABLE = (optim.LBFGS, optim.SparseAdam)  # one looks at all parameters at 
 
 
 class ZeroRedundancyOptimizer(Optimizer):
-    """Any torch optimizer, its states sharded over the ranks. Starts from rank 0's weights; all ranks make all calls.
+    """Shard the states of any torch optimizer over the ranks. Starts from rank 0's weights; all ranks make all calls.
 
     `params` and `defaults` are `optimizer_class`'s own; with `model.named_parameters()` errors can tell names. `optim`
     is the local optimizer: the same groups, shards in place of parameters.
@@ -121,7 +121,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     # A step
 
     def step(self, closure=None):
-        """Reduce what gradients there are, update this rank's shards, and gather everybody's."""
+        """Reduce the gradients that are left, update this rank's shards, and gather the shards of all ranks."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -140,7 +140,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         return loss
 
     def reduce_gradients(self) -> None:
-        """Turn every p.grad into shard_param.grad, the mean over ranks; adds to what is there. `step` calls it."""
+        """Turn every p.grad into shard_param.grad, the mean over ranks; add it to what is there. `step` calls this."""
         if self.gradients_averaged:
             return self._take_averaged()
         self.check_gradients()
@@ -159,7 +159,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             waiting.receive()
 
     def held_gradients(self) -> dict[nn.Parameter, Tensor]:
-        """This rank's part of each parameter's gradient, reduced: what a GradScaler has to look at and to unscale."""
+        """This rank's part of each parameter's reduced gradient, for a GradScaler to check and unscale."""
         if self.gradients_averaged:
             return {p: p.grad for p in self.names if p.grad is not None}
         self.reduce_gradients()
@@ -185,24 +185,22 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float | str = 2.0) -> Tensor:
-        """Between backward and step: scale gradients so that their norm, over all ranks' shards, is at most max_norm.
+        """Scale gradients, between backward and step, so that their norm over all ranks' shards is at most max_norm.
 
-        Returns the norm before, a scalar. torch.nn.utils.clip_grad_norm_ would see this rank's gradients only.
-        Sends: one element in one all_reduce, of 4 bytes or of 8 if a parameter is float64, beside the reduce_scatters
-        that `step` then need not send.
+        Return the norm before, a scalar.
+        Sends: one all_reduce of one element, 4 bytes, or 8 if a parameter is float64; and the reduce_scatters that
+        `step` then need not send.
         """
         self.reduce_gradients()
-        shards = [shard.shard_param for shard in self.shards()]
-        flat, dtype = self.buckets[0].flat, common_dtype(self.names)
-        groups = ((flat.device, self.process_group),)
-        norm = total_norm({groups: [p.grad for p in shards if p.grad is not None]}, norm_type, dtype, flat.device)
-        nn.utils.clip_grads_with_norm_(shards, max_norm, norm)
-        return norm.to(dtype)
+        device = self.buckets[0].flat.device
+        groups = ((device, self.process_group),)
+        gradients = [(groups, None), *((groups, s.shard_param.grad) for s in self.shards())]  # it may own no shard
+        return clip_sharded_(gradients, max_norm, norm_type, common_dtype(self.names), device)
 
     # What this rank owns
 
     def shards(self) -> Iterator[Shard]:
-        """(param, start, end, shard_param) for all that this rank owns: elements [start, end) of param, flattened.
+        """Yield (param, start, end, shard_param) for all that this rank owns: elements [start, end) of flattened param.
 
         `optim.state[shard_param]` holds the optimizer's states of it: tensors of shard_param's shape belong to these
         elements one by one; any other (Adam's `step`, the row and column statistics of Adafactor) to the parameter.
@@ -212,11 +210,11 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     @property
     def padded_bytes(self) -> int:
-        """Of all buckets: the parameters' bytes and the padding that slices of equal length need."""
+        """Bytes of all buckets: of the parameters, and of the padding that slices of equal length need."""
         return sum(bucket.flat.nbytes for bucket in self.buckets)
 
     def state_dict(self) -> dict:
-        """The local optimizer's, so this rank's share: save one a rank, load it under the same rank and world size."""
+        """State of the local optimizer: this rank's share. Save one a rank; load it on the same rank and world size."""
         _copy_options(self.param_groups, self.optim.param_groups)
         return self.optim.state_dict() | {"rank_and_world_size": self._place}
 
@@ -243,7 +241,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         return f"rank {dist.get_rank()}"
 
     def check_gradients(self) -> None:
-        """All trained parameters have a new gradient, or none has."""
+        """Raise RuntimeError unless all trained parameters have a new gradient, or none has."""
         missing = [p for bucket in self.buckets for p in bucket.starts if p.requires_grad and p.grad is None]
         bucketed = {p for bucket in self.buckets for p in bucket.starts}
         thawed = [p for p in self.names if p.requires_grad and p not in bucketed]
@@ -266,6 +264,6 @@ class ZeroRedundancyOptimizer(Optimizer):
 
 
 def _copy_options(source: list[dict], target: list[dict]) -> None:
-    """Of parameter groups: learning rates and the like."""
+    """Copy the options of parameter groups: learning rates and the like."""
     for a, b in zip(source, target, strict=True):
         b.update(hyperparameters(a))

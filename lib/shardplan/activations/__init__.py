@@ -1,4 +1,4 @@
-"""Activations in closed form: what the embedding, a block, or the output layer with its loss makes of a micro-batch.
+"""Activations in closed form: what the embedding, a block, or the output layer with its loss makes for a micro-batch.
 
 Read in this order: `sizes` (the letters of a shape), `tape` (how long a tensor lives), `operations`, `norms`,
 `attention`, `losses`, `adapters`, `compiled` (what each one saves, and makes in backward), `model` (the model's lines),

@@ -1,14 +1,11 @@
-"""LoRA: beside a frozen product, a narrow one that is trained; the frozen weight may lie in 4 bits."""
+"""LoRA: two narrow trained products, added to a frozen product, whose weight may be stored in 4 bits."""
 
 from shardplan.activations import operations as ops
 from shardplan.activations.tape import Tape, Value
 
 
 def adapted(t: Tape, name: str, x: Value, dims: str, words: str, *, four_bits: bool, is_fused: bool) -> Value:
-    """x W^T + s (x A^T) B^T. x is saved all the same, for A's gradient; and what A makes of it, R numbers a token.
-
-    Source: Hu et al. 2021, "LoRA", section 4.1; `shardlab.quantised.LoRALinear`.
-    """
+    """Compute x W^T + s (x A^T) B^T. Saves x, for A's gradient, and x A^T, which has R numbers a token."""
     base = _from_nf4(t, name, x, dims, words, is_fused) if four_bits else ops.linear(t, name, x, dims, words)
     rows, columns, tokens = dims.split()[-1], x.dims.split()[-1], x.dims.rsplit(" ", 1)[0]
     a = ops.linear(t, f"{name}.lora_a", x, f"{tokens} R", f"{words} through A", weight_dims=f"R {columns}")
@@ -20,7 +17,7 @@ def adapted(t: Tape, name: str, x: Value, dims: str, words: str, *, four_bits: b
 
 
 def _from_nf4(t: Tape, name: str, x: Value, dims: str, words: str, is_fused: bool) -> Value:
-    """x W^T with W made from 4 bits in forward, and once more in backward for x's gradient."""
+    """Compute x W^T. W is dequantised from 4 bits in forward, and again in backward for x's gradient."""
     matrix, x_dims, itemsize = f"{dims.split()[-1]} {x.dims.split()[-1]}", x.dims, x.itemsize
 
     dequantised = _dequantised_in_one_kernel if is_fused else _dequantised
@@ -39,9 +36,9 @@ def _from_nf4(t: Tape, name: str, x: Value, dims: str, words: str, is_fused: boo
 
 
 def _dequantised(t: Tape, name: str, matrix: str, itemsize: int) -> Value:
-    """torchao's way, operation by operation: two 64-bit positions in the table of 16 numbers for each byte of codes.
+    """Dequantise as torchao does, operation by operation: two 64-bit table positions for each byte of codes.
 
-    Of n numbers it takes 8 n bytes for the positions, and those of 3 n numbers more, where the weight has n.
+    A weight of n numbers needs 8 n bytes for the positions in the table of 16 numbers, and the bytes of 3 n numbers.
     Source: torchao's NF4Tensor.get_original_weight.
     """
     half = f"{matrix} /2"
@@ -59,5 +56,5 @@ def _dequantised(t: Tape, name: str, matrix: str, itemsize: int) -> Value:
 
 
 def _dequantised_in_one_kernel(t: Tape, name: str, matrix: str, itemsize: int) -> Value:
-    """By torch.compile, or by bitsandbytes."""
+    """Dequantise in one kernel, as torch.compile or bitsandbytes does."""
     return t.new(f"{name}.weight out of 4 bits", matrix, itemsize)

@@ -1,13 +1,13 @@
-"""Attention, with scores and without: what either saves, and makes in backward."""
+"""Attention with scores and without: what each kind saves, and what it makes in backward."""
 
 from shardplan.activations import operations as ops
 from shardplan.activations.tape import Tape, Value
 
 
 def flash(t: Tape, q: Value, k: Value, v: Value) -> Value:
-    """Saves q, k, v, its result, and a logsumexp for each query of each head. No scores, in neither direction.
+    """Compute attention without scores. Saves q, k, v, its result, and a logsumexp for each query of each head.
 
-    The result's heads lie beside each other, so that the output layer can use it as it is.
+    The result's heads are next to each other in memory, so the output layer can use it as it is.
     Source: Dao 2023, "FlashAttention-2", algorithms 1 and 2; aten/src/ATen/native/transformers.
     """
     shapes = [(x.dims, x.itemsize) for x in (q, k, v)]
@@ -32,7 +32,7 @@ def flash(t: Tape, q: Value, k: Value, v: Value) -> Value:
 
 
 def _others_keys(t: Tape, dims: str, itemsize: int) -> list[Value]:
-    """With positions split over context-parallel ranks: all keys and values, gathered anew in backward.
+    """Gather all keys and values if context-parallel ranks split the positions. Backward gathers them again.
 
     Source: Llama team 2024, "The Llama 3 Herd of Models", section 3.3.2.
     """
@@ -42,8 +42,8 @@ def _others_keys(t: Tape, dims: str, itemsize: int) -> list[Value]:
 
 
 def _workspace(t: Tape, q_dims: str, q_itemsize: int, k_dims: str, k_itemsize: int) -> list[Value]:
-    """What CUDA's kernel allocates inside: q's gradient in fp32, positions padded to 128; with grouped queries, a
-    gradient of k and of v for each query head, before they are summed over the group. Outside, nobody sees it.
+    """Make what CUDA's backward kernel allocates inside: q's gradient in fp32, positions padded to 128; with grouped
+    queries, a gradient of k and of v for each query head, before the sum over the group. It is not visible outside.
 
     Source: mha_bwd in aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp.
     """
@@ -56,10 +56,10 @@ def _workspace(t: Tape, q_dims: str, q_itemsize: int, k_dims: str, k_itemsize: i
 
 
 def math(t: Tape, q: Value, k: Value, v: Value) -> Value:
-    """Composed of torch operations: scores and weights of each head, T by T, in fp32 whatever the inputs are.
+    """Compute attention from torch operations, with the T by T scores and weights of each head, always in fp32.
 
-    Saves the weights once (softmax its result, the product its factor: one tensor) and both products' other factors,
-    which are copies where heads have to be moved or repeated. The result's heads are moved back, in one more copy.
+    Saves the weights once (softmax's result and the product's factor are one tensor) and the other factor of both
+    products, which is a copy if heads have to be moved or repeated. One more copy moves the result's heads back.
     Source: _scaled_dot_product_attention_math in aten/src/ATen/native/transformers/attention.cpp.
     """
     grouped, itemsize = t.count(k.dims) < t.count(q.dims), q.itemsize
@@ -101,7 +101,7 @@ def _heads_first(t: Tape, x: Value) -> Value:
 
 
 def _moves(t: Tape) -> bool:
-    """bmm wants (B H, T, E): of one sequence or one head that is a view, else a copy."""
+    """Tell whether heads are copied for bmm's (B H, T, E); for one sequence or one head that is a view."""
     return t.count("B") > 1 and t.count("H") > 1
 
 

@@ -1,11 +1,11 @@
-"""What torch.compile makes of a block and of the loss: pointwise operations fused, and few of their results kept.
+"""A block and the loss under torch.compile: pointwise operations are fused, and few of their results are kept.
 
-[Note: what is kept] Inductor's partitioner cuts the joint graph where fewest bytes cross: results of products and of
-attention are kept, and what a product needs as its input; whatever follows from those by pointwise operations is made
-anew in backward, inside of the kernel that uses it. So a norm keeps its input and a number a row, the residual stream
-inside the block is not kept but the two tensors that it is the sum of, and the loss keeps the logits as the product
-made them, and two numbers a row. What is kept is tested to the byte; the order of kernels is Inductor's to choose, so
-that the fullest points are an estimate.
+[Note: what is kept] Inductor's partitioner cuts the joint graph where the fewest bytes cross. It keeps the results of
+products and of attention, and the inputs that products need. What follows from those by pointwise operations is
+recomputed in backward, inside the kernel that uses it. So a norm keeps its input and one number a row. The residual
+stream inside a block is not kept, but the two tensors that it is the sum of are. The loss keeps the logits as the
+product made them, and two numbers a row. Tests check what is kept to the byte. Inductor chooses the order of kernels,
+so the fullest points are an estimate.
 
 Source: torch/_functorch/partitioners.py (min_cut_rematerialization_partition).
 """
@@ -16,12 +16,12 @@ from shardplan.activations.tape import Tape, Value
 
 
 def never_made(t: Tape, a: Value, b: Value) -> Value:
-    """The sum of two, where it exists in registers only."""
+    """Return the sum of two values that exists only in registers."""
     return Value(None, a.dims, a.itemsize, t.node("sum", (a, b), [], lambda g: (g.alias(), g.alias())))
 
 
 def norm(t: Tape, name: str, x: Value, saved: list[Value], kind: str = "rms") -> Value:
-    """One kernel in each direction. Keeps what x is made of, and one number a row (a LayerNorm: two)."""
+    """Normalize in one kernel each way. Keeps `saved` (what x is made of), and one number a row (a LayerNorm: two)."""
     dims, itemsize, (row, width) = x.dims, x.itemsize, rows_and_width(x)
     names = ("weight", "bias") if kind == "layer" else ("weight",)
     parameters = [t.parameter(f"{name}.{of}", width, itemsize) for of in names]
@@ -38,14 +38,14 @@ def norm(t: Tape, name: str, x: Value, saved: list[Value], kind: str = "rms") ->
 
 
 def turn(t: Tape, x: Value) -> Value:
-    """The rotation keeps cos and sin alone, which all blocks share."""
+    """Rotate x. Keeps only cos and sin, which all blocks share."""
     dims, itemsize, words = x.dims, x.itemsize, f"{words_of(x)}, turned"
     node = t.node(words, (x,), [], lambda g: (t.new(f"gradient of {words}", dims, itemsize),))
     return t.new(words, dims, itemsize, node)
 
 
 def swiglu(t: Tape, gate: Value, up: Value) -> Value:
-    """Keeps both; silu(gate) is made anew. One of the gradients is written over the incoming one."""
+    """Compute silu(gate) up. Keeps both inputs and recomputes silu(gate); one gradient overwrites the incoming one."""
     dims, itemsize = gate.dims, gate.itemsize
 
     node = t.node(
@@ -55,7 +55,7 @@ def swiglu(t: Tape, gate: Value, up: Value) -> Value:
 
 
 def cross_entropy(t: Tape, logits: Value) -> Value:
-    """Keeps the logits, and a row's maximum and its logarithm of the sum. Neither fp32 logits nor log-probabilities."""
+    """Compute the loss. Keeps the logits (not in fp32), a row's maximum and log of the sum, no log-probabilities."""
     like = parameter_of(logits)
     node = t.node("loss", (logits,), [logits], lambda g: (t.new("gradient of the logits", like.dims, like.itemsize),))
     for words in ("maximum of a row", "log of the sum of a row"):

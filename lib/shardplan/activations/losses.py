@@ -1,11 +1,11 @@
-"""From the last hidden state to the loss: of all logits at once, chunk by chunk, or fused."""
+"""Losses: from the last hidden state or its logits to the loss, with all logits at once, chunk by chunk, or fused."""
 
 from shardplan.activations import operations as ops
 from shardplan.activations.tape import Tape, Value
 
 
 def cross_entropy(t: Tape, logits: Value) -> Value:
-    """log_softmax saves its result, and so does the loss its input: one tensor. Backward makes two more of its size."""
+    """Compute the loss. log_softmax and the loss save one tensor; backward makes two more of its size."""
     dims, itemsize = logits.dims, logits.itemsize
     node = t.node("log_softmax", (logits,), [], lambda g: (t.new("gradient of the logits", dims, itemsize),))
     log_softmax = t.new("log-probabilities", dims, itemsize, node)
@@ -17,7 +17,7 @@ def cross_entropy(t: Tape, logits: Value) -> Value:
 
 
 def in_place(t: Tape, logits: Value) -> Value:
-    """One kernel: keeps the logits in the dtype that computes, and a number a row; backward writes over the logits.
+    """Compute the loss in one kernel. Keeps the logits as computed and a number a row; backward overwrites the logits.
 
     Source: CrossEntropyLoss(inplace_backward=True) of the flash-attn package, as llm-foundry uses it.
     """
@@ -33,27 +33,28 @@ def _handed_on(node) -> Value:
 
 
 def chunked(t: Tape, x: Value, output: str) -> Value:
-    """C tokens at a time: their logits, their loss, its backward; then the next ones. See [Note: gradients in forward].
+    """Compute the loss of C tokens at a time: logits, loss, and its backward. See [Note: gradients in forward].
 
-    Inside, a chunk goes through torch's own operations and their backward, so that five tensors of C V come and go.
+    A chunk goes through torch's own operations and their backward: six tensors of C V come and go (in fp32 four).
     """
     return _gradients_in_forward(t, x, output, _chunk_by_torch)
 
 
 def fused(t: Tape, x: Value, output: str) -> Value:
-    """As `chunked`, by a kernel that writes the gradient of a chunk's logits over the logits: one tensor of C V.
+    """Compute the loss by chunks, in a kernel that overwrites a chunk's logits with their gradient: one tensor of C V.
 
-    A chunk has so many tokens that its logits take about as much as x: the next power of 2 of B T / ceil(V / D).
+    A chunk has as many tokens as make its logits about as large as x: B T / ceil(V / D), rounded up to a power of 2.
     Source: Hsu et al. 2024, "Liger Kernel", section 3.2; liger_kernel/ops/fused_linear_cross_entropy.py, version 0.7.
     """
     return _gradients_in_forward(t, x, output, _chunk_by_kernel)
 
 
 def _gradients_in_forward(t: Tape, x: Value, output: str, chunk) -> Value:
-    """[Note: gradients in forward] As the loss comes last, its gradients can be made at once, and the logits forgotten.
+    """Compute the loss and its gradients.
 
-    Kept are not x and log-probabilities, but the gradients of x and of the weight, which backward scales in place and
-    hands on: B T D and V D numbers instead of B T (D + V).
+    [Note: gradients in forward] As the loss comes last, its gradients can be made at once, and the logits freed. Kept
+    are the gradients of x and of the weight, (B T + V) D numbers, instead of x and log-probabilities, B T (D + V)
+    numbers. Backward scales these gradients in place and passes them on.
     """
     w = ops.weight(t, f"{output}.weight", "V D", x.itemsize)
     x = ops.to(t, x, w.itemsize)
@@ -62,7 +63,7 @@ def _gradients_in_forward(t: Tape, x: Value, output: str, chunk) -> Value:
     def backward(g: Value):
         of_x, *of_w = (saved for saved in node.saved)
         node.saved.clear()
-        if w_like.node:  # from here on it is counted as the parameter's gradient
+        if w_like.node:  # from here on of_w is counted as the parameter's gradient
             del of_w
             return of_x, t.gradient(w_like, "V D", itemsize)
         return of_x, of_w[0] if of_w else None

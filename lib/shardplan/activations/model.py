@@ -1,7 +1,7 @@
-"""The parts of `shardlab.model`, line by line, on a tape: a variable here lives as long as its namesake there.
+"""The parts of `shardlab.model`, line by line, on a tape: each variable lives as long as the same variable there.
 
-See the tape's [Note: lifetimes]. The letters of shapes are in `sizes`. What other models do differently (LayerNorm,
-biases, gelu, learned positions, norms of queries and keys) follows `Shape`'s flags.
+See the tape's [Note: lifetimes]. `sizes` explains the letters of shapes. `Shape`'s flags select what other models do
+differently (LayerNorm, biases, gelu, learned positions, norms of queries and keys).
 """
 
 from shardplan.activations import compiled, losses
@@ -22,7 +22,7 @@ class Model:
     # The embedding
 
     def embedding(self, itemsize: int) -> Value:
-        """Looking up saves the tokens alone, which are the batch's."""
+        """Look up the embeddings. Saves only the tokens, which belong to the batch."""
         x = ops.lookup(self.t, "embedding.weight", "B T D", "V D", itemsize, "embeddings", tied=self.shape.tied)
         x = ops.scatter(self.t, x, "embeddings")
         if not self.shape.learned_positions:
@@ -36,7 +36,7 @@ class Model:
     # A block
 
     def block(self, x: Value, cos: Value | None = None, sin: Value | None = None) -> Value:
-        """cos and sin, where a block has its own."""
+        """Run a block. `cos` and `sin` are given if each block has its own."""
         if self.strategy.compile:
             return self.compiled_block(x, cos, sin)
         x = ops.add(self.t, x, self.attention(self.norm("attention_norm", x), cos, sin), "residual stream in the block")
@@ -73,7 +73,7 @@ class Model:
         return x if self.shape.learned_positions else self.rotate(x, cos, sin)
 
     def rotate(self, x: Value, cos: Value | None, sin: Value | None) -> Value:
-        """The rotation is computed in fp32. Its products save cos and sin alone."""
+        """Rotate x in fp32. The products save only cos and sin."""
         t = self.t
         if self.strategy.compile:
             return compiled.turn(t, x)

@@ -1,4 +1,4 @@
-"""RMSNorm as the course's model composes it, and LayerNorm, which torch has in one piece."""
+"""RMSNorm, composed as in the course's model, and LayerNorm, which is one operation in torch."""
 
 from collections.abc import Callable
 
@@ -9,13 +9,13 @@ HEADS = {"Q": "H", "G": "K"}
 
 
 def rows_and_width(x: Value) -> tuple[str, str]:
-    """Dims of what has one number a row, and of the norm's parameters. Of queries and keys, each head is a row."""
+    """Return dims: one number a row, and the norm's parameters. In queries and keys, each head is a row."""
     rows, width = x.dims.rsplit(" ", 1)
     return (f"{rows} {HEADS[width]} 1", "E") if width in HEADS else (f"{rows} 1", width)
 
 
 def rms_norm(t: Tape, name: str, x: Value) -> Value:
-    """Composed of torch operations, in fp32. x is cast twice; the square saves one copy, the product the other."""
+    """Compose RMSNorm of torch operations in fp32. x is cast twice: one cast for the square, one for the product."""
     row, width = rows_and_width(x)
     normed = ops.multiply(t, *_x_and_rsqrt(t, name, x, row), f"{name}'s result before its weight")
     weight = t.parameter(f"{name}.weight", width, x.itemsize)
@@ -30,13 +30,13 @@ def _x_and_rsqrt(t: Tape, name: str, x: Value, row: str) -> tuple[Value, Value]:
 
 
 def _square(t: Tape, x: Value) -> Value:
-    """Saves x. Backward: g (2 x^1), with x^1 and 2 x^1 as tensors of their own."""
+    """Square x. Saves x. Backward: g (2 x^1), where x^1 and 2 x^1 are separate tensors."""
     node = t.node("square", (x,), [x], _by_two_tensors(t, x, "x to the power of 1", "2 x"))
     return t.new("square", x.dims, x.itemsize, node)
 
 
 def _mean(t: Tape, x: Value, dims: str) -> Value:
-    """Saves nothing. Backward divides the gradient, expanded to x's shape, into a tensor of that shape."""
+    """Take the mean. Saves nothing. Backward divides the expanded gradient into a tensor of x's shape."""
     x_dims, itemsize = x.dims, x.itemsize
     node = t.node("mean", (x,), [], lambda g: (t.new("gradient, over the width", x_dims, itemsize),))
     return t.new("mean", dims, itemsize, node)
@@ -47,7 +47,7 @@ def _plus_eps(t: Tape, x: Value) -> Value:
 
 
 def _rsqrt(t: Tape, x: Value) -> Value:
-    """Saves its result r. Backward: (-g/2) r^3, each a tensor."""
+    """Compute r = rsqrt(x). Saves r. Backward: (-g/2) r^3, where each factor is a tensor."""
     node = t.node("rsqrt", (x,), [], _by_two_tensors(t, x, "r^3", "-g/2"))
     result = t.new("rsqrt(mean + eps)", x.dims, x.itemsize, node)
     t.save_result(node, result)
@@ -55,8 +55,8 @@ def _rsqrt(t: Tape, x: Value) -> Value:
 
 
 def _by_two_tensors(t: Tape, x: Value, first: str, second: str) -> Callable:
-    """A backward that makes two tensors of x's size on its way to the gradient."""
-    dims, itemsize = x.dims, x.itemsize  # and not x itself, which it would keep alive
+    """Return a backward that makes two tensors of x's size on its way to the gradient."""
+    dims, itemsize = x.dims, x.itemsize  # not x itself: backward would keep it alive
 
     def backward(g: Value):
         held = t.new(first, dims, itemsize), t.new(second, dims, itemsize)
@@ -68,7 +68,7 @@ def _by_two_tensors(t: Tape, x: Value, first: str, second: str) -> Callable:
 
 
 def layer_norm(t: Tape, name: str, x: Value) -> Value:
-    """Saves x, and a mean and a reciprocal deviation a row: in fp32 on a GPU, in x's dtype on a CPU."""
+    """Compute LayerNorm. Saves x, and each row's mean and reciprocal deviation (fp32 on a GPU, x's dtype on a CPU)."""
     dims, itemsize, (row, _) = x.dims, x.itemsize, rows_and_width(x)
     w, b = (t.parameter(f"{name}.{kind}", "D", itemsize) for kind in ("weight", "bias"))
 

@@ -1,7 +1,7 @@
-"""What each operation makes and saves, and what undoing it makes: torch's, one function each.
+"""torch's operations, one function each: what each one makes and saves in forward, and what it makes in backward.
 
-Only what has bytes is here: a view (transpose, reshape, chunk) is the same storage, a product with a constant saves
-nothing but the constant.
+Only operations that make bytes are here. A view (transpose, reshape, chunk) shares its storage. A product with a
+constant saves only the constant.
 
 Source: tools/autograd/derivatives.yaml and torch/csrc/autograd/FunctionsManual.cpp, operation by operation.
 """
@@ -10,7 +10,7 @@ from shardplan.activations.tape import Tape, Value
 
 
 def to(t: Tape, x: Value, itemsize: int, words: str = "") -> Value:
-    """A cast saves nothing, and is none where the dtype is right already. Backward casts the gradient back."""
+    """Cast x, unless it has the right dtype already. Saves nothing. Backward casts the gradient back."""
     if x.itemsize == itemsize:
         return x
     dims, before, parameter = x.dims, x.itemsize, parameter_of(x)
@@ -19,11 +19,11 @@ def to(t: Tape, x: Value, itemsize: int, words: str = "") -> Value:
 
 
 def linear(t: Tape, name: str, x: Value, dims: str, words: str, *, weight_dims: str = "", bias: bool = False) -> Value:
-    """x W^T: saves x for W's gradient, and W for x's. Of a gathered x, a rank may save its share."""
+    """Compute x W^T. Saves x for W's gradient, and W for x's. If x was gathered, a rank may save its share of x."""
     rows, columns = dims.split()[-1], x.dims.split()[-1]
     b = weight(t, f"{name}.bias", rows, x.itemsize) if bias else None
     w = weight(t, name if "lora_" in name else f"{name}.weight", weight_dims or f"{rows} {columns}", x.itemsize)
-    factor = to(t, x, w.itemsize)  # beside x, which the caller holds until the product is made
+    factor = to(t, x, w.itemsize)  # x is live too: the caller holds it until the product is made
     backward = _linear_backward(t, name, factor, w, b)
     saved = ([factor.share or factor] if w.edge else []) + ([w] if x.edge else [])
     node = t.node(name, (factor, w, b) if b else (factor, w), saved, backward)
@@ -32,7 +32,7 @@ def linear(t: Tape, name: str, x: Value, dims: str, words: str, *, weight_dims: 
 
 
 def _linear_backward(t: Tape, name: str, x: Value, w: Value, b: Value | None):
-    """W's gradient comes first and x's second; with a bias (addmm) x's, W's, the bias's."""
+    """Return backward, which makes W's gradient, then x's; with a bias (addmm) x's, W's, the bias's."""
     x_like, w_like, b_like = parameter_of(x), parameter_of(w), parameter_of(b) if b else None
     needs_x, needs_w, gathers = bool(x.edge), bool(w.edge), x.share is not None
 
@@ -55,7 +55,7 @@ def _linear_backward(t: Tape, name: str, x: Value, w: Value, b: Value | None):
 
 
 def matmul(t: Tape, a: Value, b: Value, dims: str, words: str) -> Value:
-    """Of activations both: saves both. Backward makes the second one's gradient first."""
+    """Multiply two activations. Saves both. Backward makes the second one's gradient first."""
     like = [(x.dims, x.itemsize) for x in (a, b)]
 
     def backward(g: Value):
@@ -68,13 +68,13 @@ def matmul(t: Tape, a: Value, b: Value, dims: str, words: str) -> Value:
 
 
 def moved(t: Tape, x: Value, words: str) -> Value:
-    """A view, whose gradient comes with its heads elsewhere and has to be copied."""
+    """Return a view. Its gradient arrives with the heads in another place, and has to be copied."""
     dims, itemsize = x.dims, x.itemsize
     return x.alias(t.node("view", (x,), [], lambda g: (t.new(words, dims, itemsize),)))
 
 
 def multiply(t: Tape, a: Value, b: Value, words: str) -> Value:
-    """Saves each factor for the other's gradient. A factor that was broadcast gets the sum of a whole gradient."""
+    """Multiply. Saves each factor for the other's gradient. A broadcast factor gets the sum of a full-size gradient."""
     dims, itemsize, a_needs, b_needs = a.dims, a.itemsize, bool(a.edge), bool(b.edge)
     b_dims, b_like, of_b = b.dims, parameter_of(b), words_of(b)
 
@@ -90,7 +90,7 @@ def multiply(t: Tape, a: Value, b: Value, words: str) -> Value:
 
 
 def scale(t: Tape, x: Value, words: str, by: Value | None = None) -> Value:
-    """Times a constant. If it is a tensor, it is saved."""
+    """Multiply by a constant. If the constant is a tensor, it is saved."""
     dims, itemsize = x.dims, x.itemsize
     saved = [by] if by else []
     node = t.node(words, (x,), saved, lambda g: (t.new(f"gradient of {words}", dims, itemsize),))
@@ -98,7 +98,7 @@ def scale(t: Tape, x: Value, words: str, by: Value | None = None) -> Value:
 
 
 def add(t: Tape, a: Value, b: Value, words: str, *, minus: bool = False) -> Value:
-    """Saves nothing. Backward hands the same gradient to both; it makes a tensor only to turn a sign, or to cast."""
+    """Add. Saves nothing. Backward gives both the same gradient; only a change of sign or dtype makes a tensor."""
     of_a, of_b = a.itemsize, b.itemsize
     dims, itemsize = a.dims, max(of_a, of_b)
 
@@ -112,27 +112,27 @@ def add(t: Tape, a: Value, b: Value, words: str, *, minus: bool = False) -> Valu
 
 
 def chunk(t: Tape, x: Value, half: str) -> tuple[Value, Value]:
-    """Two views. Backward joins the two gradients in one tensor."""
+    """Split into two views. Backward joins the two gradients in one tensor."""
     dims, itemsize = x.dims, x.itemsize
     node = t.node("chunk", (x,), [], lambda g1, g2: (t.new("gradient, joined", dims, itemsize),))
     return x.alias(node, 0, half), x.alias(node, 1, half)
 
 
 def cat(t: Tape, a: Value, b: Value, dims: str, words: str) -> Value:
-    """Backward hands each half a view of the gradient."""
+    """Concatenate two halves. Backward gives each half a view of the gradient."""
     half = a.dims
     node = t.node("cat", (a, b), [], lambda g: (g.alias(dims=half), g.alias(dims=half)))
     return t.new(words, dims, a.itemsize, node)
 
 
 def copy(t: Tape, x: Value, words: str) -> Value:
-    """Saves nothing. Backward hands the gradient on, as a view."""
+    """Copy x. Saves nothing. Backward passes the gradient on, as a view."""
     node = t.node("copy", (x,), [], lambda g: (g.alias(),))
     return t.new(words, x.dims, x.itemsize, node)
 
 
 def gather(t: Tape, x: Value, words: str) -> Value:
-    """All positions from the tensor-parallel ranks, where each has a share. Backward sums and scatters the gradient."""
+    """Gather all positions, if the tensor-parallel ranks split them. Backward sums and scatters the gradient."""
     gathered = _exchange(t, x, x.dims.replace("S", "T"), words)
     if t.gathers_again and gathered.storage is not x.storage:
         gathered.share = x
@@ -140,12 +140,12 @@ def gather(t: Tape, x: Value, words: str) -> Value:
 
 
 def scatter(t: Tape, x: Value, words: str) -> Value:
-    """The sum over the tensor-parallel ranks, of which each gets a share of the positions. Backward gathers."""
+    """Sum over the tensor-parallel ranks; each gets its share of the positions. Backward gathers."""
     return _exchange(t, x, x.dims.replace("T", "S"), words)
 
 
 def _exchange(t: Tape, x: Value, dims: str, words: str) -> Value:
-    """Nothing where a rank has all positions: a sum over ranks is made in place."""
+    """Exchange positions. If a rank has all of them, make no tensor: a sum over ranks is made in place."""
     if t.count(dims) == t.count(x.dims):
         return x.alias(x.node, x.output, dims)
     before, itemsize = x.dims, x.itemsize
@@ -154,21 +154,21 @@ def _exchange(t: Tape, x: Value, dims: str, words: str) -> Value:
 
 
 def repeat(t: Tape, x: Value, words: str) -> Value:
-    """Each key/value head once for each query head of its group. Backward sums over the group."""
+    """Repeat each key/value head for each query head of its group. Backward sums over the group."""
     dims, itemsize = x.dims, x.itemsize
     node = t.node("repeat", (x,), [], lambda g: (t.new("gradient, summed over the group", dims, itemsize),))
     return t.new(words, dims.replace("G", "Q"), itemsize, node)
 
 
 def activation(t: Tape, x: Value, words: str) -> Value:
-    """silu or gelu: saves its input."""
+    """Apply silu or gelu. Saves the input."""
     dims, itemsize = x.dims, x.itemsize
     node = t.node(words, (x,), [x], lambda g: (t.new(f"gradient of {words}'s input", dims, itemsize),))
     return t.new(words, dims, itemsize, node)
 
 
 def softmax(t: Tape, x: Value, words: str) -> Value:
-    """Saves its result."""
+    """Apply softmax. Saves the result."""
     dims, itemsize = x.dims, x.itemsize
     node = t.node(words, (x,), [], lambda g: (t.new("gradient of the scores", dims, itemsize),))
     result = t.new(words, dims, itemsize, node)
@@ -177,9 +177,9 @@ def softmax(t: Tape, x: Value, words: str) -> Value:
 
 
 def lookup(t: Tape, name: str, dims: str, table: str, itemsize: int, words: str, *, tied: bool = False) -> Value:
-    """Saves the indices. Backward makes a gradient of the whole table, most of it zeros.
+    """Look up rows. Saves the indices. Backward makes a gradient of the whole table, most of it zeros.
 
-    Of a tied matrix, the output layer's gradient waits for this one, and the sum of both is a third tensor.
+    If the matrix is tied, the output layer's gradient waits for this one, and the sum of both is a third tensor.
     """
     of = t.parameter(name, table, itemsize)
 
@@ -196,7 +196,7 @@ def lookup(t: Tape, name: str, dims: str, table: str, itemsize: int, words: str,
 
 
 def weight(t: Tape, name: str, dims: str, itemsize: int) -> Value:
-    """The weight as it computes; under autocast its cast, made at the first use and held until autocast ends."""
+    """Return the weight as it computes: under autocast a cast, made at the first use and held until autocast ends."""
     if name in t.casts:
         return t.casts[name]
     if not t.autocast:
@@ -210,5 +210,5 @@ def words_of(x: Value) -> str:
 
 
 def parameter_of(x: Value) -> Value:
-    """Its form without its storage; and, if it is a parameter, where its gradient goes."""
+    """Return x without its storage: dims, itemsize and, if it is a parameter, the node that gets its gradient."""
     return Value(None, x.dims, x.itemsize, x.node if x.node and x.node.parameter else None)

@@ -1,4 +1,4 @@
-"""Of a plan's setup: what the embedding, a block and the head make of one micro-batch on one rank."""
+"""Parts of a setup's model: what the embedding, a block and the head make of one micro-batch on one rank."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,17 +13,17 @@ from shardplan.setup import Setup
 
 
 def embedding(setup: Setup, *, on_gpu: bool = False) -> Part:
-    """With cos and sin, which every block's rotation saves."""
+    """Return the embedding's part, including cos and sin, which every block's rotation saves."""
     return _embedding(Chosen.of(setup), on_gpu)
 
 
 def block(setup: Setup, recomputed: bool, *, first: bool = False, on_gpu: bool = False) -> Part:
-    """`first`: with LoRA nothing before it is trained, so that no gradient flows to its input."""
+    """Return a block's part. `first`: with LoRA, nothing before it is trained, so no gradient flows to its input."""
     return _block(Chosen.of(setup), recomputed, first and setup.strategy.lora_rank > 0, on_gpu)
 
 
 def head(setup: Setup, *, on_gpu: bool = False) -> Part:
-    """The last norm, the output layer and the loss. The loss is 4 bytes, and so is the gradient it begins with."""
+    """Return the part of the last norm, the output layer and the loss. The loss and its gradient have 4 bytes each."""
     return _head(Chosen.of(setup), on_gpu)
 
 
@@ -82,12 +82,12 @@ def _tape(setup: Chosen, on_gpu: bool) -> Tape:
 
 
 def _itemsize(setup: Chosen) -> int:
-    """Of the residual stream."""
+    """Bytes an element of the residual stream."""
     return 4 if setup.strategy.bytes.autocast else setup.strategy.bytes.compute
 
 
 def _casts_inputs(setup: Chosen) -> bool:
-    """FSDP's MixedPrecisionPolicy casts the inputs of each unit: so each block has its own cos and sin."""
+    """Tell whether FSDP's MixedPrecisionPolicy casts each unit's inputs: then each block has its own cos and sin."""
     of, is_fsdp = setup.strategy.bytes, setup.strategy.sharding in ("FULL_SHARD", "SHARD_GRAD_OP")
     return is_fsdp and not of.autocast and of.compute < of.parameters
 
@@ -112,7 +112,7 @@ def _part(t: Tape, forward: Callable[[], Value], gradient: str) -> Part:
 
 
 def _first_and_fullest(snapshots: list[Snapshot]):
-    """Of the moments with the same gradients: when the last of them is made, and the fullest afterwards."""
+    """Yield two points for each set of gradients made so far: the one that makes the last, and the fullest after it."""
     for _, group in groupby(snapshots, key=lambda snapshot: snapshot.gradients):
         first, *rest = group
         yield _point(first)

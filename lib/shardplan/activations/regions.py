@@ -1,8 +1,8 @@
-"""Recomputation: a region lets go what its nodes save, and makes it again when backward asks for the first of it.
+"""Recomputation: a region frees what its nodes save, and recomputes it when backward first asks for any of it.
 
-[Note: what stays] Of the region, its argument; under a selective policy also the results of some products, until the
-second call takes them. The second call breaks off at the last tensor that it has to save: what is computed after
-that, the last product above all, is not computed again, and if a policy kept it, it lies there until the region goes.
+[Note: what stays] The region keeps its arguments and, under a selective policy, the results of some products until the
+second call takes them. The second call stops at the last tensor that it has to save. What comes after it, above all the
+last product, is not computed again. If a policy kept that product's result, it stays until the region is freed.
 
 Source: torch.utils.checkpoint (use_reentrant=False), of which `shardlab.recompute` is our version.
 """
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from shardplan.activations.tape import Tape, Value, mark_kept
 
-# Whether a product's result is kept: by its kind, and its number among matrix products, from 1
+# Functions that tell whether a product's result is kept, by its kind and its number among matrix products, from 1
 POLICIES: dict[str, Callable[[str, int], bool]] = {
     "full": lambda kind, n: False,
     "selective": lambda kind, n: kind in ("attention", "collective") or (kind == "mm" and n % 2 == 1),  # torchtitan's
@@ -22,7 +22,7 @@ POLICIES: dict[str, Callable[[str, int], bool]] = {
 
 
 class Slot:
-    """Stands for a saved value; the nodes hold it, the region has a weak reference."""
+    """A placeholder for a saved value. Nodes hold the slot; the region has only a weak reference."""
 
     value: Value | None = None
 
@@ -31,11 +31,11 @@ class Slot:
 
 
 class _AllSlotsFull(BaseException):
-    """Breaks off the second call."""
+    """Signal that stops the second call once everything that it has to save is there."""
 
 
 class Region:
-    """One call of `function(*arguments)`."""
+    """One call of `function(*arguments)` that can be computed again."""
 
     def __init__(self, tape: Tape, policy: str, function: Callable, arguments: tuple[Value, ...]) -> None:
         self.tape, self.keeps, self.function, self.arguments = tape, POLICIES[policy], function, arguments
@@ -66,7 +66,7 @@ class Region:
         return value
 
     def product(self, kind: str, make: Callable, node) -> Value | tuple[Value, ...]:
-        """The result of a product: made, or kept from the first call. A kept one is handed out once."""
+        """Return a product's result: computed, or kept from the first call. A kept one is returned only once."""
         if self.n_full is not None:
             kept, self.results[self.n_calls] = self.results[self.n_calls], None
             self.n_calls += 1

@@ -1,9 +1,9 @@
-"""How many elements the letters of a shape stand for, on one rank.
+"""Sizes of the letters of a shape on one rank, in elements.
 
 B sequences, T positions, T128 the same padded to 128, S positions of the residual stream (T, but T/t where t
-tensor-parallel ranks split sequences), P positions of the keys that attention sees, C tokens of a chunk of the loss,
-D model width, H query heads, K key/value heads, E head width, Q = H E, G = K E, F hidden width, V vocabulary,
-L learned positions, R a LoRA's rank.
+tensor-parallel ranks split sequences), P positions of the keys that attention sees, C tokens of a chunk of the loss, D
+model width, H query heads, K key/value heads, E head width, Q = H E, G = K E, F hidden width, V vocabulary, L learned
+positions, R a LoRA's rank.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from shardplan.setup import Setup
 from shardplan.shape import Shape
 from shardplan.strategy import Strategy
 
-UNRELATED = (  # to what one micro-batch makes on one rank
+UNRELATED = (  # fields that do not affect what one micro-batch makes on one rank
     "shard_size",
     "optimizer",
     "optimizer_kernel",
@@ -31,7 +31,7 @@ UNRELATED = (  # to what one micro-batch makes on one rank
 
 
 class Chosen(NamedTuple):
-    """Of a setup, what activations depend on. Setups that differ in the rest alone share their parts."""
+    """Choices of a setup that activations depend on. Setups that differ only in other choices share their parts."""
 
     shape: Shape
     strategy: Strategy
@@ -43,7 +43,7 @@ class Chosen(NamedTuple):
 
 
 class Sizes:
-    """`Sizes(chosen)("B T F")`. Tensor parallelism divides H, K, F and V, context parallelism T; neither divides D."""
+    """Number of elements: `Sizes(chosen)("B T F")`. Tensor parallelism divides H, K, F, V; context parallelism T."""
 
     def __init__(self, chosen: Chosen) -> None:
         shape, strategy = chosen
@@ -77,7 +77,7 @@ class Sizes:
         return whole // prod(int(part[1:]) for part in parts if part.startswith("/"))
 
     def shown(self, dims: str) -> str:
-        """For people: "B T/t D", "B T H E"."""
+        """Format dims for people: "B T/t D", "B T H E"."""
         positions = "T/c" if self.context else "T"
         heads, kv_heads = ("H/t", "K/t") if self.tensor else ("H", "K")
         by_letter = {"T": positions, "P": "T", "H": heads, "K": kv_heads, "Q": f"{heads} E", "G": f"{kv_heads} E"}
@@ -87,7 +87,7 @@ class Sizes:
 
 
 def _chunk(chosen: Chosen, positions: int) -> int:
-    """Tokens whose logits are made at a time."""
+    """Number of tokens whose logits are made at a time."""
     shape, strategy = chosen
     tokens = strategy.micro_batch * positions
     if strategy.cross_entropy == "fused":

@@ -1,15 +1,16 @@
-"""A pocket autograd that knows sizes only: what an operation makes, what it saves, and when each of them is let go.
+"""A small autograd that knows only sizes: what an operation makes, what it saves, and when each tensor is freed.
 
-Vocabulary. A *storage* is a block of bytes, with words for what it holds. A *value* stands for a tensor: a storage, and
-the *node* of the graph that made it. A node *saves* values until backward has undone its operation.
+Vocabulary. A *storage* is a block of bytes, with words that say what it holds. A *value* stands for a tensor: a
+storage, and the *node* of the graph that made it. A node *saves* values until its backward is done.
 
-[Note: lifetimes] A tensor lives as long as a Python variable, a node, or autograd's buffer of gradients holds it. A
-storage does, too: it is held by the variables of `model`, which are those of the real model line by line, by nodes, and
-by the buffers here. So what is live at an operation needs no rules of its own.
+[Note: lifetimes] A tensor lives as long as a Python variable, a node, or autograd's buffer of gradients holds it. Here,
+the variables of `model` (those of the real model, line by line), the nodes, and the buffers hold storages in the same
+way. So what is live at an operation follows without further rules.
 
-[Note: order] Autograd undoes the node made last first. Its gradients are made while the incoming one and what it saved
-are still there; then those go; then each gradient is handed on, and added to one that waits there already: into a third
-tensor, as a MemoryTracker sees it. (Unwatched, autograd adds in place where it can; the fullest points are others.)
+[Note: order] Autograd runs the backward of the node made last first. It makes the node's gradients while the incoming
+gradient and the saved values are still live, then frees these, then passes each gradient on. If a gradient already
+waits there, the sum is a third tensor, as a MemoryTracker sees it. (Without a tracker autograd adds in place if it can;
+memory is fullest at other points.)
 
 Source: torch/csrc/autograd/engine.cpp and input_buffer.cpp.
 """
@@ -25,7 +26,7 @@ DTYPES = {1: "8 bits", 2: "16 bits", 4: "32 bits", 8: "64 bits"}
 
 @dataclass(eq=False)
 class Account:
-    """Of a storage: what remains known of it when it is gone."""
+    """Facts about a storage that stay known when it is freed."""
 
     words: str
     n_bytes: int
@@ -41,7 +42,7 @@ class Storage:
 
 @dataclass(eq=False)
 class Node:
-    """`backward(*gradients)`, one for each output, returns one for each edge: the node and output it leads to."""
+    """An operation. `backward` takes a gradient for each output, and returns one for each edge: (node, output)."""
 
     name: str
     edges: tuple[tuple["Node", int] | None, ...] = ()
@@ -52,14 +53,14 @@ class Node:
 
 @dataclass(eq=False)
 class Value:
-    """Without a node, no gradient flows to it: a constant. Without a storage: a parameter, whose bytes others count."""
+    """A tensor. Without a node it is a constant and gets no gradient; without a storage it has no bytes here."""
 
     storage: Storage | None
     dims: str  # "B T F"
     itemsize: int
     node: Node | None = None
     output: int = 0  # of its node
-    share: "Value | None" = None  # of a gathered one: what this rank had before
+    share: "Value | None" = None  # if it was gathered: what this rank had before
 
     @property
     def edge(self) -> tuple[Node, int] | None:
@@ -71,7 +72,7 @@ class Value:
 
 @dataclass
 class Snapshot:
-    """What was live at one operation, and which parameters had a gradient by then."""
+    """All that is live at one operation, and the parameters that have a gradient by then."""
 
     name: str
     live: tuple[Account, ...]
@@ -83,7 +84,7 @@ class Snapshot:
 
 
 class Tape:
-    """`is_trained` tells by a parameter's name."""
+    """Record of operations. `is_trained(name)` tells whether a parameter is trained."""
 
     def __init__(
         self,
@@ -99,13 +100,13 @@ class Tape:
         self.region = None  # where values are saved, if not in nodes: see `regions`
         self.on_gpu, self.gathers_again = on_gpu, gathers_again
         self.autocast, self.casts = autocast, {}  # by the parameter's name: held until autocast ends
-        self.until_loss: list[Value] = []  # what else someone outside of the part holds until the loss is made
+        self.until_loss: list[Value] = []  # other values that code outside of the part holds until the loss is made
         self.nodes: list[Node] = []
         self._live: list[weakref.ref[Storage]] = []
         self._gradients: list[str] = []
         self._waiting: dict[Node, dict[int, Value]] = {}
         self._outside: list[Storage] = []
-        self._at = ""  # the node that is undone
+        self._at = ""  # the node whose backward is running
 
     def count(self, dims: str) -> int:
         return self.sizes(dims)
@@ -113,7 +114,7 @@ class Tape:
     # Forward
 
     def new(self, words: str, dims: str, itemsize: int, node: Node | None = None) -> Value:
-        """A fresh tensor, and a snapshot of the moment that it comes."""
+        """Make a new tensor, and take a snapshot at that moment."""
         n_bytes = self.count(dims) * itemsize
         storage = Storage(Account(f"{words}, {self.sizes.shown(dims)} in {DTYPES[itemsize]}", n_bytes))
         self._live.append(weakref.ref(storage))
@@ -126,7 +127,7 @@ class Tape:
         self.snapshots.append(Snapshot(f"{self._at}{words}", live, tuple(self._gradients)))
 
     def node(self, name: str, inputs: tuple[Value, ...], saved: list[Value], backward: Callable) -> Node | None:
-        """None if no gradient flows to any input: then nothing is saved either."""
+        """Add a node and save its values. Returns None, and saves nothing, if no gradient flows to any input."""
         edges = tuple(value.edge for value in inputs)
         if not any(edges):
             return None
@@ -146,11 +147,11 @@ class Tape:
         return saved
 
     def input(self, words: str, dims: str, itemsize: int) -> Value:
-        """What an earlier part has made and wants a gradient for."""
+        """Return a tensor that an earlier part has made and that needs a gradient."""
         return self.new(words, dims, itemsize, Node("input"))
 
     def keep(self, value: Value) -> Value:
-        """Someone outside of the part holds it until backward is through."""
+        """Keep a value live until backward ends, as code outside of the part holds it."""
         mark_kept(value)
         self._outside.append(value.storage)
         return value
@@ -159,7 +160,7 @@ class Tape:
         return Value(None, dims, itemsize, Node(name, parameter=name) if self.is_trained(name) else None)
 
     def product(self, kind: str, make: Callable, node: Node | None):
-        """The result of a matrix product or of attention, which a region may have kept."""
+        """Return the result of a matrix product or of attention, which a region may have kept."""
         return self.region.product(kind, make, node) if self.region else make()
 
     @property
@@ -169,9 +170,9 @@ class Tape:
     # Backward
 
     def backward(self, of: tuple[Node, int], gradients: list[Value]) -> None:
-        """Undo every node, beginning with the gradient in the list, which is taken out of it.
+        """Run backward of every node, beginning at `of` with the gradient in the list, which is taken out of the list.
 
-        What arrives at a leaf that is no parameter stays: the part before will use it.
+        A gradient that arrives at a leaf other than a parameter stays live: the part before will use it.
         """
         node, output = of
         self._waiting = {node: {output: gradients.pop()}}
@@ -182,7 +183,7 @@ class Tape:
                 self._undo(node)
 
     def gradient(self, of: Value, dims: str, itemsize: int, words: str = "") -> Value | None:
-        """A new gradient; a parameter's is noted by name."""
+        """Make a new gradient. For a parameter only record its name, and return None."""
         if of.node and of.node.parameter:
             self._gradients.append(of.node.parameter)
             self.look(f"gradient of {of.node.parameter}")

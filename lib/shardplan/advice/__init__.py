@@ -1,1 +1,1 @@
-"""What limits a plan, and what would help: `bottleneck` in words; `changes`, single ones and their price; `advice`."""
+"""Advice on a plan: `bottleneck`, its limit in words; `changes`, single ones and their price; `advice`, what helps."""

@@ -1,8 +1,8 @@
-"""The cheapest change that would make a plan fit, or a step faster. Each piece of advice is a plan that shows the gain.
+"""Advice: the cheapest changes that make a plan fit, or a step faster. A plan for each piece of advice shows the gain.
 
-All single changes of the strategy are planned (`changes`), and of those that help the best is told at each price (see
-`changes.PRICES`), the cheapest first. Where none helps, or none that is as cheap, pairs are planned: to fit, of changes
-that save memory; to be faster, of one that would be if it fitted and one that saves memory.
+All single changes of the strategy are planned (`changes`). Of those that help, the best at each price is returned (see
+`changes.PRICES`), the cheapest first. If none helps, or pairs may be cheaper, pairs are planned: to fit, two changes
+that save memory; to be faster, one that would make the step faster if it fitted, and one that saves memory.
 """
 
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ class Advice:
 
 
 def advise(plan: Plan, most: int = MOST) -> tuple[Advice, ...]:
-    """How to make it fit, if it does not for certain; else how to make it faster. The cheapest first."""
+    """Return advice, the cheapest first: how to make the plan fit or, if it surely fits, how to make it faster."""
     tries = _tries(plan, single_changes(plan.setup))
     if plan.fits == "yes":
         found = _best_of_each_price(_faster(plan, tries) or _faster(plan, _pairs_to_speed_up(plan, tries)))
@@ -41,7 +41,7 @@ def advise(plan: Plan, most: int = MOST) -> tuple[Advice, ...]:
 
 
 def in_words(change: Change, before: Plan, after: Plan) -> str:
-    """ "recompute='selective': fits, 61.2 of 80.0 GiB, 6.1% slower"."""
+    """Describe advice: "recompute='selective': fits, 61.2 of 80.0 GiB, 6.1% slower"."""
     high = after.memory.device_bytes[1]
     held = f"{gib(high, unit=False)} of {gib(after.setup.machine.memory_bytes)}"
     fits = "fits, " if before.fits != "yes" else ""
@@ -59,7 +59,7 @@ def _speed(ratio: float) -> str:
 
 @dataclass(frozen=True)
 class _Try:
-    """A change, planned only as far as somebody asks."""
+    """A change and its setup, planned only when a figure is needed."""
 
     change: Change
     setup: Setup
@@ -101,12 +101,12 @@ def _faster(plan: Plan, tries: list[_Try]) -> list[_Try]:
 
 
 def _keeps_the_job(t: _Try, plan: Plan) -> bool:
-    """More GPUs are no way to make a GPU faster, nor is another training one to make this one so."""
+    """Tell whether the job stays the same. More GPUs, or another training, do not make this job's GPU faster."""
     return t.setup.world_size == plan.setup.world_size and t.change.price != TRAINING
 
 
 def _cheapest_pair_that_fits(plan: Plan, tries: list[_Try], dearest: int) -> list[_Try]:
-    """Cheaper than `dearest`. Pairs that save, one by one, less than half of what is missing are not tried."""
+    """Return pairs that fit, cheaper than `dearest`. Skips pairs that together save at most half of what is missing."""
     missing = -plan.margin_bytes[0]
     saved = {t.change: plan.memory.device_bytes[1] - t.memory.device_bytes[1] for t in tries if t.is_smaller_than(plan)}
     likely = [pair for pair in combinations(saved, 2) if sum(map(saved.get, pair)) > missing / 2]
@@ -119,7 +119,7 @@ def _cheapest_pair_that_fits(plan: Plan, tries: list[_Try], dearest: int) -> lis
 
 
 def _offloads_that_need_another(plan: Plan, tries: list[_Try]) -> list[Change]:
-    """DDP can't offload, and ZeRO-3 can: alone such a change does not go together with the rest."""
+    """Return changes of offload that are not valid alone. For example, DDP can't offload, but ZeRO-3 can."""
     possible = {t.change for t in tries}
     changes = [change for change in single_changes(plan.setup) if change not in possible]
     return [
@@ -135,13 +135,14 @@ def _pairs_to_speed_up(plan: Plan, tries: list[_Try]) -> list[_Try]:
 
 
 def _best_of_each_price(tries: list[_Try]) -> list[_Try]:
-    """The fastest; of more GPUs the fewest."""
+    """Return one try for each price: the fastest of those with the fewest GPUs."""
     by_price = groupby(sorted(tries, key=_price), key=_price)
     return [max(group, key=lambda t: (-t.setup.world_size, t.speed.tokens_per_s)) for _, group in by_price]
 
 
 def _worth_their_price(plan: Plan, tries: list[_Try]) -> list[_Try]:
-    """Without those that cost more and are not faster; another training only where all else costs half the speed."""
+    """Drop tries that cost more and are not faster. Keep another training only if all else halves the speed or adds
+    GPUs."""
     worth: list[_Try] = []
     for t in tries:
         needed = t.change.price < TRAINING or all(_at_most_half_as_fast(other, plan) for other in worth)
@@ -151,7 +152,7 @@ def _worth_their_price(plan: Plan, tries: list[_Try]) -> list[_Try]:
 
 
 def _at_most_half_as_fast(t: _Try, plan: Plan) -> bool:
-    """Or with more GPUs."""
+    """Tell whether a try is less than half as fast as the plan, or needs more GPUs."""
     return t.change.price == GPUS or t.speed.tokens_per_s < plan.speed.tokens_per_s / 2
 
 

@@ -1,4 +1,4 @@
-"""What a plan is limited by, in words: the memory if it does not fit, else what most of the step goes to."""
+"""The limit of a plan in words: the memory if it does not fit, else the part that takes most of the step."""
 
 from collections import defaultdict
 
@@ -14,7 +14,7 @@ def bottleneck(plan: Plan) -> str:
 
 
 def memory_in_words(plan: Plan) -> str:
-    """ "activations: 68.0 GiB of the peak's 92.0 GiB, in backward of the output layer; the largest: ..."."""
+    """Describe the peak: "activations: 68.0 GiB of the peak's 92.0 GiB, in backward of block 3; the largest: ..."."""
     peak = plan.memory.peak
     category, n_bytes = max(peak.by_category().items(), key=lambda item: item[1])
     terms = largest_terms(tuple(t for t in peak.terms if t.category == category), 2)
@@ -24,7 +24,7 @@ def memory_in_words(plan: Plan) -> str:
 
 
 def largest_terms(terms: tuple[Term, ...], most: int = 5) -> list[tuple[str, float]]:
-    """(words, bytes); terms of the same words together."""
+    """Return (words, bytes), the largest first. Terms with the same words are added up."""
     sums: defaultdict[str, float] = defaultdict(float)
     for term in terms:
         sums[term.words] += term.n_bytes
@@ -32,7 +32,7 @@ def largest_terms(terms: tuple[Term, ...], most: int = 5) -> list[tuple[str, flo
 
 
 def time_in_words(plan: Plan) -> str:
-    """ "exposed communication: 41% of a step of 1.31 s, most of it for all_gathers between nodes"."""
+    """Describe the step: "exposed communication: 41% of a step of 1.31 s, most of it for all_gathers between nodes"."""
     speed = plan.speed
     part, part_s = max(speed.parts_s.items(), key=lambda item: item[1])
     of_the_step = f"{percent(part_s / speed.step_s)} of a step of {seconds(speed.step_s)}"

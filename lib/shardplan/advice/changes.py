@@ -1,7 +1,7 @@
-"""Single changes of a strategy that may save memory or time, each with its price. Whether it helps, a plan says.
+"""Single changes of a strategy that may save memory or time, each with its price. A plan shows whether a change helps.
 
-The global batch stays as it is: a smaller micro-batch comes with as many more of them, and the other way round. A
-change that can't keep it says so, and has the price of one that changes the training.
+The global batch stays the same: if micro-batches get smaller, there are more of them, and the other way round. A change
+that can't keep it says so in its note, and has the price of another training, or of more GPUs.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from shardplan.setup import Setup
 from shardplan.strategy import CROSS_ENTROPY, OPTIMIZER_KERNELS, RECOMPUTE, Strategy
 
-# What a change costs, the cheapest first; the price of a change is its place here.
+# What a change costs, the cheapest first. A change's price is an index of this tuple.
 PRICES = (
     "nothing but a line of code",
     "time, memory or traffic",
@@ -30,14 +30,14 @@ class Change:
     world_size: int | None = None
 
     def words(self, setup: Setup) -> str:
-        """ "recompute='selective', micro_batch=1": what it changes of this setup."""
+        """Describe what the change does to this setup: "recompute='selective', micro_batch=1"."""
         changed = [(name, value) for name, value in self.fields if value != getattr(setup.strategy, name)]
         gpus = [("GPUs", self.world_size)] if self.world_size else []
         said = ", ".join(f"{name}={value!r}" for name, value in (*changed, *gpus))
         return f"{said} ({self.note})" if self.note else said
 
     def applied(self, setup: Setup) -> Setup | None:
-        """None where it doesn't go together with the rest, or changes nothing."""
+        """Return the changed setup; None if it is not valid, or the same."""
         try:
             strategy = replace(setup.strategy, **dict(self.fields))
             changed = replace(setup, strategy=strategy, world_size=self.world_size or setup.world_size)
@@ -46,7 +46,7 @@ class Change:
         return None if changed == setup else changed
 
     def and_(self, other: "Change") -> "Change | None":
-        """Both at once; None where they are about the same field."""
+        """Combine both changes; None if they change the same field."""
         names = [name for name, _ in (*self.fields, *other.fields)]
         if len(set(names)) < len(names) or (self.world_size and other.world_size):
             return None
@@ -56,7 +56,7 @@ class Change:
 
 
 def single_changes(setup: Setup) -> list[Change]:
-    """The cheapest first; those that don't go together with the setup among them."""
+    """Return all single changes, the cheapest first, including those that are not valid for this setup."""
     s = setup.strategy
     found = [*_free(s), *_recompute(s), *_batches(s), *_sharding(setup), *_precision(s), *_parallel(setup)]
     found += [*_offload(s), *_lora(s)]
@@ -135,7 +135,7 @@ def _parallel(setup: Setup) -> Iterator[Change]:
 
 
 def _fewer_batches(s: Strategy, degree: int, **new) -> Iterator[Change]:
-    """Ranks that work on one sequence together leave fewer to work on others; more micro-batches make up for it."""
+    """Yield a change of degree. If fewer sequences are computed at a time, more micro-batches make up for it."""
     (after,) = new.values()
     if s.accumulation * after % degree == 0:
         yield _change(CODE, accumulation=s.accumulation * after // degree, **new)

@@ -1,4 +1,4 @@
-"""Activations, ready to be walked through: added up once for all blocks and all setups that have the same ones."""
+"""Activations for a walk through a step: added up once for all blocks and all setups that have the same ones."""
 
 from functools import cache
 
@@ -9,12 +9,12 @@ from shardplan.records import Part
 from shardplan.setup import Setup
 from shardplan.weights import Stage
 
-KEPT = 256  # sets of walks
+KEPT = 256  # number of Walks to remember
 
 
 class Walk:
-    """A part. `backward` has for each point: what is live; what at most is left of that when the point's new gradients
-    are handed over; and these."""
+    """Activations of a part. `backward` has for each point: live terms; at most what is left of them when the point's
+    new gradients are moved; names of the new gradients."""
 
     def __init__(self, part: Part) -> None:
         self.kept, self.until_loss = part.kept, part.until_loss
@@ -30,7 +30,7 @@ class Walk:
 
 
 class Walks:
-    """Of a setup; each made when it is asked for."""
+    """Walks of a setup, each made on first use."""
 
     def __init__(self, setup: Setup, on_gpu: bool) -> None:
         self.embedding = cache(lambda: Walk(activations.embedding(setup, on_gpu=on_gpu)))
@@ -40,7 +40,7 @@ class Walks:
         )
 
     def blocks(self, setup: Setup, stage: Stage) -> list[Walk]:
-        """The first may differ: LoRA trains nothing before it."""
+        """Return a walk for each block. The first may differ: LoRA trains nothing before it."""
         s, numbers = setup.strategy, range(1, stage.n_blocks + 1)
         return [self.block(s.recomputes(n), stage.first and n == 1 and s.lora_rank > 0) for n in numbers]
 
@@ -49,7 +49,7 @@ _known: dict[tuple[Chosen, bool], Walks] = {}
 
 
 def walks(setup: Setup, on_gpu: bool) -> Walks:
-    """The same for setups whose activations are the same."""
+    """Return a setup's walks, shared by all setups whose activations are the same."""
     key = Chosen.of(setup), on_gpu
     if key not in _known:
         if len(_known) == KEPT:

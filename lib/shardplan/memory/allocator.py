@@ -1,15 +1,15 @@
-"""What nvidia-smi shows beyond the bytes of tensors: the caching allocator's reserve, and what lies outside of it.
+"""Memory that nvidia-smi shows beyond the bytes of tensors: the caching allocator's reserve, and memory outside of it.
 
-[Note: reserved] The allocator takes segments from the driver and keeps them. Each CUDA stream has a pool of its own:
-what is freed in one can't serve another. FSDP2 allocates the all_gathers' outputs in a stream of theirs, the reduced
-gradients in another, all else where it computes. So what is reserved is at least the sum of what each pool held when
-it was fullest, though those were different moments: gradients count even if the peak lies before they are there.
-(Tensors below 1 MiB share segments of 2 MiB, others have multiples of 2 MiB; blocks are multiples of 512 bytes; when
-the driver has no more, the allocator gives free segments back and tries again, slowly: less can then be reserved than
-the plan's least, but never less than is allocated.)
+[Note: reserved] The allocator takes segments from the driver and keeps them. Each CUDA stream has its own pool: memory
+freed in one can't serve another. FSDP2 allocates the all_gathers' outputs in one stream, the reduced gradients in
+another, all else in the compute stream. So the reserve is at least the sum of each pool's peak, even if these are at
+different moments: gradients count even if the overall peak comes before they are made. (Tensors below 1 MiB share
+segments of 2 MiB, others have multiples of 2 MiB; blocks are multiples of 512 bytes. When the driver has no more, the
+allocator gives free segments back and tries again, slowly: less can then be reserved than the plan's least, but never
+less than is allocated.)
 
-Beyond that it depends on whether free blocks fit the next request: on the program's history. The plan states a range,
-reserved over the sum of pools, and its ends are what others measured, none of them a run that the plan is compared to:
+Beyond that, the reserve depends on the program's history: on whether free blocks fit the next request. The plan states
+a range, reserved over the sum of pools. Others measured its ends, on runs that the plan is not compared with:
 
     1.00  none is lost: expandable_segments map pages instead of cutting segments, and come near it
     1.09  203.5 GB allocated, 221.7 reserved: Megatron-FSDP, 42 layers (NVIDIA/Megatron-LM#6885, 2026-08)
@@ -22,8 +22,8 @@ Source: CUDACachingAllocator.cpp; FSDPParamGroup.get_all_gather_streams; pytorch
 [Note: outside] The CUDA context with its loaded kernels: about 300 MB since CUDA 11.7 loads lazily, above 1 GB before
 (pytorch/pytorch#107667); cuBLAS and cuBLASLt workspaces: 32 MiB each from Hopper on, else 8 and 4 (CUDAContextLight.h,
 CUDABlas.cpp; the first comes from the caching allocator). A communicator of NCCL on one node of A100: 544 to 688 MB
-with the context (NVIDIA/nccl#964), of 8 H100: 1.06 GB before any all_to_all (NVIDIA/nccl#1685); each further one
-shares the context. With replicas, tensor, pipeline or context groups there is a communicator for each.
+with the context (NVIDIA/nccl#964), of 8 H100: 1.06 GB before any all_to_all (NVIDIA/nccl#1685); each further one shares
+the context. With replicas, tensor, pipeline or context groups there is a communicator for each.
 """
 
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ from shardplan.setup import Setup
 
 MIB = 1 << 20
 SEGMENT_BYTES = 2 * MIB
-WORST = 1.21  # of the above
+WORST = 1.21  # the largest of the ratios above
 CONTEXT_BYTES = 300 * MIB
 COMMUNICATOR_BYTES = 388 * MIB  # the larger one of nccl#964, less the context
 WORKSPACES_BYTES = 64 * MIB
 
 
 def reserved_bytes(moments: Sequence[Moment]) -> tuple[float, float]:
-    """At its tidiest and at its worst."""
+    """Least and most bytes that the allocator reserves."""
     fullest: dict[str, float] = {}
     for moment in moments:
         for pool, n_bytes in by_pool(moment).items():
@@ -62,7 +62,7 @@ def context_bytes(setup: Setup) -> float:
 
 
 def communicators(setup: Setup) -> int:
-    """One for each group of ranks that talk: of shards, of replicas, and of each further parallelism."""
+    """Count communicators: one for each group of ranks, of shards, of replicas, and of each further parallelism."""
     s = setup.strategy
     degrees = (min(setup.shards, setup.data_ranks), setup.data_ranks // setup.shards, s.tensor, s.pipeline, s.context)
     return sum(degree > 1 for degree in degrees)

@@ -1,24 +1,24 @@
-"""FSDP's transients: what comes and goes as units are gathered, reshard, and reduce their gradients.
+"""Temporary memory of FSDP: what is held and freed as units are gathered, resharded, and reduce their gradients.
 
-Vocabulary. A *unit* is what fully_shard was called on: the blocks, and the root, which has what no block has. Number 0
-is the root, blocks count from 1. With N ranks and S bytes of a rank's padded shard of a unit in the dtype of compute:
+Vocabulary. A *unit* is what fully_shard was called on: the blocks, and the root, which has all other parameters. Number
+0 is the root, blocks count from 1. With N ranks and S bytes of a rank's padded shard of a unit in the compute dtype:
 
-    cast            S      the shard cast to that dtype, if it is another: until the all_gather is under way
-    gathered        N S    the all_gather's output, by ranks. In forward it stays until the next unit's has been copied
-                           out, so that copying out and the next all_gather overlap; in backward it goes when it has
-                           itself been copied out
+    cast            S      the shard cast to that dtype, if it has another: until the all_gather is under way
+    gathered        N S    the all_gather's output, by ranks. In forward it stays until the next unit's output has been
+                           copied out, so that copying out and the next all_gather overlap; in backward it is freed
+                           when it has itself been copied out
     unsharded       N S    copied out of it: the parameters as modules use them
-    whole gradients N S    in the dtype of compute, as autograd makes them
-    reduce input    N S'   gradients by ranks, in the dtype of the reduction: until the next unit wants to reduce
-    reduce output   S'     this rank's gradients; cast if parameters are held in another dtype. They live in it
+    whole gradients N S    in the compute dtype, as autograd makes them
+    reduce input    N S'   gradients by ranks, in the dtype of the reduction: until the next unit is reduced
+    reduce output   S'     this rank's gradients, which stay in it; cast if parameters are held in another dtype
 
-The root stays unsharded from its forward on, since backward begins with it, and reduces last. A unit's backward has the
-gathered parameters of the next unit beside it (prefetched), and the one before's reduce input.
+The root stays unsharded from its forward on, since backward begins with it, and reduces last. During a unit's backward,
+the gathered parameters of the next unit (prefetched) and the reduce input of the unit before are also live.
 
-With one rank there is nothing to gather or send, yet there are copies: unsharded, reduce input and output.
+With one rank nothing is gathered or sent, but there are copies: unsharded, reduce input and output.
 
-Ours (`shardlab.fsdp`) drops an all_gather's output as soon as it is copied out, in forward too: a unit's N S
-less where the peak lies in forward, as with SHARD_GRAD_OP; else they are equal (`shardbench.plan_measured`).
+Ours (`shardlab.fsdp`) frees an all_gather's output as soon as it is copied out, in forward too: it needs a unit's N S
+less if the peak lies in forward, as with SHARD_GRAD_OP; else both are equal (`shardbench.plan_measured`).
 
 Source: torch.distributed.fsdp._fully_shard, _fsdp_param_group.py and _fsdp_collectives.py of torch 2.13.
 """
@@ -30,7 +30,7 @@ from shardplan.weights import Stage, Weight
 
 
 class Gathering:
-    """FULL_SHARD and SHARD_GRAD_OP. Methods stand in the order of a step."""
+    """Engine of FULL_SHARD and SHARD_GRAD_OP. Methods are in the order of a step."""
 
     def __init__(self, live: Live, setup: Setup, stage: Stage) -> None:
         self.live, self.s, self.n = live, setup.strategy, setup.shards
@@ -79,7 +79,7 @@ class Gathering:
             self._prefetch(unit - 1)
 
     def made(self, unit: int, names: tuple[str, ...]) -> None:
-        """Backward has just made the gradients of these weights."""
+        """Hold the gradients of these weights, which backward has just made."""
         unit = min(unit, self.last_unit)
         of = self._of(unit)
         new = sum(of.gradient_bytes.get(name, 0.0) for name in names)
@@ -91,7 +91,7 @@ class Gathering:
             self.live.hold(f"whole gradients {unit}", (term,))
 
     def moves(self) -> None:
-        """Autograd lays it where it stays."""
+        """Do nothing: autograd writes a gradient where it stays."""
 
     def moved(self) -> None:
         self.live.drop("new gradient")
@@ -107,12 +107,12 @@ class Gathering:
             self.live.drop(name)
 
     def before_optimizer(self) -> None:
-        """All is reduced already."""
+        """Do nothing: all gradients are reduced already."""
 
     # Parameters come and go
 
     def _gather(self, unit: int, phase: str, held_as: str) -> None:
-        """Parameters that are cast, or come from the host, are copied once before."""
+        """Hold the all_gather's output. Parameters that are cast, or come from the host, are copied once before."""
         of, more = self._of(unit), ()
         if self.n > 1:
             self.live.hold(held_as, of.gathered)
@@ -148,7 +148,7 @@ class Gathering:
         self._keep_shard(unit, of)
 
     def _keep_shard(self, unit: int, of: "_Unit") -> None:
-        """The output is the gradient, unless it has to be cast, added or sent to the host."""
+        """Hold the reduced gradient. It is the reduce output, unless it has to be cast, added or sent to the host."""
         live, held, name = self.live, f"gradients {unit}", f"reduced gradients of {_name(unit)}"
         if self.offloaded:
             live.look(name, "backward", of.reduce_output)
@@ -156,11 +156,11 @@ class Gathering:
         apart = of.casts_gradient or live.holds(held)
         live.hold(held, of.gradient)
         live.look(name, "backward", of.reduce_output if apart else ())
-        if of.casts_gradient and self.replicated:  # the all_reduce's: FSDP2 keeps it until backward is through
+        if of.casts_gradient and self.replicated:  # the all_reduce's input: FSDP2 keeps it until backward ends
             live.hold(f"all_reduce input {unit}", of.reduce_output)
 
     def _accumulate(self, unit: int) -> None:
-        """Without a reduction gradients add up whole; in the dtype of the reduction, so in a copy if it is another."""
+        """Add up whole gradients without a reduction, in the reduction's dtype: in a copy if it is another."""
         of = self._of(unit)
         self._accumulated.add(unit)
         if of.accumulates_apart and of.trained:

@@ -1,4 +1,4 @@
-"""What is live as a step goes on: groups of terms that come and go by name, and the moments at which one looks.
+"""Live terms during a step: groups of terms that are held and dropped by name, and the moments that record them.
 
 Equal blocks hold the same groups, so that a moment has one term for all of them: "12 x gate, B T F in 16 bits".
 """
@@ -11,20 +11,20 @@ Terms = tuple[Term, ...]
 
 
 class Live:
-    """A group is told by its identity: pass the same tuple for the same thing."""
+    """The live groups. A group is recognized by its identity: pass the same tuple for the same thing."""
 
     def __init__(self) -> None:
         self.n_bytes = 0.0
         self.part = ""  # of the step
-        self.quiet = False  # nobody looks
+        self.quiet = False  # moments are not recorded
         self.moments: list[Moment] = []
         self._groups: dict[str, Terms] = {}
         self._counts: dict[int, int] = {}
-        self._known: dict[int, tuple[Terms, float]] = {}  # keeps them alive, so that an id is one group's
+        self._known: dict[int, tuple[Terms, float]] = {}  # keeps the tuples alive, so that an id belongs to one group
         self._times: dict[tuple[int, int], Terms] = {}
 
     def hold(self, name: str, terms: Terms) -> None:
-        """From now on, in the place of what had this name."""
+        """Hold these terms from now on, in place of what had this name."""
         self.drop(name)
         if not self.total(terms):
             return
@@ -48,14 +48,14 @@ class Live:
             self.moments.append(self.moment(name, phase, more))
 
     def moment(self, name: str, phase: str, more: Terms = ()) -> Moment:
-        """All that is live now, and more that is only there now."""
+        """Return a moment of all live terms, and of `more`, which are live only now."""
         terms: list[Term] = []
         for key, count in self._counts.items():
             terms += self._known[key][0] if count == 1 else self._multiple(key, count)
         return Moment(name, phase, (*terms, *more), self.part)
 
     def total(self, terms: Terms) -> float:
-        """Added up once for each group."""
+        """Return a group's bytes, added up once for each group."""
         if id(terms) not in self._known:
             self._known[id(terms)] = terms, total(terms)
         return self._known[id(terms)][1]

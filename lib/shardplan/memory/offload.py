@@ -1,13 +1,13 @@
-"""What stays on the device and what lives on the host or an NVMe disk, when states are offloaded.
+"""Memory on the device, on the host and on an NVMe disk, when states are offloaded.
 
-FSDP (CPUOffloadPolicy): the shards of parameters, their gradients and the optimizer live on the host; the device has
-nothing between steps but what `gathering` brings and takes. Others (ZeRO-Offload, CPUOffloadOptimizer): the device
+FSDP (CPUOffloadPolicy): the shards of parameters, their gradients and the optimizer live on the host; the device holds
+nothing between steps, and in a step what `gathering` holds. Others (ZeRO-Offload, CPUOffloadOptimizer): the device
 keeps the parameters; the host keeps what the optimizer updates: its own copy of this rank's share (or the masters),
-gradients and states. ZeRO sends gradients there bucket by bucket, and a rank without others each as it is made; under
-DDP they stay until all ranks have added theirs.
+gradients and states. ZeRO sends gradients there bucket by bucket; a single rank sends each as it is made. DDP would
+have to keep them until all ranks have added theirs; the planner refuses it.
 
-With an NVMe disk (ZeRO-Infinity), the states and the copy or shards go there, and stream through two buffers on the
-host, each as large as what the largest unit has: one is read while the other is written.
+With an NVMe disk (ZeRO-Infinity), the states and the copy or shards are on the disk. They stream through two buffers on
+the host, each as large as the largest unit's part: one is read while the other is written.
 
 Source: Ren et al. 2021, "ZeRO-Offload", section 4; Rajbhandari et al. 2021, "ZeRO-Infinity", section 6.3.
 """
@@ -29,14 +29,14 @@ class Away(NamedTuple):
 
 
 def on_device(setup: Setup, stage: Stage) -> tuple[Term, ...]:
-    """Between steps."""
+    """Terms that are on the device between steps."""
     if setup.strategy.offload == "none":
         return (states.parameters(setup, stage), *states.optimizer_states(setup, stage))
     return () if setup.strategy.sharded[0] else (states.parameters(setup, stage),)
 
 
 def away(setup: Setup, stage: Stage) -> Away:
-    """Of one rank."""
+    """Bytes of one rank on the host and on the disk."""
     if setup.strategy.offload == "none":
         return Away(0.0, 0.0)
     updated = _copy_bytes(setup, stage) + total(states.optimizer_states(setup, stage))
@@ -50,7 +50,7 @@ def away(setup: Setup, stage: Stage) -> Away:
 
 
 def _copy_bytes(setup: Setup, stage: Stage) -> float:
-    """The shards themselves under FSDP; else the optimizer's own copy, unless it is the master."""
+    """Bytes of the shards under FSDP; else of the optimizer's own copy, or 0 if that is the master."""
     if setup.strategy.sharded[0]:
         return states.parameters(setup, stage).n_bytes
     b = setup.strategy.bytes

@@ -1,12 +1,12 @@
-"""What the optimizer's step makes for the moment, beside states and gradients.
+"""Temporary memory of the optimizer's step, in addition to states and gradients.
 
-Adam computes sqrt(v) / correction + eps in a tensor as large as v; how many of those there are at once depends on the
-kernel. *forloop* takes one parameter after the other: the root and the quotient, beside the quotient of the parameter
-before, which a variable still holds. *foreach* takes all in one go: one list as large as all shards, divided in place.
-*fused* keeps it in registers. Clipping by the norm makes scalars only.
+Adam computes sqrt(v) / correction + eps in a tensor as large as v. The kernel decides how many of these are live at
+once. *forloop* takes one parameter after the other: live are the root, the quotient, and the quotient of the parameter
+before, which a variable still holds. *foreach* takes all parameters at once: one list as large as all shards, divided
+in place. *fused* keeps it in registers. Clipping by the norm makes scalars only.
 
-Masters are those of `shardlab.precision.MasterWeights`, which takes one parameter after the other whatever the kernel,
-and casts its gradient first where that has 16 bits.
+Masters are those of `shardlab.precision.MasterWeights`, which takes one parameter after the other with any kernel, and
+casts its gradient first if that has 16 bits.
 
 Source: torch/optim/adamw.py and adam.py, _single_tensor_adam and _multi_tensor_adam; torchao's optim/adam.py.
 """
@@ -39,22 +39,22 @@ def _denominator(setup: Setup, shards: list[int]) -> tuple[Term, ...]:
     if s.optimizer_kernel == "foreach":
         n, of = (max(shards), "the largest shard") if s.bytes.master else (sum(shards), "all shards")
         return (Term("temporaries", f"sqrt of the second moments, {each} bytes each, of {of}", each * n),)
-    before = [0] * len(shards) if s.bytes.master else [0, *shards]  # masters: an optimizer for each, its variables die
+    before = [0] * len(shards) if s.bytes.master else [0, *shards]  # each master has its own optimizer
     n = max(2 * n + m for n, m in zip(shards, before, strict=False))
     words = "sqrt of the second moment, its quotient, the quotient of the parameter before"
     return (Term("temporaries", words, each * n),)
 
 
 def _8bit(n: int, compiled: bool) -> Term:
-    """torchao takes one parameter after the other; its step is compiled on a GPU (see parallel.quantised.AdamW8bit)."""
+    """Temporaries of torchao's step, one parameter at a time; compiled on a GPU (see shardlab.quantised.AdamW8bit)."""
     words = (
         "weight, moments, and the search for the second one's codes" if not compiled else "weight and moments in fp32"
     )
     return Term("temporaries", f"{words}, of the largest shard", (COMPILED_8BIT if compiled else EAGER_8BIT) * n)
 
 
-# Bytes an element. In eager mode the codes are searched for by indices of 64 bits. Live at once: the weight, both
-# moments and the scaled moment in fp32 (16), codes and their neighbours (8 + 8), the values of both (4 + 4), the
-# residual (4), the comparison (1) and the chosen codes (8). Compiled, all but the first three stays in registers; that
-# is an upper bound from reading the code, not a measurement.
+# Bytes an element. In eager mode the search for codes uses indices of 64 bits. Live at once: the weight, both moments
+# and the scaled moment in fp32 (16), codes and their neighbours (8 + 8), the values of both (4 + 4), the residual (4),
+# the comparison (1) and the chosen codes (8). Compiled, all but the first three stay in registers; that is an upper
+# bound from reading the code, not a measurement.
 EAGER_8BIT, COMPILED_8BIT = 53, 12

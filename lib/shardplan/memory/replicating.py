@@ -1,15 +1,15 @@
-"""DDP's and ZeRO's transients: every rank holds whole parameters, and gradients travel in buckets.
+"""Temporary memory of DDP and ZeRO: every rank holds whole parameters, and gradients are sent in buckets.
 
-DDP keeps one flat bucket buffer as large as all gradients, for the length of the training. With gradient_as_bucket_view
-gradients are views of it, and the one that backward has just made is there twice until it is copied in; without, whole
-gradients live beside it until zero_grad.
+DDP keeps one flat bucket buffer as large as all gradients, during the whole training. With gradient_as_bucket_view
+gradients are views of it, and a gradient that backward has just made is held twice until it is copied in. Without it,
+whole gradients are held next to the buffer until zero_grad.
 
-ZeRO-1 lets backward make all gradients, and moves them out bucket by bucket before the optimizer steps: of two buckets
-there are whole copies at once (one is filled while the other travels), and slices of 1/N stay.
+ZeRO-1 lets backward make all gradients, and moves them out bucket by bucket before the optimizer steps: whole copies of
+two buckets are live at once (one is filled while the other is sent), and slices of 1/N stay.
 
-ZeRO-2 does the same while backward computes, so that whole gradients never pile up: one bucket fills, one travels.
+ZeRO-2 does the same while backward computes, so that whole gradients never pile up: one bucket fills, one is sent.
 
-NONE is a model that nothing is wrapped around: gradients come, and stay until zero_grad.
+NONE is a model without a wrapper: gradients are made, and stay until zero_grad.
 
 DDP+ZERO_1 is torch's ZeroRedundancyOptimizer: all of DDP, and optimizer states of 1/N.
 
@@ -27,7 +27,7 @@ from shardplan.weights import Stage
 
 
 class WholeParameters:
-    """NONE: a plain model, no other ranks. DDP and ZeRO have this in common. Methods as those of Gathering."""
+    """Engine of NONE, a plain model on one rank, and base of DDP's and ZeRO's. It has the methods of Gathering."""
 
     views = False
 
@@ -45,7 +45,7 @@ class WholeParameters:
         self._hold_16_bit_copy()
 
     def _hold_16_bit_copy(self) -> None:
-        """Mixed precision without autocast computes with a copy, as DDP's MixedPrecision does."""
+        """Hold the copy that mixed precision without autocast computes with, as in DDP's MixedPrecision."""
         b = self.setup.strategy.bytes
         if b.compute < b.parameters and not b.autocast:
             n_bytes = b.compute * sum(w.numel for w in self.stage.weights)
@@ -75,14 +75,14 @@ class WholeParameters:
         self.live.hold("new gradient", (Term("temporaries", words, n_bytes),))
 
     def moves(self) -> None:
-        """It goes where it belongs, and is there twice."""
+        """Do nothing: the new gradient moves, and is held twice until `moved`."""
 
     def moved(self) -> None:
         self.live.drop("new gradient")
 
     @property
     def _goes_elsewhere(self) -> bool:
-        """Added to another, copied into a bucket, or sent to the host at once, as no other rank has to add to it."""
+        """Flag: a new gradient is added to another, copied into a bucket, or (NONE) sent to the host at once."""
         leaves = self.offloaded and self.setup.strategy.sharding == "NONE"
         return self.accumulating or (self.views and self.sync) or leaves
 
@@ -103,13 +103,13 @@ class Ddp(WholeParameters):
 
     def end_backward(self) -> None:
         super().end_backward()
-        if self.views and self.sync:  # gradients of micro-batches that were not reduced have moved in
+        if self.views and self.sync:  # gradients of micro-batches that were not reduced are in the buckets now
             self.live.drop("gradients")
 
 
 class Zero1(WholeParameters):
     def before_optimizer(self) -> None:
-        """Each bucket in turn: whole gradients not yet moved, two flat buckets, slices of those that have arrived."""
+        """Reduce bucket by bucket. Live: gradients not yet moved, two flat buckets, slices that have arrived."""
         n, left, slices = self.setup.shards, self.made_bytes, 0.0
         before, fullest = 0.0, None
         for flat in _bucket_bytes(self.setup, self.stage):
@@ -127,9 +127,9 @@ class Zero1(WholeParameters):
 
 
 class Zero2(WholeParameters):
-    """Without a reduction (`accumulate_unsharded`) gradients stay whole, as in Zero1, until they can be moved.
+    """Engine of ZeRO-2. Without a reduction (`accumulate_unsharded`) gradients stay whole, as in Zero1.
 
-    While one moves, the plan counts what its node has still to let go of: at most a tensor too many, for a moment.
+    While one moves, the plan counts what its node has not freed yet: at most a tensor too many, for a moment.
     """
 
     def __init__(self, live: Live, setup: Setup, stage: Stage) -> None:
@@ -155,7 +155,7 @@ class Zero2(WholeParameters):
         self._hold(sum(self.sizes[key] for key in self.new))
 
     def moved(self) -> None:
-        """A bucket that is full is sent when its turn comes; the one before has arrived by then."""
+        """Send full buckets in their order. Before a bucket is sent, the one before has arrived."""
         super().moved()
         self.new = []
         while self.next < len(self.flat) and not self.missing[self.next]:
@@ -165,13 +165,13 @@ class Zero2(WholeParameters):
             self.live.look(f"reduce_scatter of bucket {self.next}", "backward")
 
     def _hold(self, moved_bytes: float = 0.0) -> None:
-        """Flat buffers of the buckets that fill and of the one on its way; slices of all that were sent."""
+        """Hold flat buffers of the buckets that fill and of the one being sent, and slices of all that were sent."""
         on_its_way = {self.next - 1} if self.next else set()
         flat = sum(self.flat[b] for b in self.filling | on_its_way)
         slices = sum(self.flat[: self.next])
         if self.offloaded:
             slices = sum(self.flat[b] for b in on_its_way)  # the others are on the host
-        elif self.reduced_before:  # what arrives is added to the slices that are there
+        elif self.reduced_before:  # new slices are added to existing ones
             flat += sum(self.flat[b] for b in on_its_way) / self.setup.shards
             slices = sum(self.flat)
         self.live.hold("buckets", (Term("buckets", "buckets that fill, and one on its way", flat),))
@@ -190,7 +190,7 @@ class Zero2(WholeParameters):
 
 
 def _bucket_bytes(setup: Setup, stage: Stage) -> list[float]:
-    """Each padded to N equal slices."""
+    """Bytes of each bucket, padded to N equal slices."""
     n, each = setup.shards, setup.strategy.bytes.gradients
     return [
         each * n * ceil(sum(w.numel for w in bucket) / n) for bucket in states.buckets(setup, states.trained(stage))

@@ -1,8 +1,8 @@
-"""What a rank holds between steps: parameters, optimizer states, and the gradients when backward is through.
+"""Memory that a rank holds between steps: parameters, optimizer states, and the gradients when backward ends.
 
 [Note: shares] FSDP cuts each parameter on dim 0 into N chunks of ceil(rows / N) rows, padded, so that N shards may hold
 a little more than the whole. ZeRO cuts whole buckets, and pads one element a rank at most. `shards` ranks share a copy;
-with a hybrid mesh each of the `data_ranks / shards` replicas has a copy of its own.
+with a hybrid mesh each of the `data_ranks / shards` replicas has its own copy.
 
 Source: torch.distributed.fsdp's FSDPParam; Rajbhandari et al. 2020, "ZeRO", section 3.1 (16 bytes a parameter in mixed
 precision with Adam: weight 2, gradient 2, master 4, two moments of 4).
@@ -29,14 +29,14 @@ def parameters(setup: Setup, stage: Stage) -> Term:
 
 
 def gradients(setup: Setup, stage: Stage) -> Term:
-    """When the last micro-batch's backward is through."""
+    """Gradients that a rank holds when the last micro-batch's backward ends."""
     cut, each = setup.strategy.sharded[1], setup.strategy.bytes.gradients
     n_bytes = each * sum(n for w, n in _numels(setup, trained(stage), cut))
     return Term("gradients", f"gradients, {each} bytes each{_share(setup, cut)}", n_bytes)
 
 
 def optimizer_states(setup: Setup, stage: Stage) -> tuple[Term, ...]:
-    """Adam's two moments (or momentum's one, or none), and the fp32 master weights, if it keeps them."""
+    """Adam's two moments (or momentum's one, or none), the fp32 master weights if there are any, Adam's step counts."""
     b, optimizer = setup.strategy.bytes, setup.strategy.optimizer
     shards = shards_of_states(setup, stage)
     share, n = _share(setup, setup.strategy.sharded[2]), sum(shards)
@@ -72,7 +72,7 @@ def shards_of_states(setup: Setup, stage: Stage) -> list[int]:
 
 
 def deal_out(weights: Sequence[Weight], n: int) -> list[list[int]]:
-    """Whole parameters, the largest first, each to the rank that has least so far: elements, for each rank.
+    """Assign each parameter, the largest first, to the rank with the fewest elements. Returns elements by rank.
 
     Source: torch.distributed.optim.ZeroRedundancyOptimizer._partition_parameters.
     """
@@ -86,7 +86,7 @@ def deal_out(weights: Sequence[Weight], n: int) -> list[list[int]]:
 
 
 def buckets(setup: Setup, weights: Sequence[Weight]) -> list[list[Weight]]:
-    """Of whole gradients, as backward makes them, the last parameter first; each closes when its cap is reached."""
+    """Fill buckets with whole gradients in backward's order, the last parameter first; each closes at its cap."""
     cap = setup.strategy.bucket_cap_mb * 2**20
     closed: list[list[Weight]] = []
     bucket: list[Weight] = []
@@ -111,7 +111,7 @@ def slice_of(bucket: list[Weight], n: int) -> list[int]:
 
 
 def _numels(setup: Setup, weights: Sequence[Weight], cut: bool):
-    """Elements of each that the fullest rank holds."""
+    """Return (weight, elements of it that the fullest rank holds); for buckets, the first weight and the slice."""
     if not cut or setup.shards == 1:
         return [(w, w.numel) for w in weights]
     if setup.strategy.sharded[0]:

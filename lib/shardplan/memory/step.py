@@ -1,14 +1,14 @@
-"""Per-rank memory in closed form: a step is walked through once, and at each part one looks at the fullest point.
+"""Per-rank memory in closed form: walk through a step once, and record the fullest point of each part.
 
-What a part of the model makes is in `activations`; what is held between steps in `states`; what the engine makes for
-the moment in `gathering` (FSDP) and `replicating` (DDP, ZeRO). Here they are put together, in the order of a step:
+`activations` has what a part of the model makes; `states` what is held between steps; `gathering` (FSDP) and
+`replicating` (DDP, ZeRO) an engine's temporary memory. Here they are put together, in the order of a step:
 
     forward of the embedding, of each block, of the output layer with its loss
     backward of the output layer, of each block from the last to the first, of the embedding
     the optimizer
 
 A moment is a sum: states + activations kept by the parts before + the part's own + the engine's. Bytes are those of
-tensors (`max_memory_allocated`); what the allocator and CUDA add is in `allocator`.
+tensors (`max_memory_allocated`); `allocator` has what the allocator and CUDA add.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from shardplan.records import MemoryPlan, Moment, Term
 from shardplan.setup import Setup
 from shardplan.weights import Stage, stages
 
-ENGINES = {  # each answers to the same calls: see Gathering
+ENGINES = {  # all have the same methods: see Gathering
     "NONE": WholeParameters,
     "DDP": Ddp,
     "DDP+ZERO_1": Ddp,
@@ -37,11 +37,11 @@ AT_THE_ENDS = 3  # blocks; FSDP holds buffers of up to three at once
 
 
 def memory_plan(setup: Setup, *, on_gpu: bool = True, every_block: bool = True) -> MemoryPlan:
-    """Of the fullest rank. Of several micro-batches the first and the last are walked through.
+    """Plan the memory of the fullest rank. Of several micro-batches only the first and the last are walked through.
 
-    Without `on_gpu`, of ranks on CPUs, whose kernels for attention allocate less. Without `every_block`, of many blocks
-    only those at both ends have moments: faster, and the peak is the same, since what is held changes by the same
-    amount from block to block, so that it is fullest at an end.
+    Without `on_gpu`, ranks are on CPUs, whose attention kernels allocate less. Without `every_block`, only the blocks
+    at both ends have moments. This is faster, and the peak is the same: memory changes by the same amount from block to
+    block, so it is fullest at an end.
     """
     plans = (_of_stage(setup, stage, on_gpu, every_block) for stage in stages(setup))
     return max(plans, key=lambda plan: plan.allocated_bytes)
@@ -96,7 +96,7 @@ class _Step:
         self._backward()
 
     def _enter(self, part: str, block: int = 0) -> None:
-        """Inner blocks are looked at if all are. ZeRO-2's buckets fall on the blocks as they may."""
+        """Begin a part. Inner blocks have moments only with `every_block`, or in ZeRO-2, whose buckets cross blocks."""
         self.live.part = part
         s = self.setup.strategy
         ends = max(AT_THE_ENDS, s.recompute_every + 1)
@@ -159,7 +159,7 @@ class _Step:
         engine.end_backward()
 
     def _undo(self, walk: Walk | None, unit: int, name: str) -> None:
-        """Keep the fullest point. A gradient is made, goes where the engine wants it, and is there."""
+        """Record backward's fullest point. A gradient is made, moves to where the engine wants it, and has moved."""
         best = _Fullest(self.live, name)
         for terms, afterwards, new in walk.backward if walk else ():
             if new:
@@ -174,7 +174,7 @@ class _Step:
             self.live.moments.append(best.moment)
 
     def _hand_over_tied_gradient(self) -> None:
-        """The sum of both, which the embedding's points have made."""
+        """Give the engine the tied matrix's gradient: the sum of both, which the embedding's points have made."""
         self.live.drop("tied gradient")
         self.engine.made(0, ("embedding.weight",))
         self.engine.moves()
@@ -182,7 +182,7 @@ class _Step:
         self.engine.moved()
 
     def _made(self, walk: Walk, unit: int, new: tuple[str, ...]) -> None:
-        """A tied matrix has two gradients, and they are the engine's when they are added up."""
+        """Give the engine new gradients. A tied matrix has two, and the engine gets them when they are added up."""
         if walk is self.head and self.embedding and "embedding.weight" in new:
             new = tuple(name for name in new if name != "embedding.weight")
             n_bytes = next(w.gathered_bytes for w in self.stage.root if w.name == "embedding.weight")
@@ -192,13 +192,13 @@ class _Step:
 
 
 def _engine(setup: Setup):
-    """ZeRO-Offload sends gradients to the host as backward makes them, in stage 1, too."""
+    """Return the engine's class. With offload, ZeRO-1 too sends gradients to the host as backward makes them."""
     s = setup.strategy
     return Zero2 if s.sharding == "ZERO_1" and s.offload != "none" else ENGINES[s.sharding]
 
 
 def _residual_stream(setup: Setup) -> Terms:
-    """While the engine works between two blocks: the one's result, or its gradient. In blocks it is a part's own."""
+    """Residual stream between two blocks: a block's result, or its gradient. Inside a block, the part counts it."""
     s = setup.strategy
     itemsize = 4 if s.bytes.autocast else s.bytes.compute
     n = setup.tokens * setup.shape.dim / (s.tensor if s.sequence_parallel else 1)

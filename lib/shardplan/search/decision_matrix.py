@@ -1,9 +1,9 @@
-"""The decision matrix: six jobs, the strategy that a course page chose for each, and what a plan says of them.
+"""The decision matrix: six jobs, the strategy that a course page chose for each, and the plan of each strategy.
 
-The page leaves open how many tokens a GPU computes at a time, what is recomputed, and the optimizer's kernel. It is
-given its best chance: one short sequence, all blocks recomputed, a fused kernel, gradients that are views of DDP's
-buckets. The states have 16 bytes a parameter, as the page counts them. What does not fit then never will. Beside it
-stands the fastest plan that fits, from a search over all that the planner knows.
+The page leaves open how many tokens a GPU computes at a time, what is recomputed, and the optimizer's kernel. We choose
+what needs the least memory: one short sequence, all blocks recomputed, a fused kernel, gradients that are views of
+DDP's buckets. The states have 16 bytes a parameter, as the page counts them. A strategy that does not fit then never
+will. The matrix compares it with the fastest plan that fits, from a search over all that the planner knows.
 """
 
 from dataclasses import dataclass, field
@@ -18,13 +18,13 @@ from shardplan.speed import speed_plan
 from shardplan.strategy import Strategy
 
 BEST_CHANCE = {"seq_len": 2048, "micro_batch": 1, "recompute": "full", "optimizer_kernel": "fused"}
-# A step of one micro-batch has no use for a pipeline, and a short sequence none for being split
+# A pipeline does not help a step of one micro-batch, and splitting does not help a short sequence
 SEARCHED = {"seq_len": BEST_CHANCE["seq_len"], "optimizer_kernel": "fused", "pipeline": 1, "context": 1}
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`chosen`: the page's strategy, in its words and as fields of `Strategy`; `job`: what any strategy has to do."""
+    """A job. `words`, `chosen`: the page's strategy, in its words and as fields; `job`: fields of every strategy."""
 
     name: str
     model: str
@@ -80,19 +80,19 @@ SCENARIOS = {
 @dataclass(frozen=True)
 class Row:
     scenario: Scenario
-    page: Plan  # of the page's strategy, as it is given its best chance
+    page: Plan  # of the page's strategy, with BEST_CHANCE
     best: Plan | None  # the fastest that fits
 
     @property
     def gain(self) -> float | None:
-        """How many times as many tokens a second as the page's; None where that does not fit."""
+        """Ratio of the best plan's tokens/s to the page's; None if nothing fits, or the page's plan does not."""
         if self.best is None or self.page.fits != "yes":
             return None
         return self.best.job_tokens_per_s / self.page.job_tokens_per_s
 
 
 def pages_plan(name: str) -> Plan:
-    """Raises KeyError if there is no such scenario."""
+    """Plan the page's strategy. Raises KeyError if there is no such scenario."""
     s = SCENARIOS[name]
     setup = setup_of(s.model, s.machine, s.gpus, **BEST_CHANCE, **s.job, **s.chosen)
     return Plan(setup, memory_plan(setup), speed_plan(setup))
@@ -100,7 +100,7 @@ def pages_plan(name: str) -> Plan:
 
 @cache
 def best_plan(name: str) -> Plan | None:
-    """The fastest that fits, with sequences of the same length: with fp32 shards, and with bf16 and a master copy."""
+    """Search the fastest plan that fits at the same sequence length: bf16-mixed and bf16-master (a LoRA job: bf16)."""
     s = SCENARIOS[name]
     precisions = ("bf16",) if s.job else ("bf16-mixed", "bf16-master")
     found = [
@@ -111,12 +111,12 @@ def best_plan(name: str) -> Plan | None:
 
 
 def matrix() -> list[Row]:
-    """All of SCENARIOS: some thousand plans."""
+    """Return a row for each of SCENARIOS. Makes some thousand plans."""
     return [Row(scenario, pages_plan(name), best_plan(name)) for name, scenario in SCENARIOS.items()]
 
 
 def in_words(setup: Setup) -> str:
-    """The choices that differ from the defaults, as arguments: "sharding='ZERO_1', recompute='full'"."""
+    """Return the choices that differ from the defaults, as arguments: "sharding='ZERO_1', recompute='full'"."""
     plain, told = Strategy(), {}
     for name, value in vars(setup.strategy).items():
         if name == "sharding" and setup.world_size > 1 or name not in _NOT_TOLD and value != getattr(plain, name):
@@ -124,5 +124,5 @@ def in_words(setup: Setup) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in told.items())
 
 
-# What the job is, what follows from the rest, and what one GPU has no use for
+# Fields that describe the job, follow from the rest, or do not matter on one GPU
 _NOT_TOLD = ("sharding", "seq_len", "lora_rank", "base_4bit", "optimizer_kernel", "gradient_as_bucket_view")

@@ -1,10 +1,10 @@
-"""Which strategy is the fastest that fits? All sensible ones are planned: some hundreds to some thousand.
+"""Search for the fastest strategy that fits. All sensible ones are planned: some hundreds to some thousand.
 
     search("8B", "dgx-h100", gpus=64, global_batch=256, seq_len=8192).best
 
-Whatever of `Strategy` is given stays as it is. Of the rest these are tried: what is sharded and over how many ranks,
-what is recomputed, how many sequences at a time, and tensor and pipeline parallelism. Context parallelism is tried for
-sequences of 32,768 tokens and more, and offload where nothing fits without it.
+Fields of `Strategy` that are given stay as they are. The search varies these: what is sharded and over how many ranks,
+what is recomputed, the micro-batch, and tensor and pipeline parallelism. It tries context parallelism for sequences of
+32,768 tokens and more, and offload only if nothing fits without it.
 """
 
 from collections import Counter
@@ -27,12 +27,12 @@ MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
 TENSOR = (1, 2, 4, 8)  # inside a node
 PIPELINE = (1, 2, 4, 8, 16)
 CONTEXT = (1, 2, 4, 8)
-LONG = 32_768  # tokens of a sequence, from which on it may be cut
+LONG = 32_768  # tokens: sequences of this length or more may be split
 
 
 @dataclass(frozen=True)
 class Search:
-    """`fitting`: plans that fit for certain, the fastest job first. `n_maybe` more are within the allocator's range."""
+    """Result of a search. `fitting`: plans that surely fit, the fastest first; `n_maybe` more may fit."""
 
     fitting: tuple[Plan, ...]
     n_tried: int
@@ -44,7 +44,7 @@ class Search:
 
     @property
     def front(self) -> tuple[Plan, ...]:
-        """Plans than which none is as fast and smaller: the fastest first, and then ever smaller ones."""
+        """Plans that no other plan beats in both speed and size: the fastest first, then ever smaller ones."""
         front: list[Plan] = []
         for plan in self.fitting:
             if not front or plan.memory.device_bytes[1] < front[-1].memory.device_bytes[1]:
@@ -61,9 +61,9 @@ def search(
     progress: Callable[[list], Iterable] = iter,
     **fixed,
 ) -> Search:
-    """All plans for so many GPUs. `global_batch`: sequences a step; strategies that can't have just that many are left
-    out. Without it a step has `accumulation` micro-batches, 1 by default. `progress` wraps the list of what is tried,
-    as `rich.progress.track` does.
+    """Plan all strategies for `gpus` GPUs. `global_batch`: sequences a step; strategies that can't have exactly that
+    many are left out. Without it a step has `accumulation` micro-batches, 1 by default. `progress` wraps the list of
+    what is tried, as `rich.progress.track` does.
 
     Raises ValueError as `plan` does.
     """
@@ -85,7 +85,7 @@ def search(
 
 
 def _layouts(start: Setup, fixed: dict, global_batch: int | None) -> Iterator[list[Setup]]:
-    """Setups that differ in the micro-batch alone, in one list, the smallest first."""
+    """Yield lists of setups that differ only in the micro-batch, the smallest first."""
     sizes = (fixed["micro_batch"],) if "micro_batch" in fixed else MICRO_BATCHES
     for degrees in _degrees(start, fixed):
         for sharding in _shardings(start, fixed, max(degrees.values()) > 1):
@@ -106,7 +106,7 @@ def _degrees(start: Setup, fixed: dict) -> Iterator[dict[str, int]]:
 
 
 def _shardings(start: Setup, fixed: dict, model_parallel: bool) -> Iterator[dict]:
-    """Over all ranks; and, of data parallelism alone, over those of one node."""
+    """Yield shardings over all ranks and, without model parallelism, over the ranks of one node."""
     shardings = WITH_MODEL_PARALLEL if model_parallel else SHARDINGS
     for sharding in (fixed["sharding"],) if "sharding" in fixed else shardings:
         bucket_view = {"gradient_as_bucket_view": True} if sharding.startswith("DDP") else {}
@@ -117,7 +117,7 @@ def _shardings(start: Setup, fixed: dict, model_parallel: bool) -> Iterator[dict
 
 
 def _setup(start: Setup, choice: dict, global_batch: int | None) -> Setup | None:
-    """None where it doesn't go together, or can't have the global batch."""
+    """Return the setup; None if its choices don't go together, or it can't have the global batch."""
     try:
         setup = replace(start, strategy=replace(start.strategy, **choice))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a training takes: hours, GPU hours, and dollars at a price that the user names. Prices change; we know none."""
+"""Cost of a training: hours, GPU hours, and dollars at a price that the user gives. Prices change; we know none."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ class Cost:
 
 
 def cost(plan: Plan, tokens: float, dollars_per_gpu_hour: float | None = None) -> Cost:
-    """To train on so many tokens, without a failure on the way."""
+    """Compute what it costs to train on `tokens` tokens, without any failure."""
     seconds = tokens / plan.job_tokens_per_s
     gpu_hours = seconds / 3600 * plan.setup.world_size
     return Cost(seconds, gpu_hours, gpu_hours * dollars_per_gpu_hour if dollars_per_gpu_hour is not None else None)
 
 
 def affordable_gpus(dollars_per_hour: float, dollars_per_gpu_hour: float, machine: Machine) -> int:
-    """Whole nodes, where it is enough for one.
+    """Return how many GPUs the budget buys: whole nodes, if it is enough for one.
 
     Raises ValueError.
     """

@@ -1,6 +1,6 @@
-"""How long a step takes, what share of it is what, and the figures that follow: tokens a second, MFU.
+"""The time of a step, the share of each part, and the figures that follow: tokens a second, MFU.
 
-Read `achievable` (what share of a data sheet's figures programs reach), `passes` and `kernels` (how long a unit
+Read `achievable` (shares of a data sheet's figures that programs reach), `passes` and `kernels` (how long a unit
 computes), `collectives` (how long its messages take), `micro_batch` and `replicas` (what waits for what), `updating`
 and `offloading` (the optimizer), `step` (the sum).
 """

@@ -1,26 +1,26 @@
-"""What share of a data sheet's figures programs reach: each with its origin, and none of them made up.
+"""Shares of a data sheet's figures that programs reach, each with its origin; none of them is made up.
 
 Measured by others in micro-benchmarks, on one GPU or one cluster each:
 
     PRODUCTS   bf16 matrix products, of the best shape of many ("MAMF"), card by card: ml-engineering,
                compute/accelerator, "Maximum Achievable Matmul FLOPS comparison table".
-    MEMORY     copies and sums of large tensors, of the data sheet's bandwidth. STREAM-like kernels are published at
-               0.85 to 0.93 of it; this is the upper end, from memory and not from one source.
+    MEMORY     copies and sums of large tensors, relative to the data sheet's bandwidth. STREAM-like kernels are
+               published at 0.85 to 0.93 of it; we recalled the upper end, without a single source.
     ATTENTION  FlashAttention-2, head width 128, causal, long sequences. H100: Shah et al. 2024, "FlashAttention-3",
                figures 5 and 6: forward 335 TFLOP/s; backward 322 without a mask, times the 335 / 370 that the mask
-               costs forward. A100: Dao 2023, figures 5 to 7, read off from memory.
+               costs forward. A100: Dao 2023, figures 5 to 7, recalled from memory.
     INSIDE     rings over NVLink: 368 of 450 GB/s with in-switch reduction turned off (ml-engineering, network,
                "SHARP"). PCIe's share is in `machines` already.
     BETWEEN    377 GB/s of 8 cards of 50, by 4 nodes of 8 GPUs (ml-engineering, network/benchmarks).
 
 Fitted: the three numbers under FITTED, on 13 runs of llm-foundry (A100 80 GB and H100, 8 GPUs, sequences of 2048;
-marked "fit" among the published runs). Those are evidence for nothing, all others are predictions. On a grid, for the
-least mean of |log(predicted / published)|, which is 3%, with no tile deeper than 512: deeper ones would bring the
-A100's 125M model nearer, which stays 12% too fast, but likelier hide memory-bound work that is missing here.
+marked "fit" among the published runs). These runs are no evidence; all other runs are predictions. A grid search
+minimized the mean of |log(predicted / published)|, which is 3%, with no tile deeper than 512. Deeper tiles would come
+closer to the A100's 125M model, which stays 12% too fast, but likelier hide missing memory-bound work.
 
-[Note: power] Large products run into the power limit before they run out of units, and so does the whole step. Power
-goes with frequency times voltage squared, and voltage with frequency: so speed goes with the cube root of power. A card
-that may draw 500 W instead of 700 multiplies at 89% of the speed. Its memory has a clock of its own, and is spared.
+[Note: power] The power limit slows large products, and so the whole step, before the number of units does. Power grows
+with frequency times voltage squared, and voltage with frequency, so speed grows with the cube root of power. A card
+that may draw 500 W instead of 700 multiplies at 89% of the speed. Its memory has its own clock, and is not slowed.
 Source: He 2024, "Strangely, matrix multiplications on GPUs run faster when given predictable data", for what limits.
 """
 
@@ -37,17 +37,17 @@ PRODUCTS = {
     "MI250X": 147 / 191.5,
     "MI300X": 782 / 1307,
 }
-OTHER_PRODUCTS = 0.8  # cards that nobody published it for: a little above the middle of these
+OTHER_PRODUCTS = 0.8  # cards without a published share: a little above the middle of these
 MEMORY = 0.92
 ATTENTION = {"A100": (200 / 312, 175 / 312), "H100": (335 / 989, 290 / 989), "H200": (335 / 989, 290 / 989)}
 OTHER_ATTENTION = (0.5, 0.4)  # forward, backward
-FIRST_FLASH = (0.4 * 312 / 200, 0.3 * 312 / 175)  # of these: version 1 had 30-50% of the A100, backward 25-35%
-LEAD_IN = 300  # positions, by which short sequences are slower: there 191 TFLOP/s at 512, 298 at 2048, 335 at 16384
+FIRST_FLASH = (0.4 * 312 / 200, 0.3 * 312 / 175)  # relative to these: version 1 had 30-50% of the A100, backward 25-35%
+LEAD_IN = 300  # positions; short sequences are slower: 191 TFLOP/s at 512, 298 at 2048, 335 at 16384
 INSIDE = 368 / 450
 BETWEEN = 377 / 400
-CONTENTION = 0.15  # of the computation's speed, while NCCL has about 20 of 132 (H100) or 16 of 108 (A100) processors
+CONTENTION = 0.15  # lost share of computing speed, while NCCL has about 20 of 132 (H100) or 16 of 108 (A100) processors
 
-# Two sockets of eight channels of DDR4-3200 (DGX A100's) make 410 GB/s; three quarters are what STREAM leaves of that
+# Two sockets of eight channels of DDR4-3200 (DGX A100's) have 410 GB/s; STREAM reaches three quarters of that
 HOST_MEMORY = 0.75 * 410e9
 LAUNCH_S = 10e-6  # of an operation in eager mode, until its kernel is queued: 5 to 25 us are published
 COMPILED_LAUNCH = 0.5  # of it: no autograd and no dispatcher for each kernel, but guards and a Python wrapper remain
@@ -55,7 +55,7 @@ COMPILED_LAUNCH = 0.5  # of it: no autograd and no dispatcher for each kernel, b
 # FITTED
 SUSTAINED = {"A100": 0.8875, "H100": 0.725, "H200": 0.725}  # a step's products reach this share of the best shape's
 OTHER_SUSTAINED = 0.8  # the middle of these
-TILE_DEPTH = 512  # starting and finishing a tile costs as much as so many steps of the inner dimension
+TILE_DEPTH = 512  # starting and finishing a tile costs as much as this many steps of the inner dimension
 
 
 def product_share(gpu: Gpu) -> float:
@@ -65,7 +65,7 @@ def product_share(gpu: Gpu) -> float:
 
 
 def attention_shares(gpu: Gpu, kernel: str = "flash") -> tuple[float, float]:
-    """Of forward and of backward."""
+    """Shares that attention reaches in forward and in backward."""
     older = FIRST_FLASH if kernel == "flash-1" else (1.0, 1.0)
     shares = _by_name(ATTENTION, gpu, OTHER_ATTENTION)
     return tuple(share * less * gpu.power_share ** (1 / 3) for share, less in zip(shares, older, strict=True))

@@ -1,4 +1,4 @@
-"""How long a rank's collectives and messages take, each alone: `costs`, at the bandwidths that NCCL reaches."""
+"""Seconds of a rank's messages, each alone: `shardsim.closed_forms` at the bandwidths that NCCL reaches."""
 
 from collections.abc import Iterable
 from math import inf
@@ -11,9 +11,9 @@ from shardsim import closed_forms
 
 
 def seconds(setup: Setup, send: Send) -> float:
-    """Of one of them, on otherwise idle links; by rings, which are optimal in bandwidth.
+    """Seconds of one message, on otherwise idle links, by a ring, which is optimal in bandwidth.
 
-    An all_reduce may go by trees, of which few messages over many ranks are the better for: NCCL takes what is faster.
+    An all_reduce may use trees, which are faster for small messages over many ranks: NCCL takes the faster one.
     """
     if send.group.size == 1:
         return 0.0
@@ -27,12 +27,12 @@ def seconds(setup: Setup, send: Send) -> float:
 
 
 def all_s(setup: Setup, sends: Iterable[Send]) -> float:
-    """One after the other, each as often as it says."""
+    """Seconds of all messages one after the other, each as often as it says."""
     return sum(s.times * seconds(setup, s) for s in sends)
 
 
 def cluster(setup: Setup, group: Group) -> closed_forms.Cluster:
-    """A group's links, with the share of their bandwidths that collectives reach."""
+    """Return a group's links, with the share of their bandwidths that collectives reach."""
     machine, between = setup.machine, setup.machine.between
     return closed_forms.Cluster(
         machine.inside.latency_s,

@@ -1,7 +1,7 @@
-"""What exposed communication waits for: by message, how long a step's computation stands still for it.
+"""Exposed communication by message: how long a step's computation waits for each.
 
-Of data parallelism's collectives that is what the timeline leaves exposed; two at once count for both. What stands
-between two products, or after backward, nothing hides.
+For data parallelism's collectives, this is what the timeline leaves exposed; if two run at once, the time counts for
+both. Messages between two products, or after backward, are not overlapped.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
 def waits_s(
     setup: Setup, batches: Iterable[tuple[int, MicroBatch]], after_backward_s: float, tied_s: float
 ) -> dict[str, float]:
-    """{"all_gathers between nodes": seconds of a step, ...}, of a stage's micro-batches; the longest first."""
+    """Return {"all_gathers between nodes": seconds of a step, ...} for a stage's micro-batches, the longest first."""
     found: Counter[str] = Counter()
     for times, batch in batches:
         for kind in COLLECTIVES:
@@ -29,7 +29,7 @@ def waits_s(
 
 
 def _collectives(setup: Setup, kind: str) -> str:
-    """The timeline calls whatever reduces a bucket an all_reduce; in ZeRO-2 it is a reduce_scatter."""
+    """Name a collective and its link. The timeline calls each bucket's reduction an all_reduce, also ZeRO-2's."""
     if kind != "all_reduce":
         return f"{kind}s {_link(setup, 'shard')}"
     if setup.strategy.sharding == "ZERO_2":

@@ -1,4 +1,4 @@
-"""How long a GPU computes: matrix products by FLOPs, attention by FLOPs, the rest by bytes: a roofline for each.
+"""Seconds that a GPU computes, each from a roofline: matrix products and attention by FLOPs, the rest by bytes.
 
     product    the longer of  FLOPs / (peak x share x K / (K + TILE_DEPTH))  and  bytes / (bandwidth x MEMORY)
     attention  FLOPs that the mask leaves / (peak x share x T / (T + LEAD_IN))
@@ -42,7 +42,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Both:
-    """Of one micro-batch; recomputation is backward's."""
+    """Work of one micro-batch. Recomputation is part of backward."""
 
     forward: Work
     backward: Work
@@ -61,7 +61,7 @@ def block_work(setup: Setup, recomputed: bool) -> Both:
 
 
 def root_work(setup: Setup, first: bool, last: bool) -> Both:
-    """The embedding's, on a pipeline's first stage, and the output layer's and the loss's, on its last."""
+    """Work of the embedding, on a pipeline's first stage, and of the output layer and the loss, on its last."""
     products = flops.head_products(setup) if last else ()
     moved = (passes.embedding_passes(setup) if first else []) + (passes.head_passes(setup) if last else [])
     forward = _work(setup, products) + _moved(setup, moved, FORWARD)
@@ -69,12 +69,12 @@ def root_work(setup: Setup, first: bool, last: bool) -> Both:
 
 
 def moved_s(setup: Setup, n_bytes: float) -> float:
-    """That the GPU reads and writes in its own memory."""
+    """Seconds in which the GPU reads and writes these bytes in its own memory."""
     return n_bytes / (setup.machine.gpu.hbm_bandwidth * achievable.MEMORY)
 
 
 def peak_flops(setup: Setup) -> float:
-    """A second, of what computes: fp32 products run outside of the tensor cores, as torch's default has it."""
+    """Peak FLOPs a second in the compute dtype. fp32 products do not use the tensor cores, as is torch's default."""
     gpu = setup.machine.gpu
     return gpu.half_flops if setup.strategy.bytes.compute < 4 else gpu.flops["fp32"]
 
@@ -102,7 +102,7 @@ def _moved(setup: Setup, found: Iterable[Pass], way: int) -> Work:
 
 
 def _attention(setup: Setup, n_flops: float, way: int) -> Work:
-    """Of a block. Without flash, forward has two products and backward four, of the (T, T) scores, mask or not."""
+    """Work of a block's attention. Without flash: two products of the (T, T) scores in forward, four in backward."""
     if setup.strategy.attention == "math":
         rate = peak_flops(setup) * achievable.product_share(setup.machine.gpu)
         return Work(attention_s=n_flops * (1, 2)[way] / rate, launches=(2, 4)[way])

@@ -1,11 +1,11 @@
-"""The timeline of one micro-batch on one stage: units with their costs, put in order by `schedules`.
+"""The timeline of one micro-batch on one stage: units with their costs, ordered by `shardsim.step_schedules`.
 
-[Note: contention] Collectives run on the GPU too: while one is under way, computation has fewer processors and goes
-slower by CONTENTION. The units are slowed by the share of their time that is overlapped, and put in order once more.
+[Note: contention] Collectives run on the GPU too: during one, computation has fewer processors and is slower by
+CONTENTION. The units are slowed by the share of their time that is overlapped, and then ordered again.
 
-[Note: model parallel] Tensor parallelism's collectives stand between two products that need each other: nothing hides
-them. Context parallelism's ring hides behind attention, as far as that takes longer. Both are part of a unit's time in
-the timeline, and counted as exposed.
+[Note: model parallel] Tensor parallelism's collectives lie between two products that need each other, so nothing
+overlaps them. Context parallelism's ring overlaps with attention, as long as attention takes. In the timeline, what is
+not overlapped is part of a unit's time; it counts as exposed.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from shardsim.step_schedules import Unit, fsdp_step
 
 @dataclass(frozen=True)
 class Costs:
-    """Of a block or of what a stage has of the root, by one micro-batch."""
+    """Costs of one micro-batch in a block, or in a stage's part of the root."""
 
     work: Both
     waited_s: tuple[float, float]  # forward, backward: see [Note: model parallel]
@@ -37,8 +37,8 @@ class Costs:
 @dataclass(frozen=True)
 class MicroBatch:
     timeline: Timeline
-    on_device: Timeline  # the same, if all of it were on the GPU
-    waited_s: float  # of the timeline's computation, that is really waiting: see [Note: model parallel]
+    on_device: Timeline  # the same without offloading
+    waited_s: float  # part of the timeline's computation that is really waiting: see [Note: model parallel]
     launches: float
 
     @property
@@ -51,14 +51,14 @@ class MicroBatch:
 
     @property
     def offload_s(self) -> float:
-        """By which streaming from the host makes it longer."""
+        """Seconds that streaming from the host adds."""
         return self.timeline.duration_s - self.on_device.duration_s
 
 
 def micro_batches(setup: Setup, stage: Stage) -> list[tuple[int, MicroBatch]]:
-    """(how many are alike, one of them), in the order of a step.
+    """Return (number of equal micro-batches, one of them), in the order of a step.
 
-    The first gathers parameters that may stay for the others; the last may be alone in reducing gradients.
+    The first gathers parameters that the others may keep; the last may be the only one that reduces gradients.
     """
     s = setup.strategy
     keeps, delays = s.pipeline > 1 and s.sharding == "SHARD_GRAD_OP", s.accumulate_unsharded
@@ -81,7 +81,7 @@ def _micro_batch(setup: Setup, stage: Stage, costs: Sequence[Costs], gathers: bo
 def _timeline(
     setup: Setup, stage: Stage, costs: Sequence[Costs], gathers: bool, reduces: bool, streams: bool
 ) -> Timeline:
-    """See [Note: contention]."""
+    """Order the units, slowed by overlapped collectives: see [Note: contention]."""
     kinds = {c: _unit(setup, stage, c, c is costs[0], gathers, reduces, streams) for c in set(costs)}
     units = [replace(kinds[c], name=f"blocks.{i}" if i >= 0 else "root") for i, c in enumerate(costs, start=-1)]
     found = _in_order(setup, stage, units, reduces)
@@ -102,7 +102,7 @@ def _in_order(setup: Setup, stage: Stage, units: Sequence[Unit], reduces: bool) 
 
 
 def _unit(setup: Setup, stage: Stage, costs: Costs, is_root: bool, gathers: bool, reduces: bool, streams: bool) -> Unit:
-    """With what FSDP copies: out of the gathered buffer, and gradients into the one that is reduced."""
+    """Make a unit, with FSDP's copies: out of the gathered buffer, and of gradients into the buffer to be reduced."""
     name, weights = (ROOT, stage.root) if is_root else (BLOCK, stage.block)
     forward_s = costs.work.forward.seconds + costs.waited_s[0]
     backward_s = costs.work.backward.seconds + costs.waited_s[1]
@@ -123,35 +123,35 @@ def _unit(setup: Setup, stage: Stage, costs: Costs, is_root: bool, gathers: bool
 
 
 def copy_out_s(setup: Setup, weights: tuple[Weight, ...]) -> float:
-    """Parameters out of the buffer that they were gathered in: read and written."""
+    """Seconds to copy parameters out of the buffer that they were gathered in: read and written."""
     return moved_s(setup, 2 * gathered_bytes(setup, weights)) if setup.shards > 1 else 0.0
 
 
 def copy_in_s(setup: Setup, weights: tuple[Weight, ...]) -> float:
-    """Gradients into the buffer to be reduced: read as computed, written as reduced."""
+    """Seconds to copy gradients into the buffer to be reduced: read as computed, written as reduced."""
     b = setup.strategy.bytes
     read = (b.parameters if b.autocast else b.compute) / b.reduce
     return moved_s(setup, (read + 1) * gradient_bytes(setup, weights)) if setup.shards > 1 else 0.0
 
 
 def messages_s(setup: Setup, recomputed: bool) -> tuple[float, float]:
-    """Of a block, forward and backward, what is not hidden: see [Note: model parallel]."""
+    """Seconds of a block's messages that are not overlapped, forward and backward: see [Note: model parallel]."""
     if setup.strategy.tensor == setup.strategy.context == 1:
         return 0.0, 0.0
     tensor, ring, work = (f(setup, recomputed) for f in (tensor_sends, context_sends, block_work))
-    ahead = 1 - 1 / setup.strategy.context  # of the attention; the rank's own keys and values need no waiting
+    ahead = 1 - 1 / setup.strategy.context  # of the attention; a rank does not wait for its own keys and values
     forward_s = max(0.0, all_s(setup, ring["forward"]) - ahead * work.forward.attention_s)
     backward_s = max(0.0, all_s(setup, ring["backward"]) - ahead * work.backward.attention_s)
     return forward_s + all_s(setup, tensor["forward"]), backward_s + all_s(setup, tensor["backward"])
 
 
 def root_messages_s(setup: Setup, stage: Stage) -> tuple[float, float]:
-    """Forward has half of the embedding's and of the output layer's messages, and backward the other."""
+    """Seconds of the root's messages: forward has half of them, and backward the other half."""
     half_s = all_s(setup, root_tensor_sends(setup)) * (stage.first + stage.last) / 2
     return half_s, half_s
 
 
 def _joined(units: Sequence[Unit]) -> Unit:
-    """All of them as one."""
+    """Join all units in one."""
     costs = [f.name for f in fields(Unit) if f.name != "name"]
     return Unit("root", *(sum(getattr(u, cost) for u in units) for cost in costs))

@@ -1,4 +1,4 @@
-"""Parameters, gradients and optimizer states on the host, or on its drives: what that adds to a step.
+"""Time that a step needs longer if parameters, gradients and optimizer states are on the host, or on its drives.
 
     gather     a unit's shard comes to the GPU before each all_gather      shard / port
     reduce     its gradients leave after each reduce_scatter               shard / port
@@ -6,8 +6,8 @@
     drives     parameters are read for each gather; the optimizer reads    bytes / (the drives' bandwidth / GPUs)
                and writes parameters and states
 
-What is read from the drives goes on to the GPU or to the optimizer meanwhile: the slower of the two counts. Where
-parameters are not sharded only the optimizer is on the host: gradients out and parameters in, once a step.
+Reading from the drives overlaps with the transfer to the GPU or with the optimizer: the slower of the two counts. If
+parameters are not sharded, only the optimizer is on the host: gradients go out and parameters come in, once a step.
 
 Source: Ren et al. 2021, "ZeRO-Offload", section 4; Rajbhandari et al. 2021, "ZeRO-Infinity", section 5.
 """
@@ -31,7 +31,7 @@ def stream_s(setup: Setup, weights: tuple[Weight, ...]) -> tuple[float, float]:
 
 
 def offload_s(setup: Setup, stage: Stage) -> float:
-    """After backward: the update, and what travels for it alone."""
+    """Seconds after backward: the update, and the transfers for it alone."""
     s = setup.strategy
     if s.offload == "none":
         return 0.0
@@ -46,7 +46,7 @@ def offload_s(setup: Setup, stage: Stage) -> float:
 
 
 def _gpus(setup: Setup) -> int:
-    """That share a host."""
+    """Number of GPUs that share a host."""
     return min(setup.machine.gpus_per_node, setup.world_size)
 
 

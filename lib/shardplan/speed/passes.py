@@ -1,8 +1,8 @@
-"""Memory-bound work: operations that do little with each number, and so take as long as their operands travel.
+"""Memory-bound work: operations that compute little, so that their time is that of reading and writing.
 
 In eager mode every operation reads its operands from the GPU's memory and writes its result there, and so does each of
-its gradients. Here are those of `model.py`, in bytes an element; c is the bytes of what computes (2 for bf16, and then
-whatever runs in fp32 is cast before and after, for 4 + c bytes each time).
+its gradients. The table has those of `model.py`, in bytes an element; c is the bytes of the compute dtype (2 for bf16;
+then all that runs in fp32 is cast before and after, for 4 + c bytes each time).
 
                     forward                                    backward
     RMSNorm         square 8, mean 4, scale 8, weight 2c       weight and its sum 6c, scale 24, square and mean 32,
@@ -15,8 +15,8 @@ whatever runs in fp32 is cast before and after, for 4 + c bytes each time).
     cross-entropy   cast 4 + c, log-softmax 8; a logit         its gradient 4, through log-softmax 12, cast
     LayerNorm, GELU 2c, one kernel each, as a fused RMSNorm    3c
 
-torch.compile fuses neighbours: a chain reads its inputs and writes its result once, in c bytes. It is the blocks that
-are compiled; for a loss that is, see `cross_entropy`.
+torch.compile fuses neighbours: a chain reads its inputs and writes its result once, in c bytes. `compile` compiles the
+blocks; for a compiled loss, see `cross_entropy`.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from shardplan.setup import Setup
 
 @dataclass(frozen=True)
 class Pass:
-    """Of one micro-batch on one GPU: bytes read and written, kernels launched; forward, backward."""
+    """Bytes read and written, and kernels launched, for one micro-batch on one GPU: (forward, backward) of each."""
 
     name: str
     n_bytes: tuple[float, float]
@@ -59,7 +59,7 @@ def block_passes(setup: Setup) -> list[Pass]:
 
 
 def embedding_passes(setup: Setup) -> list[Pass]:
-    """Rows are looked up; backward makes a gradient of the whole table and adds to its rows."""
+    """Passes of the embedding. Backward makes a gradient of the whole table and adds to the looked-up rows."""
     c, table = _wide(setup), setup.shape.vocab_size * setup.shape.dim / setup.strategy.tensor
     elements = _stream_elements(setup)
     return [_pass("embedding", elements, 2 * c, 3 * c, (1, 1)), _pass("its gradient", table, 0, c, (0, 1))]
@@ -68,11 +68,11 @@ def embedding_passes(setup: Setup) -> list[Pass]:
 def head_passes(setup: Setup) -> list[Pass]:
     s, c = setup.strategy, setup.strategy.bytes.compute
     logits = setup.tokens * setup.shape.vocab_size / s.tensor
-    if s.cross_entropy == "fused":  # reads the logits twice, and puts their gradient in their place: all in forward
+    if s.cross_entropy == "fused":  # reads the logits twice, and overwrites them with their gradient: all in forward
         each = (3 * c, 0)
-    elif s.cross_entropy == "in-place":  # reads them; backward reads them again, and puts their gradient there
+    elif s.cross_entropy == "in-place":  # reads them; backward reads and overwrites them with their gradient
         each = (c, 2 * c)
-    elif s.cross_entropy == "compiled":  # for their maximum and for their sum; then once more, to write their gradient
+    elif s.cross_entropy == "compiled":  # reads them for maximum and sum; backward reads them and writes their gradient
         each = (2 * c, 2 * c)
     else:
         each = (8 + _cast(c), 16 + _cast(c))
@@ -116,7 +116,7 @@ def _scores(setup: Setup) -> Pass:
 
 
 def _lora(setup: Setup) -> list[Pass]:
-    """The narrow products' results are scaled and added; a base in 4 bits is made whole, forward and backward."""
+    """Passes of LoRA: scale and add the narrow products; make a 4-bit base whole, forward and backward."""
     s, c = setup.strategy, setup.strategy.bytes.compute
     if not s.lora_rank:
         return []
@@ -136,17 +136,17 @@ def _pass(name: str, elements: float, forward: float, backward: float, launches:
 
 
 def _cast(c: int) -> int:
-    """Between c bytes and fp32."""
+    """Bytes an element of a cast between c bytes and fp32."""
     return 4 + c if c < 4 else 0
 
 
 def _stream_elements(setup: Setup) -> float:
-    """Of the residual stream, of which a GPU computes norms and sums."""
+    """Elements of the residual stream for which a GPU computes norms and sums."""
     s = setup.strategy
     return setup.tokens / (s.tensor if s.sequence_parallel else 1) * setup.shape.dim
 
 
 def _wide(setup: Setup) -> int:
-    """Bytes of the residual stream: under autocast the embedding is as its weight is, and so is what follows."""
+    """Bytes an element of the residual stream. Under autocast it has the dtype of the embedding's weight."""
     b = setup.strategy.bytes
     return b.parameters if b.autocast else b.compute

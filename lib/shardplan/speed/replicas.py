@@ -1,7 +1,7 @@
-"""DDP and ZeRO without sharded parameters: backward fills buckets, and each bucket travels while backward goes on.
+"""DDP and ZeRO without sharded parameters: backward fills buckets, and each full bucket is sent while backward goes on.
 
 Buckets fill in the order in which backward makes gradients: the output layer's, the blocks' from the last to the first,
-the embedding's. A gradient is ready when its unit's backward has come as far as its share of the unit's parameters.
+the embedding's. Within a unit, a gradient's share of the unit's backward is its share of the unit's parameters.
 
 Source: Li et al. 2020, "PyTorch Distributed", section 3.2; Rajbhandari et al. 2020, section 7.
 """
@@ -22,7 +22,7 @@ Ready = tuple[float, float]  # bytes of a bucket, seconds of backward until it i
 
 
 def bucket_timeline(setup: Setup, stage: Stage, units: Sequence[Unit], reduces: bool) -> Timeline:
-    """Of one micro-batch; in ZERO_1 gradients wait for the end of the step."""
+    """Timeline of one micro-batch. In ZERO_1 gradients wait for the end of the step."""
     sharding = setup.strategy.sharding
     sends = reduces and sharding not in ("NONE", "ZERO_1") and setup.data_ranks > 1
     filled = list(buckets(setup, stage, units)) if sends else []
@@ -41,7 +41,7 @@ def bucket_timeline(setup: Setup, stage: Stage, units: Sequence[Unit], reduces: 
 
 
 def after_backward_s(setup: Setup, stage: Stage) -> float:
-    """ZeRO's messages at the optimizer's step: nothing computes meanwhile."""
+    """Seconds of ZeRO's messages at the optimizer's step, during which nothing computes."""
     sharding, cap = setup.strategy.sharding, setup.strategy.bucket_cap_mb * 2**20
     if sharding not in ("DDP+ZERO_1", "ZERO_1", "ZERO_2") or setup.data_ranks == 1:
         return 0.0
@@ -56,7 +56,7 @@ def after_backward_s(setup: Setup, stage: Stage) -> float:
 
 
 def buckets(setup: Setup, stage: Stage, units: Sequence[Unit]) -> Iterator[Ready]:
-    """Each closes as soon as its cap is reached. DDP's first is small, so that communication begins early."""
+    """Yield the buckets. Each closes when its cap is reached. DDP's first is small, so communication begins early."""
     cap = first_cap = setup.strategy.bucket_cap_mb * 2**20
     if setup.strategy.sharding.startswith("DDP"):
         first_cap = min(cap, 2**20)
@@ -71,7 +71,7 @@ def buckets(setup: Setup, stage: Stage, units: Sequence[Unit]) -> Iterator[Ready
 
 
 def gradients_in_order(stage: Stage, units: Sequence[Unit]) -> Iterator[tuple[Weight, float]]:
-    """(weight, seconds of backward until its gradient is there), of all that are trained."""
+    """Yield (weight, seconds of backward until its gradient is made), for all trained weights."""
     root, *blocks = units
     last = [w for w in stage.root if not w.name.startswith(("embedding", "positions"))]
     first = [w for w in stage.root if w not in last]

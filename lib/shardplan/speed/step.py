@@ -1,18 +1,18 @@
-"""How long a step takes: what each unit computes and sends, put in order by `shardsim.step_schedules`.
+"""The time of a step: what each unit computes and sends, ordered by `shardsim.step_schedules`.
 
     kernels                  how long a unit computes, forward and backward      products, attention, memory-bound work
     collectives              how long each of its collectives takes, alone       at the bandwidths that NCCL reaches
-    micro_batch, replicas    what waits for what: the timeline of a micro-batch  what is hidden, what is exposed
-    waits                    what is exposed, by message
+    micro_batch, replicas    what waits for what: the timeline of a micro-batch  what is overlapped, what is exposed
+    exposed                  exposed communication, by message
     step                     micro-batches, the pipeline's bubble, the optimizer, offloading, launches
 
-[Note: pipeline] In 1F1B the first micro-batch passes p-1 stages before the last stage can begin, and so does its
-gradient: a bubble of p-1 micro-batches' time. With v virtual stages a rank, interleaved, a stage takes 1/v of that
-time, and so does the bubble. The slowest stage sets the pace.
+[Note: pipeline] In 1F1B the first micro-batch passes p-1 stages before the last stage can begin, and its gradient
+passes them back: a bubble of p-1 micro-batches' time. With v virtual stages a rank, interleaved, a stage takes 1/v of
+that time, so the bubble is 1/v as long. The slowest stage sets the pace.
 Source: Narayanan et al. 2021, section 2.2.
 
-[Note: launches] The host runs ahead of the GPU and launches one kernel after the other. Where that takes it longer
-than the GPU computes, the GPU waits.
+[Note: launches] The host runs ahead of the GPU and launches one kernel after the other. If the launches take longer
+than the GPU's work, the GPU waits.
 """
 
 from shardlab.measure.timeline import Timeline
@@ -33,7 +33,7 @@ from shardplan.weights import Stage, stages
 
 
 def speed_plan(setup: Setup) -> SpeedPlan:
-    """Of the stage that sets the pace."""
+    """Plan the speed of the slowest stage, which sets the pace."""
     slowest = max((_stage(setup, stage) for stage in stages(setup)), key=lambda found: sum(found[0].values()))
     s = setup.strategy
     return SpeedPlan(
@@ -47,7 +47,7 @@ def speed_plan(setup: Setup) -> SpeedPlan:
 
 
 def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], dict[str, float], Timeline]:
-    """Its parts, its waits, and the timeline of its last micro-batch."""
+    """Return a stage's parts, its waits, and the timeline of its last micro-batch."""
     n, batches = setup.strategy.accumulation, micro_batches(setup, stage)
     computed_s, exposed_s = sum(k * b.computed_s for k, b in batches), sum(k * b.exposed_s for k, b in batches)
     streamed_s = sum(k * b.offload_s for k, b in batches)
@@ -66,11 +66,11 @@ def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], dict[str, floa
 
 
 def bubble_s(setup: Setup, micro_batch_s: float) -> float:
-    """See [Note: pipeline]."""
+    """Seconds of the pipeline's bubble: see [Note: pipeline]."""
     hops_s = sum(2 * seconds(setup, send) for send in pipeline_parallel(setup))
     return (setup.strategy.pipeline - 1) * (micro_batch_s / setup.strategy.virtual_stages + hops_s)
 
 
 def launch_s(setup: Setup, launches: float) -> float:
-    """See [Note: launches]."""
+    """Seconds in which the host launches: see [Note: launches]."""
     return launches * achievable.LAUNCH_S * (achievable.COMPILED_LAUNCH if setup.strategy.compile else 1)

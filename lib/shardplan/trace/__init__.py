@@ -1,7 +1,7 @@
-"""A plan's memory by another route: the setup's own program, run by PyTorch's own engines, with no hardware under it.
+"""A plan's memory by a second method: the setup's own program, run by PyTorch's own engines without hardware.
 
-Read `run` (the call, and how it works), `traceable` (what has a trace), `program` (what runs), `tracker` (what is live,
-and what made it), `layers` (from a few blocks to many), `no_hardware` (what has to be told that nothing is there).
+Read `run` (the call, and how it works), `traceable` (which setups can be traced), `program` (what runs), `tracker`
+(what is live, and what made it), `layers` (from a few blocks to many), `no_hardware` (fake tensors and ranks).
 """
 
 from shardplan.trace.run import Trace, step_parts, trace_memory

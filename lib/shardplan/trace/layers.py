@@ -1,11 +1,11 @@
-"""From a step of few blocks to one of many: what is live is a count of equal tensors, linear in the number of blocks.
+"""Extrapolate a traced step from few blocks to many: the counts of equal live tensors are linear in the blocks.
 
-[Note: linear] Put one block more into the middle of a decoder. At the fullest moment of any part of the step outside of
-it, there is one block more of parameters, and of activations or gradients if their turn has come, or is not over: of
-each kind of tensor a fixed number more, however many blocks there are. From one inserted block to the next, too. That
-holds as far as a block's neighbours look alike, so a few blocks at both ends are traced as they are; and as far as each
-tensor is of one block, which buckets are not: DDP and ZeRO 1 and 2 are traced whole. If of several blocks one is
-recomputed, so many are put in.
+[Note: linear] Insert one more block in the middle of a decoder. At the fullest moment of any other part of the step,
+one more block of parameters is live, and one more block of activations or gradients if those are live at that moment.
+So each kind of tensor grows by a fixed number, the same for every inserted block. Two conditions must hold. A block's
+neighbours must look alike, so a few blocks at both ends are traced as they are. Each tensor must belong to one block;
+buckets do not, so DDP and ZeRO 1 and 2 are traced whole. If one of several blocks is recomputed, that many blocks are
+inserted at a time.
 """
 
 from collections import Counter
@@ -15,11 +15,11 @@ from fractions import Fraction
 from shardplan.setup import Setup
 from shardplan.trace.tracker import Part
 
-ENDS = 2  # blocks at the end of a decoder that differ: FSDP gathers one ahead, and reduces one behind
+ENDS = 2  # blocks at each end of a decoder that differ: FSDP gathers one ahead, and reduces one behind
 
 
 def depths(setup: Setup) -> tuple[int, ...]:
-    """How many blocks to trace: two small numbers, or all."""
+    """Return the numbers of blocks to trace: two small numbers, or all blocks."""
     n, s = setup.shape.n_layers, setup.strategy
     period = s.recompute_every if s.recompute == "full" else 1
     least = 2 * (ENDS + period)
@@ -29,12 +29,12 @@ def depths(setup: Setup) -> tuple[int, ...]:
 
 
 def deeper(few: list[Part], more: list[Part], n_layers: int) -> list[Part] | None:
-    """The parts of a step of `n_layers` blocks, from those of two smaller numbers; None if these are not on a line."""
+    """Extrapolate the parts of a step to `n_layers` blocks from two shallower steps; None if counts are not linear."""
     at, period = _n_blocks(few), _n_blocks(more) - _n_blocks(few)
     few, more, front, put_in = dict(few), dict(more), ENDS + period, n_layers - at
 
     def traced(name: str, block: int) -> Counter:
-        """Of a block that `few` has, by its number there; 0 for parts that are not of a block."""
+        """Count a part's live tensors with all blocks inserted. `block`: its number in `few`, or 0 if in no block."""
         in_more = block + period if block > front else block
         return _line(few[_named(name, block)], more[_named(name, in_more)], Fraction(put_in, period))
 
@@ -54,12 +54,12 @@ def deeper(few: list[Part], more: list[Part], n_layers: int) -> list[Part] | Non
 
 
 def _line(first: Counter, second: Counter, x: Fraction) -> Counter:
-    """Counts `x` times as far from the first as the second is."""
+    """Extrapolate counts linearly: `first` at x = 0, `second` at x = 1."""
     return Counter({kind: first[kind] + x * (second[kind] - first[kind]) for kind in first.keys() | second.keys()})
 
 
 def _order(few: dict[str, Counter], n_layers: int) -> Iterator[tuple[str, int]]:
-    """(name, number of the block or 0) of each part of a step of so many blocks."""
+    """Yield (name, block number or 0) for each part of a step of `n_layers` blocks."""
     for name in few:
         if not _block(name):
             yield name, 0

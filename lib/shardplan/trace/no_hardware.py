@@ -1,4 +1,4 @@
-"""A process in which tensors have no bytes and this rank is alone, though it believes to be one of many."""
+"""A process with fake tensors, which have no bytes, in a fake process group: its one rank runs as one of many."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 @contextmanager
 def no_hardware(world_size: int) -> Iterator[None]:
-    """For the rest of this process, it is rank 0 of a fake group; inside, whatever it makes is fake."""
+    """Make this process rank 0 of a fake group until it ends; inside the context all new tensors are fake."""
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
@@ -33,13 +33,13 @@ def is_fake() -> bool:
 
 
 def _everybody_says_the_same(everyone: list, mine, group=None) -> None:
-    """In place of dist.all_gather_object, by which engines check that ranks agree: it would look into tensors."""
+    """Replace dist.all_gather_object, by which engines check that ranks agree: the real one reads tensors."""
     everyone[:] = [mine] * len(everyone)
 
 
 def _unseen(propagate: Callable) -> Callable:
-    """DTensor learns an operation's result from fake tensors of its own, as large as all shards together: no rank has
-    such, and no tracker is to count them."""
+    """Hide DTensor's own fake tensors from trackers. DTensor makes them to learn an operation's result; they are as
+    large as all shards together, and no rank holds them."""
 
     @wraps(propagate)
     def unseen(*args):
@@ -49,7 +49,7 @@ def _unseen(propagate: Callable) -> Callable:
     return unseen
 
 
-# What DDP's reducer, which is C++, can't do with fake tensors
+# Replacements for what DDP's C++ reducer can't do with fake tensors
 
 
 def without_hardware(ddp: DistributedDataParallel) -> DistributedDataParallel:
@@ -59,7 +59,7 @@ def without_hardware(ddp: DistributedDataParallel) -> DistributedDataParallel:
 
 
 def _averaged(_, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """As DDP does itself; but it asks its collective for a result, and a fake one has none."""
+    """Average a bucket as DDP does. DDP itself asks the collective for a result, and a fake collective has none."""
     dist.all_reduce(bucket.buffer().div_(dist.get_world_size()))
     future = torch.futures.Future()
     future.set_result(bucket.buffer())
@@ -67,7 +67,7 @@ def _averaged(_, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
 
 
 class _Reducer:
-    """torch's, but that it rebuilds its buckets, in the order in which gradients came, from numbers that are real."""
+    """torch's reducer, which rebuilds its buckets (in the order of gradients) from real numbers, not fake ones."""
 
     def __init__(self, reducer: dist.Reducer) -> None:
         self._reducer = reducer
@@ -81,7 +81,7 @@ class _Reducer:
 
 
 class _RealNumbers(TorchDispatchMode):
-    """Inside of a FakeTensorMode: int32 tensors, and what is made of real ones, are real."""
+    """Make int32 tensors, and results of real tensors alone, real inside a FakeTensorMode."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

@@ -1,7 +1,7 @@
 """The training program that a setup describes: the course's model under PyTorch's own engines, ready to train.
 
-It does not know whether its tensors are real, or its ranks: the tests run it on both. ZERO_1 and ZERO_2, which PyTorch
-does not have in this form, are the course's own.
+The same program runs on real and on fake tensors and ranks: the tests run both. ZERO_1 and ZERO_2 are the course's own
+engines, because PyTorch does not have them in this form.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,12 +36,12 @@ LEARNING_RATE = 1e-3
 
 @dataclass
 class Program:
-    """A wrapped model, its optimizer, and one step of training: every micro-batch, the update, the gradients gone."""
+    """A wrapped model, its optimizer, and one training step: all micro-batches, the update, zero_grad."""
 
-    model: Transformer  # inside of `module`, which it is under FSDP
+    model: Transformer  # inside `module`; under FSDP the same object
     module: nn.Module
     optimizer: Optimizer
-    train_step: Callable[[Tensor, Tensor], None]  # of tokens and targets, which serve as every micro-batch
+    train_step: Callable[[Tensor, Tensor], None]  # takes tokens and targets, the same for every micro-batch
 
 
 def config_of(shape: Shape, n_layers: int | None = None) -> ModelConfig:
@@ -58,7 +58,7 @@ def config_of(shape: Shape, n_layers: int | None = None) -> ModelConfig:
 
 
 def build(setup: Setup, device: str, n_layers: int | None = None) -> Program:
-    """Inside a process group of `setup.world_size` ranks. Raises ValueError for what can't be traced."""
+    """Build the program inside a process group of `setup.world_size` ranks. Raises ValueError if it can't be traced."""
     check_traceable(setup)
     s = setup.strategy
     with torch.device(device), _default_dtype(_DTYPES[s.bytes.parameters]):
@@ -70,7 +70,7 @@ def build(setup: Setup, device: str, n_layers: int | None = None) -> Program:
 
 @contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """What `model.to(dtype)` would give, which fake parameters can't be swapped for."""
+    """Make new parameters in `dtype`, as `model.to(dtype)` would; `to` can't swap fake parameters."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -100,7 +100,7 @@ def _train_step(module: nn.Module, optimizer: Optimizer, s: Strategy, device: st
 
 @contextmanager
 def _as_chosen(s: Strategy, device: str) -> Iterator[None]:
-    """How operations of a forward compute."""
+    """Set autocast and attention's kernel for a forward."""
     autocast = torch.autocast(device, torch.bfloat16) if s.bytes.autocast else nullcontext()
     with autocast, sdpa_kernel(SDPBackend.MATH) if s.attention == "math" else nullcontext():
         yield
@@ -108,7 +108,7 @@ def _as_chosen(s: Strategy, device: str) -> Iterator[None]:
 
 @contextmanager
 def _no_sync(module: nn.Module) -> Iterator[None]:
-    """Gradients stay on the rank, whole. Of ZeRO 1 they always do until the optimizer steps."""
+    """Keep whole gradients on the rank without reducing them. ZeRO 1 always does, until the optimizer steps."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(False)
         yield
@@ -119,7 +119,7 @@ def _no_sync(module: nn.Module) -> Iterator[None]:
 
 
 def _recompute(model: Transformer, s: Strategy) -> None:
-    """Nothing here draws random numbers, so no generator has to be put back."""
+    """Checkpoint the blocks. Nothing here draws random numbers, so no generator's state is saved."""
     every = s.recompute_every if s.recompute == "full" else 1
     options = {"every": every, "preserve_rng_state": False}
     if s.recompute == "products":
@@ -131,7 +131,7 @@ def _recompute(model: Transformer, s: Strategy) -> None:
 
 
 def save_every_second_product() -> Callable:
-    """Policy: of a region's products the first, third, ... are kept, and attention's result. Source: torchtitan."""
+    """Return a policy that saves a region's first, third, ... product, and attention's result. Source: torchtitan."""
     products = count(1)
 
     def policy(ctx, op, *args, **kwargs) -> bool:
@@ -170,7 +170,7 @@ def _fully_shard(model: Transformer, setup: Setup, device: str) -> nn.Module:
 def _mesh(setup: Setup, device: str) -> DeviceMesh:
     replicas = dist.get_world_size() // setup.shards
     sizes, names = ((replicas, setup.shards), ("replicate", "shard")) if replicas > 1 else ((setup.shards,), ("shard",))
-    with unset_fake_temporarily():  # a mesh looks into a tensor of ranks
+    with unset_fake_temporarily():  # a mesh reads a tensor of ranks
         return init_device_mesh(device, sizes, mesh_dim_names=names)
 
 
@@ -189,7 +189,7 @@ _CLASSES = {
 
 
 def _optimizer(module: nn.Module, s: Strategy, sharded: Callable | None = None) -> Optimizer:
-    """`sharded(params, optimizer_class, **options)` deals its states out to the ranks."""
+    """Make the optimizer. `sharded(params, optimizer_class, **options)` makes one that shards its states over ranks."""
     optimizer_class, options = _CLASSES[s.optimizer]
     kernel = {"foreach": s.optimizer_kernel == "foreach", "fused": s.optimizer_kernel == "fused"}
     options = {"lr": LEARNING_RATE, **options, **kernel}

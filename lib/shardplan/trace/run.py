@@ -1,18 +1,19 @@
-"""Memory by another route: the setup's own program is run by PyTorch's own engines, with no hardware under it.
+"""A second way to compute memory: run the setup's own program with PyTorch's own engines, without hardware.
 
-Its tensors are fake: they have a shape and a dtype, and no bytes. Its process group is fake: collectives return at
-once. Everything else is real: the model, FSDP2's or DDP's code, autograd, recomputation, the optimizer, and the
-MemoryTracker that counts what would be there. So one process is rank 0 of as many ranks as one likes, of any model, on
-a laptop; and since it knows none of the plan's formulas, the two can be held against each other.
+Tensors are fake: they have a shape and a dtype, but no bytes. The process group is fake: collectives return at once.
+Everything else is real: the model, FSDP2's or DDP's code, autograd, recomputation, the optimizer, and the MemoryTracker
+that counts the bytes which real tensors would have. So one process on a laptop can be rank 0 of any number of ranks,
+with any model. The trace uses none of the plan's formulas, so the two can check each other.
 
-[Note: what differs from a run] Rank 0 is the fullest, as shards are cut. On ranks with a CPU the trace is equal to what
-a MemoryTracker measures, to the byte (tests/test_plan_trace.py). From a GPU differ: which kernel attention picks, and
-with it what it saves (a CPU's flash kernel makes about what a GPU's does); what kernels and NCCL allocate inside one
-operation; and, in all of these, the caching allocator's rounding. Where torch finds a GPU, the fake tensors are CUDA's.
+[Note: what differs from a run] Rank 0 is the fullest, because of how shards are cut. On ranks with a CPU the trace
+equals what a MemoryTracker measures, to the byte (tests/plan/test_plan_trace.py). A GPU differs in three ways: the
+kernel that attention picks, and so what attention saves (a CPU's flash kernel makes about what a GPU's does); what
+kernels and NCCL allocate inside one operation; and, in all of these, the caching allocator's rounding. If torch finds a
+GPU, the fake tensors are CUDA tensors.
 
-[Note: few blocks] The blocks of a decoder are equal, and so each part's fullest moment is linear in their number: see
+[Note: few blocks] The blocks of a decoder are equal, so each part's fullest moment is linear in their number: see
 `layers`. A deep model is traced at two small depths, which takes seconds. Of many micro-batches, three are run: the
-first, the last, and one for all between them.
+first, the last, and one that stands for all between them.
 
 Source: torch._subclasses.fake_tensor; torch.testing._internal.distributed.fake_pg.
 """
@@ -34,17 +35,17 @@ from shardplan.trace.program import batch, build
 from shardplan.trace.traceable import check_traceable
 from shardplan.trace.tracker import OriginTracker, Part
 
-WARM_UP = 1  # step, in which optimizers make their states
+WARM_UP = 1  # steps before the trace, in which optimizers make their states
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Of one rank, the fullest one: what is live at the fullest moment of each part of a step."""
+    """Traced memory of the fullest rank: what is live at the fullest moment of each part of a step."""
 
     setup: Setup
-    moments: tuple[Moment, ...]  # in the order of a step; of a step's micro-batches, each part's fullest one
-    depths: tuple[int, ...]  # in blocks, that were traced; if two, the rest is linear in them
-    seconds: float  # that it took
+    moments: tuple[Moment, ...]  # in the order of a step; each part's fullest one of all micro-batches
+    depths: tuple[int, ...]  # traced numbers of blocks; if two, the rest is extrapolated from them
+    seconds: float  # time of the trace itself
 
     @property
     def peak(self) -> Moment:
@@ -56,21 +57,21 @@ class Trace:
 
     @property
     def memory(self) -> Memory:
-        """The peak, as a MemoryTracker gives it."""
+        """Peak as a MemoryTracker returns it."""
         return Memory(**{c: int(n) for c, n in self.peak.by_category().items()}, where=self.peak.phase)
 
     def largest(self, n: int = 10) -> tuple[Term, ...]:
-        """What takes most at the peak: equal tensors of equal origin are one term."""
+        """Return the `n` largest terms at the peak. Equal tensors of equal origin are one term."""
         return tuple(sorted(self.peak.terms, key=lambda t: -t.n_bytes)[:n])
 
 
 def trace_memory(setup: Setup, *, every_block: bool = False, timeout_s: float = 600.0) -> Trace:
-    """Run a few steps of `setup` with fake tensors on one fake rank, in a process of its own; account for the last.
+    """Run a few steps of `setup` with fake tensors on one fake rank, in a separate process, and trace the last step.
 
     `every_block` traces a deep model whole instead of at two small depths.
 
     Raises ValueError for what can't be traced; LaunchError if the program fails, or takes longer than `timeout_s`;
-    RuntimeError on a rank of launch's or torchrun's, from where no process can be started.
+    RuntimeError inside launch or torchrun, where no process can be started.
     """
     check_traceable(setup)
     if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -85,18 +86,18 @@ def trace_memory(setup: Setup, *, every_block: bool = False, timeout_s: float = 
     return Trace(setup, moments_of(parts), chosen, time.perf_counter() - began)
 
 
-# In the process of its own
+# In the separate process
 
 
 def _trace(setup: Setup, chosen: Iterable[int]) -> list[list[Part]]:
-    """The parts of a step, for each number of blocks."""
+    """Return the parts of a step, for each number of blocks."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with no_hardware(setup.world_size):
         return [step_parts(setup, device, n_layers, "meta") for n_layers in chosen]
 
 
 def step_parts(setup: Setup, device: str, n_layers: int | None = None, storages: str | None = None) -> list[Part]:
-    """On a rank, fake or real: a step of the setup's program. `storages` is the device they are on."""
+    """Trace a step of the setup's program on this rank, fake or real. `storages`: the device that storages are on."""
     program, micro_batch = build(setup, device, n_layers), batch(setup, device)
     for _ in range(WARM_UP):
         program.train_step(*micro_batch)
@@ -109,7 +110,7 @@ def step_parts(setup: Setup, device: str, n_layers: int | None = None, storages:
 
 
 def moments_of(parts: list[Part]) -> tuple[Moment, ...]:
-    """Of a part that comes with every micro-batch, the fullest one, where it comes last."""
+    """Return a moment for each part: the fullest over all micro-batches, in the place of the part's last occurrence."""
     fullest: dict[str, Moment] = {}
     for name, live in parts:
         name = name.split(": ")[-1]

@@ -1,4 +1,4 @@
-"""What has a trace: what the course's model and the engines of `program` can do."""
+"""Check that a setup can be traced, that is, that the course's model and the engines of `program` support it."""
 
 from shardplan.setup import Setup
 from shardplan.strategy import Strategy
@@ -19,7 +19,7 @@ ONLY_STRATEGIES = {
 
 
 def check_traceable(setup: Setup) -> None:
-    """Raises ValueError that names the field which no trace has."""
+    """Raise ValueError that names a field which can't be traced."""
     shape, s = setup.shape, setup.strategy
     for holder, only in ((shape, ONLY_SHAPES), (s, ONLY_STRATEGIES)):
         for name, value in only.items():

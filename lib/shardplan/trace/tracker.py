@@ -1,4 +1,4 @@
-"""A MemoryTracker that also knows what made each tensor, and in which part of the step: for lists of what is live."""
+"""A MemoryTracker that also records which operation made each tensor, and in which part of the step."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -19,13 +19,13 @@ BEFORE = "before the step"
 
 @dataclass(frozen=True)
 class Kind:
-    """Equal tensors: of one category, origin and size. The origin is that of the storage's first tensor."""
+    """Equal tensors of one category, origin and size. The origin is that of the storage's first tensor."""
 
     category: str
-    operation: str  # that made it: "mm"; "" for what was there before, or is a parameter's
+    operation: str  # that made it: "mm"; "" for tensors from before the step, and for parameters
     shape: tuple[int, ...]
     dtype: str
-    part: str  # of the step in which it was made, of any block: "forward of a block"
+    part: str  # of the step in which it was made, the same for all blocks: "forward of a block"
     n_bytes: int
 
     def words(self, n: float) -> str:
@@ -37,9 +37,9 @@ Part = tuple[str, Counter]  # "1: forward of block 3" (of micro-batch 1), and ho
 
 
 class OriginTracker(MemoryTracker):
-    """As MemoryTracker, of a step of `model`, whichever `module` is wrapped around it: `parts()` says what is live.
+    """MemoryTracker for a step of `model`, whichever `module` wraps it. `parts()` returns what is live.
 
-    The parts of a step begin when a module's forward does, or when the gradient of its output is there. `device` is
+    A part of the step begins when a module's forward begins, or when the gradient of its output arrives. `device` is
     where storages are: "meta" for fake tensors of any device.
     """
 
@@ -47,10 +47,10 @@ class OriginTracker(MemoryTracker):
         super().__init__(module, optimizer, device=device)
         self.model = model
         self._origins: dict[Storage, tuple[str, tuple[int, ...], str, str]] = {}  # operation, shape, dtype, part
-        self._begun: list[tuple[int, str]] = [(0, BEFORE)]  # how many changes the ledger had by then
+        self._begun: list[tuple[int, str]] = [(0, BEFORE)]  # ledger changes before the part begins, its name
         self._micro_batch = 0
 
-    # Which part of the step it is
+    # The current part of the step
 
     def _install_hooks(self, stack: ExitStack) -> None:
         super()._install_hooks(stack)
@@ -80,11 +80,11 @@ class OriginTracker(MemoryTracker):
         return announce
 
     def _pre_step(self, optimizer: Optimizer, *args) -> None:
-        if not self._in_optimizer:  # one may be inside of another
+        if not self._in_optimizer:  # one optimizer may call another
             self._beginning("optimizer")()
         super()._pre_step(optimizer, *args)
 
-    # What made it
+    # The operation that made a tensor
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = super().__torch_dispatch__(func, types, args, kwargs)
@@ -100,21 +100,21 @@ class OriginTracker(MemoryTracker):
                 self._origins[known] = operation, tuple(t.shape), str(t.dtype)[6:], self._part
 
     def _label_unsharded(self, p: nn.Parameter) -> None:
-        """FSDP fills the same storage anew each time."""
+        """Label the parameter again: FSDP refills the same storage at each gather."""
         super()._label_unsharded(p)
         if known := self._ledger.known(p.untyped_storage()):
             self._origins[known] = "parameter", tuple(p.shape), str(p.dtype)[6:], "gathered"
 
     @property
     def _part(self) -> str:
-        """Which one, of any block and micro-batch."""
+        """Name of the current part, without the numbers of block and micro-batch."""
         name = self._begun[-1][1].split(": ")[-1]
         return name.rstrip(" 0123456789").replace(" block", " a block")
 
     # What is live
 
     def parts(self) -> list[Part]:
-        """In the order of a step: of each part, its fullest moment, from its beginning to its end."""
+        """Return what is live at each part's fullest moment, in the order of a step."""
         opening, changes = self._ledger.changes()
         fullest = self._fullest(opening, changes)
         live, parts = dict(opening), {}
@@ -126,7 +126,7 @@ class OriginTracker(MemoryTracker):
         return [(part, parts[part]) for _, part in self._begun[1:]]
 
     def _fullest(self, opening, changes) -> dict[int, list[str]]:
-        """After how many changes which parts of the step are fullest."""
+        """Map numbers of ledger changes to the parts of the step that are fullest after so many changes."""
         totals = list(accumulate((change for _, change in changes), initial=sum(n_bytes for _, n_bytes in opening)))
         ends = [*(start for start, _ in self._begun[1:]), len(changes)]
         fullest = defaultdict(list)

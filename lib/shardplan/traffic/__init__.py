@@ -1,7 +1,7 @@
-"""What a rank sends in a step, by link: inside its node, between nodes, to and from its host and its host's drives.
+"""Bytes a rank sends in a step, by link: inside its node, between nodes, to and from its host and its host's drives.
 
 Read `messages` (one kind of message), `groups` (who sends to whom, over which links), `units` (what a step gathers and
-reduces), `data_parallel`, `model_parallel`, `host`. How long it all takes, `speed` says.
+reduces), `data_parallel`, `model_parallel`, `host`. `speed` computes how long it all takes.
 """
 
 from shardplan.setup import Setup
@@ -15,14 +15,14 @@ __all__ = ["Send", "bytes_by_link", "sends", "unit_sends"]
 
 
 def bytes_by_link(setup: Setup) -> dict[str, float]:
-    """ "inside" and "between" nodes, to the "host" and its "nvme": sent or fetched by a rank in a step."""
+    """Bytes a rank sends or fetches in a step: "inside" and "between" nodes, to the "host" and its "nvme"."""
     found = sends(setup)
     between = sum(s.bytes_between for s in found)
     return {"inside": sum(s.bytes for s in found) - between, "between": between, **host_bytes(setup)}
 
 
 def sends(setup: Setup) -> list[Send]:
-    """Of a rank of the stage that sends most, in a step."""
+    """All messages of a step, for the busiest stage's rank."""
     by_stage = []
     for stage in stages(setup):
         of_model = (*tensor_parallel(setup, stage), *context_parallel(setup, stage), *pipeline_parallel(setup))

@@ -1,13 +1,13 @@
-"""What data parallelism sends, in all its strategies: parameters and gradients.
+"""Messages of data parallelism, in all its strategies: parameters and gradients.
 
 Psi is the bytes of the parameters that a rank's shard group shares (a stage's, a tensor-parallel rank's part of it), N
 the group's size. A ring sends (N-1)/N of the unsharded size in an all_gather or reduce_scatter, twice that in an
-all_reduce. `measure.strategies` says the same of the data-parallel strategies by another route.
+all_reduce. `shardplan.formulas` computes the same for the data-parallel strategies in another way.
 
-    strategy         of each micro-batch, and where it says so of a step
+    strategy         for each micro-batch, or once a step where that is said
     FULL_SHARD       all_gather of Psi in forward and in backward (the root: once), reduce_scatter
     SHARD_GRAD_OP    all_gather, reduce_scatter
-    hybrid           and an all_reduce of the shard's gradients among the replicas
+    hybrid           also an all_reduce of the shard's gradients among the replicas
     DDP              all_reduce of the gradients
     ZERO_2           reduce_scatter; once a step, an all_gather of the updated parameters
     ZERO_1           both once a step
@@ -35,7 +35,7 @@ def data_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:
 
 
 def unit_sends(setup: Setup, name: str, weights: tuple[Weight, ...]) -> list[Send]:
-    """Of one unit in a step: "a block", or "the root", which is whatever is outside of the blocks."""
+    """Return the messages of one unit in a step: "a block", or "the root", which is all that is outside the blocks."""
     sharding, data = setup.strategy.sharding, group(setup, "data")
     shard, replicate = group(setup, "shard"), group(setup, "replicate")
     whole, times = gradient_bytes(setup, weights), reductions(setup)

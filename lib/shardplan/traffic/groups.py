@@ -1,10 +1,10 @@
-"""Who talks to whom over which links: the groups of ranks, and where in the cluster their members are.
+"""Groups of ranks that communicate, and where in the cluster their members are.
 
-The mesh is (pipeline, replicate, shard, context, tensor), tensor innermost: ranks that are neighbours in it are
-neighbours in the cluster, so that what sends most stays inside of a node. A group's members are `stride` ranks apart.
+The mesh is (pipeline, replicate, shard, context, tensor), tensor innermost. Ranks that are neighbours in the mesh are
+neighbours in the cluster, so the groups that send most stay inside a node. A group's members are `stride` ranks apart.
 
-All groups of a kind talk at once. On a node of g GPUs a group has k members, and g/k groups share the network cards:
-its part of them is k/g.
+All groups of a kind communicate at once. On a node of g GPUs a group has k members, and g/k groups share the network
+cards: a group's part of the cards is k/g.
 
 Source: torch.distributed.device_mesh (the last dimension is contiguous); torchtitan's ParallelDims for the order.
 """
@@ -27,7 +27,7 @@ class Group:
 
     @property
     def share_between(self) -> float:
-        """Of what a rank sends in a ring: k rings share the data, and a rank is the last of its node in one of them."""
+        """Share of a rank's ring traffic that leaves its node: a rank is last of its node in one of k rings."""
         return 1 / self.ranks_per_node if self.nodes > 1 else 0.0
 
 
@@ -42,7 +42,7 @@ def group(setup: Setup, name: str) -> Group:
 
 
 def ends(setup: Setup) -> Group:
-    """Of a pipeline: two ranks, which hold the same part of its first and its last stage."""
+    """Return a pipeline's group of two ranks, which hold the same part of its first and its last stage."""
     pipeline = group(setup, "pipeline")
     if pipeline.nodes == 1:
         return replace(pipeline, name="ends", ranks_per_node=2)

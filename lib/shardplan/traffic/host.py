@@ -1,9 +1,9 @@
-"""What offloading moves: through a GPU's port to its host, and to and from its part of the host's drives.
+"""Bytes that offloading moves: through a GPU's port to its host, and to and from its part of the host's drives.
 
     cpu    shards of parameters come in for each all_gather, gradients go out after each reduction
-    nvme   besides, the drives are read for each gather, and read and written by the optimizer
+    nvme   in addition, the drives are read for each gather, and read and written by the optimizer
 
-Where parameters are not sharded, gradients go out and updated parameters come in once a step.
+If parameters are not sharded, gradients go out and updated parameters come in once a step.
 
 Source: torch.distributed.fsdp's CPUOffloadPolicy; Ren et al. 2021, "ZeRO-Offload", section 4.1; Rajbhandari et al.
 2021, "ZeRO-Infinity", section 5.1.
@@ -18,14 +18,14 @@ from shardplan.weights import Weight, stages
 
 
 def host_bytes(setup: Setup) -> dict[str, float]:
-    """ "host": in and out; "nvme": read and written. Of a rank in a step."""
+    """Bytes of a rank in a step. "host": in and out; "nvme": read and written."""
     s = setup.strategy
     if s.offload == "none":
         return {"host": 0.0, "nvme": 0.0}
     cut = setup.strategy.sharded[0]
     fetched = brought = updated = 0.0
     for name, weights, count in units(stages(setup)[0]):
-        weights = weights if cut else tuple(w for w in weights if w.trained)  # what never changes stays where it is
+        weights = weights if cut else tuple(w for w in weights if w.trained)  # frozen weights stay where they are
         fetched += count * (gathers(setup, name) if cut else 1) * shard_bytes(setup, weights)
         brought += count * (reductions(setup) if cut else 1) * shard_bytes(setup, weights, gradients=True)
         updated += count * updated_bytes(setup, weights)
@@ -34,13 +34,13 @@ def host_bytes(setup: Setup) -> dict[str, float]:
 
 
 def shard_bytes(setup: Setup, weights: tuple[Weight, ...], gradients: bool = False) -> float:
-    """Of a rank's share, as it is held between steps."""
+    """Bytes of a rank's share of weights or gradients, as held between steps."""
     each = setup.strategy.bytes.gradients
     return sum((each * w.trained if gradients else w.stored) * share_of(setup, w) for w in weights)
 
 
 def updated_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:
-    """What the optimizer changes of a rank's share: parameters, master weights, states."""
+    """Bytes of a rank's share that the optimizer changes: parameters, master weights, states."""
     b = setup.strategy.bytes
     count, each = OPTIMIZERS[setup.strategy.optimizer]
     states = count * (b.states if each is None else each)

@@ -7,17 +7,17 @@ from shardplan.traffic.groups import Group
 
 @dataclass(frozen=True)
 class Send:
-    """`full_bytes` is the unsharded size, padded; of a ring or a send, what goes to the neighbour at once."""
+    """A kind of message. `full_bytes`: the unsharded size, padded; for a ring or a send, the size of one message."""
 
     kind: str  # all_gather, reduce_scatter, all_reduce, broadcast, ring, send
     of: str  # "parameters of a block"
     group: Group
     full_bytes: float
-    times: float  # in a step, or in what the function that made it says
+    times: float  # in a step, or in a micro-batch: see the function that made it
 
     @property
     def bytes(self) -> float:
-        """That the rank puts on the wire, all the times: a ring of N sends (N-1)/N of the unsharded size."""
+        """Bytes the rank sends, all times added up: a ring of N sends (N-1)/N of the unsharded size."""
         n = self.group.size
         if n == 1:
             return 0.0
@@ -26,5 +26,5 @@ class Send:
 
     @property
     def bytes_between(self) -> float:
-        """The part of it that leaves the node."""
+        """Part of these bytes that leaves the node."""
         return self.bytes * self.group.share_between

@@ -1,15 +1,16 @@
-"""What the parallelisms inside a model send: tensor, sequence, context, pipeline. B T D is a micro-batch's activations.
+"""Messages of the parallelisms inside a model: tensor, sequence, context, pipeline.
 
     tensor, sequences cut   a block: 2 all_gathers and 2 reduce_scatters of B T D forward, as many backward
     tensor, whole           a block: 2 all_reduces of B T D forward, 2 backward
     the root                as half a block forward: the embedding's sum, the output layer's input; backward likewise
-    context                 a block: keys and values go round; in backward they do, and so do their gradients
+    context                 a block: keys and values go round the ring; in backward again, and their gradients
     pipeline                a stage: B T D to the next one, its gradient back
     tied, in a pipeline     a step: an all_reduce of the matrix's gradient between first and last stage
 
-Recomputation repeats forward's messages, but for the last of a block: it stops at the last product, whose result
-nobody needs. An all_reduce is an all_gather and a reduce_scatter: cutting sequences costs no bytes. `gather_again`
-keeps a share of what was gathered, and gathers it once more for the weights' gradients, while inputs' are computed.
+B T D is a micro-batch's activations. Recomputation repeats forward's messages except a block's last: it stops at the
+last product, whose result is unused. An all_reduce is an all_gather and a reduce_scatter: cutting sequences costs no
+bytes. `gather_again` keeps a share of what was gathered, and gathers it again for the weights' gradients while the
+inputs' gradients are computed.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, section 4.2; Liu et al. 2023, "Ring
 Attention"; Narayanan et al. 2021, section 2.2.
@@ -24,12 +25,12 @@ from shardplan.traffic.groups import ends, group
 from shardplan.traffic.messages import Send
 from shardplan.weights import Stage
 
-# Of one micro-batch: "forward"; "backward", recomputation included; "hidden", which computation does not wait for
+# For one micro-batch: "forward"; "backward", recomputation included; "hidden", which computation does not wait for
 ByPass = dict[str, list[Send]]
 
 
 def tensor_sends(setup: Setup, recomputed: bool) -> ByPass:
-    """Of one block."""
+    """Messages of tensor parallelism in one block, for a micro-batch."""
     s = setup.strategy
     if s.tensor == 1:
         return {"forward": [], "backward": [], "hidden": []}
@@ -39,16 +40,16 @@ def tensor_sends(setup: Setup, recomputed: bool) -> ByPass:
 
 
 def root_tensor_sends(setup: Setup) -> list[Send]:
-    """Of the embedding, forward and backward; of the output layer as many.
+    """Messages of the embedding, forward and backward, for a micro-batch; the output layer has as many.
 
-    Each rank looks up the tokens of its part of the vocabulary, and the sum is scattered; the output layer's input is
-    gathered. Backward does the other of the two.
+    Each rank looks up the tokens of its part of the vocabulary, and the sum is scattered. The output layer's input is
+    gathered. Backward does the opposite of each.
     """
     return _pairs(setup, 1, 1) if setup.strategy.tensor > 1 else []
 
 
 def context_sends(setup: Setup, recomputed: bool) -> ByPass:
-    """Of one block."""
+    """Messages of context parallelism in one block, for a micro-batch."""
     s = setup.strategy
     if s.context == 1:
         return {"forward": [], "backward": []}
@@ -59,19 +60,19 @@ def context_sends(setup: Setup, recomputed: bool) -> ByPass:
 
 
 def tensor_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:
-    """Of a step."""
+    """Messages of tensor parallelism in a step."""
     yield from _of_blocks(setup, stage, tensor_sends)
     for send in root_tensor_sends(setup):
         yield replace(send, times=send.times * (stage.first + stage.last) * setup.strategy.accumulation)
 
 
 def context_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:
-    """Of a step."""
+    """Messages of context parallelism in a step."""
     return _of_blocks(setup, stage, context_sends)
 
 
 def pipeline_parallel(setup: Setup) -> Iterable[Send]:
-    """Of a step. A stage in the middle sends activations on and their gradient back; of two stages each sends one."""
+    """Messages of a pipeline's busiest stage in a step: activations and gradients; of two stages, each sends one."""
     s = setup.strategy
     if s.pipeline > 1:
         both = s.pipeline > 2 or s.virtual_stages > 1
@@ -80,7 +81,7 @@ def pipeline_parallel(setup: Setup) -> Iterable[Send]:
 
 
 def tied_matrix(setup: Setup, stage: Stage) -> Iterable[Send]:
-    """Of a step. First and last stage have a copy each, and a gradient, whose sum both need before they update."""
+    """Messages of a tied matrix in a step. First and last stage have a copy each: both gradients are summed."""
     s = setup.strategy
     if s.pipeline > 1 and setup.shape.tied:
         n = setup.shards if s.sharded[1] else 1
@@ -92,13 +93,13 @@ def tied_matrix(setup: Setup, stage: Stage) -> Iterable[Send]:
 
 
 def stage_bytes(setup: Setup) -> float:
-    """A rank's part of the activations that go to the next stage."""
+    """Bytes of a rank's part of the activations that go to the next stage."""
     s = setup.strategy
     return activation_bytes(setup) / (s.tensor if s.sequence_parallel else 1)
 
 
 def activation_bytes(setup: Setup) -> float:
-    """B T D, whole over the tensor-parallel ranks."""
+    """Bytes of B T D, not split over the tensor-parallel ranks."""
     return setup.tokens * setup.shape.dim * setup.strategy.bytes.compute
 
 

@@ -1,4 +1,4 @@
-"""A stage's units, a block or the root: how often a step gathers and reduces each, and how many bytes that is."""
+"""Units of a stage, blocks and the root: how often a step gathers and reduces each, and how many bytes that is."""
 
 from shardplan.setup import Setup
 from shardplan.weights import Stage, Weight
@@ -7,15 +7,15 @@ BLOCK, ROOT = "a block", "the root"
 
 
 def units(stage: Stage) -> list[tuple[str, tuple[Weight, ...], int]]:
-    """(name, weights, how many like it); a pipeline's stage in the middle has no root."""
+    """Return (name, weights, number of such units). A pipeline's middle stage has no root."""
     found = ((BLOCK, stage.block, stage.n_blocks), (ROOT, stage.root, 1))
     return [unit for unit in found if unit[1] and unit[2]]
 
 
 def gathers(setup: Setup, name: str) -> int:
-    """Forward and backward of each micro-batch. The root, which backward begins with, stays from forward.
+    """Count a unit's all_gathers in a step: forward and backward of each micro-batch; the root stays from forward.
 
-    A pipeline's stage that keeps parameters for backward keeps them for the whole step: it gathers once.
+    A pipeline's stage that keeps parameters for backward keeps them for the whole step, and gathers them once.
     """
     s = setup.strategy
     if s.sharding == "SHARD_GRAD_OP":
@@ -29,17 +29,17 @@ def reductions(setup: Setup) -> int:
 
 
 def gathered_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:
-    """Of a unit unsharded, with the padding of dim 0."""
+    """Bytes of an unsharded unit, with the padding of dim 0."""
     n = setup.shards
     return sum(w.gathered * w.shard_numel(n) * n for w in weights)
 
 
 def gradient_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:
-    """On the wire, unsharded; of what is trained."""
+    """Bytes of the trained weights' unsharded gradients on the wire."""
     n = setup.shards if setup.strategy.sharded[0] else 1
     return sum(setup.strategy.bytes.reduce * w.shard_numel(n) * n for w in weights if w.trained)
 
 
 def held_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:
-    """Of updated parameters, whole, as a rank holds them."""
+    """Bytes of updated parameters, whole, as a rank holds them."""
     return sum(setup.strategy.bytes.parameters * w.numel for w in weights if w.trained)

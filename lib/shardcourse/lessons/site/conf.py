@@ -1,4 +1,4 @@
-"""Sphinx's configuration of the book. Nothing is fetched from the web, neither when it is built nor when it is read."""
+"""Sphinx's configuration of the book. Neither building nor reading the book needs the web."""
 
 import sys
 from pathlib import Path
@@ -15,8 +15,8 @@ html_math_renderer = "mathml"
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # `make course` has executed them
-nb_ipywidgets_js = {}  # a widget needs a kernel: its picture stands there instead
-suppress_warnings = ["myst.header"]  # a cell may begin with ### where the heading before it is in another cell
+nb_ipywidgets_js = {}  # a widget needs a kernel: the page shows its picture instead
+suppress_warnings = ["myst.header"]  # a cell may begin with ### because the heading above it is in another cell
 
 html_theme = "sphinx_book_theme"
 html_title = "shardlab"
@@ -24,5 +24,5 @@ html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_show_sphinx = False
 html_theme_options = {"show_toc_level": 2, "home_page_in_toc": True, "navbar_persistent": []}
-html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
+html_context = {"default_mode": "auto"}  # light or dark, like the reader's system
 exclude_patterns = ["questions.md"]  # a part of the index

@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers show by themselves: no script, so the book can be read offline."""
+"""Formulas as MathML, which browsers show without a script, so that the book can be read offline."""
 
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert

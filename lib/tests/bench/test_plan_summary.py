@@ -9,7 +9,14 @@ MEASURED = [
 
 
 def published(run: str, ratio: float | None, **more) -> dict:
-    row = {"run": run, "figure": "mfu", "published": 0.5, "predicted": 0.5 * (ratio or 1), "ratio": ratio, "used": "predicted"}
+    row = {
+        "run": run,
+        "figure": "mfu",
+        "published": 0.5,
+        "predicted": 0.5 * (ratio or 1),
+        "ratio": ratio,
+        "used": "predicted",
+    }
     return row | {"outside": "", "assumed": "", "differs": ""} | more
 
 

@@ -20,6 +20,7 @@ from deadlines import deadline_s
 
 from shardlab import LaunchError, launch, local_device
 from shardlab.launch.pickling import dumps
+from shardsim import simulated
 
 
 def sum_of_ranks():
@@ -147,7 +148,8 @@ BAD_ARGUMENTS = [
     (print, 2, {"timeout_s": 0}, ValueError, "timeout_s must be more than 0 seconds"),
     (print, 2, {"device": "gpu"}, ValueError, 'device must be "cpu" or "cuda", not \'gpu\''),
     (print, 2, {"backend": "carrier pigeon"}, LaunchError, "(?i)carrier pigeon"),
-    (print, 2, {"network": "fast"}, ValueError, "can't read 'fast'"),
+    (print, 2, {"network": simulated("fast")}, ValueError, "can't read 'fast'"),
+    (print, 2, {"network": "1 Gb/s, 50 us"}, TypeError, r"shardsim.simulated\('1 Gb/s, 50 us'\)"),
 ]
 
 
@@ -314,6 +316,7 @@ SCRIPT = """
 import json, os, sys
 import torch, torch.distributed as dist
 from shardlab import launch, local_device
+from shardsim import simulated
 
 OFFSET = 10
 

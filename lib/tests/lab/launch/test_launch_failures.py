@@ -131,7 +131,7 @@ def test_the_last_words_of_a_rank_that_dies_are_shown_and_told(capsys):
 
 
 def test_signal_handlers_are_the_callers_again():
-    """However the launch ends: torch's elastic launcher takes them over to start processes."""
+    """However the launch ends."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
     before = {n: signal.getsignal(n) for n in numbers}
     mine = {n: (lambda number, frame: None) for n in numbers}
@@ -200,7 +200,6 @@ def test_ctrl_c_ends_every_rank_whenever_it_comes(start_python, all_gone):
     """While ranks are being started; while they work; and many times. The launcher goes on if its script does."""
     launcher = start_python(SLEEPS.replace("launch(sleep, 2)", THREE_TIMES))
 
-    # torch's elastic launcher takes the signal over meanwhile, and raises an exception of its own
     assert launcher.stdout.readline() == "now\n"
     while not psutil.Process(launcher.pid).children():
         pass  # the forkserver, which takes seconds to import torch
