@@ -9,9 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from traitlets.config import Config
 
 from grading.boxes.sandbox import best_box
-from grading.gradebook.classroom import ROOT, Classroom
 from grading.gradebook.grade_class import grade_all
-from grading.judge.labs import cell_name
+from grading.gradebook.nbgrader_api import ROOT, Classroom
+from grading.judge.find_lab import cell_name
 from grading.reports.class_page import show, write_page
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export

@@ -9,8 +9,8 @@ import time
 
 from rich.console import Console
 
-from grading.gradebook.classroom import ROOT, Classroom, Grade
-from grading.judge.labs import cell_name, lab_module
+from grading.gradebook.nbgrader_api import ROOT, Classroom, Grade
+from grading.judge.find_lab import cell_name, lab_module
 from grading.reports.grades_table import grade_row, grade_table
 from grading.samples import Sample, samples
 from shardcourse.lessons.folders import build, copy_files, shown

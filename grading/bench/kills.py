@@ -17,8 +17,8 @@ from traitlets.config import Config
 
 from grading.attacks.attack import LAB
 from grading.bench.small_class import small_class
-from grading.gradebook.classroom import Classroom
 from grading.gradebook.grade_class import grade_all
+from grading.gradebook.nbgrader_api import Classroom
 
 SETTLE_S = 30.0  # until the processes of a killed grader notice it and end: a worker may still be importing
 

@@ -10,7 +10,7 @@ import nbformat
 from rich.console import Console
 from rich.table import Table
 
-from grading.gradebook.classroom import ROOT, Classroom
+from grading.gradebook.nbgrader_api import ROOT, Classroom
 from grading.samples import read_lab
 from shardbench import environment
 from shardcourse.lessons.executed import output_problems

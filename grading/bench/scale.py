@@ -14,11 +14,11 @@ from traitlets.config import Config
 
 from grading.attacks.attack import LAB
 from grading.bench.small_class import POINTS, small_class
-from grading.boxes.answers import ANSWERS
 from grading.boxes.notebook_host import all_cells_run
+from grading.boxes.notebook_limits import ANSWERS
 from grading.boxes.sandbox.process_tree import family, held_bytes
-from grading.gradebook.classroom import Classroom
 from grading.gradebook.grade_class import grade_all
+from grading.gradebook.nbgrader_api import Classroom
 from grading.gradebook.nbgrader_executor import close_referees
 from grading.judge.referee import Referee
 from shardlab.launch.environment import environ

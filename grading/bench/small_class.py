@@ -7,7 +7,7 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 from grading.attacks.attack import CELL, LAB, worthless
-from grading.gradebook.classroom import ROOT, Classroom
+from grading.gradebook.nbgrader_api import ROOT, Classroom
 from grading.samples import read_lab
 from shardcourse.lessons.folders import copy_files
 

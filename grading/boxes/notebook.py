@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import nbformat
 from nbformat import NotebookNode, ValidationError
 
-from grading.boxes.answers import MOST_OUTPUTS
+from grading.boxes.notebook_limits import MOST_OUTPUTS
 from grading.boxes.sandbox import Box
-from grading.boxes.sandbox.wall import BoxedProgram, WallError
+from grading.boxes.sandbox.boxed_program import BoxedProgram, WallError
 from grading.boxes.sanitise import without_programs
 
 _START_S = 120.0  # to start a box on a busy machine

@@ -22,9 +22,9 @@ from nbformat.v4 import new_output
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from grading.boxes.answers import ANSWERS, MOST_OUTPUTS
 from grading.boxes.host_pipes import private_pipes
-from grading.boxes.parent_death import adopt_orphans
+from grading.boxes.notebook_limits import ANSWERS, MOST_OUTPUTS
+from grading.boxes.subreaper import adopt_orphans
 
 LARGEST_ANSWER_BYTES = 32 << 20  # of all answers together, which must fit into the reply
 LONGEST_OUTPUT = 1 << 20  # characters of one text

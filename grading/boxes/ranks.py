@@ -4,8 +4,8 @@ import base64
 from dataclasses import dataclass
 
 from grading.boxes.sandbox import Box
+from grading.boxes.sandbox.boxed_program import BoxedProgram, WallError
 from grading.boxes.sandbox.usage import Seen
-from grading.boxes.sandbox.wall import BoxedProgram, WallError
 
 _MARGIN_S = 15.0  # a host that has not answered this long after its own deadline is ended from outside
 

@@ -17,8 +17,8 @@ import sys
 import cloudpickle
 
 from grading.boxes.host_pipes import private_pipes
-from grading.boxes.parent_death import adopt_orphans
-from grading.boxes.return_memory import give_back_at_once
+from grading.boxes.subreaper import adopt_orphans
+from grading.boxes.trim_memory import give_back_at_once
 from shardlab.launch import LaunchError, launch, warm_up
 from shardsim import simulated
 

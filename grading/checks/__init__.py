@@ -2,5 +2,5 @@
 
 Each lab is a package. `drills` runs on the ranks, together with the student's code. `lab` lists the lab's CHECKS for
 the referee. The other files hold the judges, with their budgets, reference values and verdict texts.
-`grading.judge.labs` finds a check by name.
+`grading.judge.find_lab` finds a check by name.
 """

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from grading.boxes.sandbox.scratch import Scratch
-from grading.gradebook.classroom import Classroom, Grade, with_advice
+from grading.gradebook.nbgrader_api import Classroom, Grade, with_advice
 from grading.gradebook.nbgrader_executor import RefereeExecutor
 from grading.gradebook.queue import Queue, alone
 from grading.gradebook.result_cache import Judged

@@ -19,7 +19,7 @@ from grading.boxes.machine_locks import Gpus, gpus_for
 from grading.boxes.notebook import NotebookRun, NotebookRunner
 from grading.boxes.sandbox import Box, Limits, best_box
 from grading.gradebook.result_cache import Judged, Shelf, made_of
-from grading.judge.labs import check_name, lab_module
+from grading.judge.find_lab import check_name, lab_module
 from grading.judge.referee import FALSE_FAIL, Referee
 from grading.judge.verdict import Verdict
 from shardlab.tier import detect

@@ -18,7 +18,7 @@ from traitlets.config import Config
 
 from grading.boxes.sandbox import Bubblewrap
 from grading.boxes.sandbox.scratch import Scratch
-from grading.gradebook.classroom import Classroom
+from grading.gradebook.nbgrader_api import Classroom
 from grading.gradebook.nbgrader_executor import RefereeExecutor, close_referees
 from grading.gradebook.queue import Queue, held
 

@@ -24,9 +24,9 @@ def moments(tracker: MemoryTracker) -> list[dict[str, int]]:
 
 def of_memory(steps: dict[str, Step], allowed_bytes: float, during: str = "a step") -> str:
     def draw():
-        from shardcourse.figures import memory_comparison
+        from shardcourse.figures import memory_beside
 
-        return memory_comparison(
+        return memory_beside(
             {name: _checked(step) for name, step in steps.items()},
             budget=("allowed", allowed_bytes),
             title=f"What a rank holds during {during}",

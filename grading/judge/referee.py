@@ -8,7 +8,7 @@ from types import ModuleType
 
 from grading.boxes.ranks import Crew, CrewError, ReferenceCrewError
 from grading.boxes.sandbox import Box, Processes, best_box
-from grading.judge.labs import lab_module
+from grading.judge.find_lab import lab_module
 from grading.judge.submission_run import Check, Session
 from grading.judge.verdict import Verdict
 from shardcourse.source_text import report

@@ -25,7 +25,7 @@ from grading.boxes.ranks import Crew
 from grading.judge.betting_test import median_bounds
 from grading.judge.stopwatch import Stopwatch
 from grading.judge.submission_run import Session
-from grading.judge.timing import Timing, settled
+from grading.judge.timing_verdict import Timing, settled
 
 FALSE_PASS = 0.05  # for a submission exactly at the bar; slower ones pass far less often
 WARM_UP_LAPS = 2

@@ -13,9 +13,9 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from grading.gradebook.classroom import Classroom, Grade
 from grading.gradebook.inspect_files import inspect
-from grading.judge.labs import cell_name, lab_module
+from grading.gradebook.nbgrader_api import Classroom, Grade
+from grading.judge.find_lab import cell_name, lab_module
 from grading.judge.verdict import Verdict
 from grading.reports.similarity import Pair, alike
 from shardbench import environment

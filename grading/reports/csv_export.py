@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from nbgrader.api import Gradebook, Student
 
-from grading.gradebook.classroom import Classroom, has_points
+from grading.gradebook.nbgrader_api import Classroom, has_points
 
 
 @dataclass(frozen=True)

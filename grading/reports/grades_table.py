@@ -5,8 +5,8 @@ If the `lab` module of a lab has COLUMNS, {check: heading}, the table shows what
 
 from rich.table import Table
 
-from grading.gradebook.classroom import Grade
-from grading.judge.labs import lab_module
+from grading.gradebook.nbgrader_api import Grade
+from grading.judge.find_lab import lab_module
 from grading.judge.verdict import Verdict
 
 

@@ -13,9 +13,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from grading.gradebook.classroom import Classroom
+from grading.gradebook.nbgrader_api import Classroom
 from grading.gradebook.result_cache import write_whole
-from grading.judge.labs import lab_module
+from grading.judge.find_lab import lab_module
 
 COLUMNS = ("rank", "student", "tokens/s over the line's", "peak over memory", "leaves a node", "when")
 THE_LINE = "the reference line"

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import nbformat
 
-from grading.boxes.answers import ANSWERS
+from grading.boxes.notebook_limits import ANSWERS
 from grading.judge.referee import Referee
 from grading.judge.verdict import Verdict
 from grading.samples import Sample

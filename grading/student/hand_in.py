@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from grading.boxes.answers import ANSWERS
-from grading.judge.labs import lab_module
+from grading.boxes.notebook_limits import ANSWERS
+from grading.judge.find_lab import lab_module
 from grading.judge.referee import Referee
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting

@@ -6,7 +6,7 @@ import pytest
 from deadlines import deadline_s
 from submissions import LAB, Unboxed, crew_or_no_reference
 
-from grading.judge.labs import lab_module
+from grading.judge.find_lab import lab_module
 from grading.judge.referee import Referee
 from grading.samples.trial import handed_in
 

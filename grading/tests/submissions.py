@@ -14,7 +14,7 @@ from deadlines import deadline_s
 from grading.boxes.ranks import Crew, CrewError, ReferenceCrewError, Watched
 from grading.boxes.ranks_host import _drill
 from grading.boxes.sandbox.usage import Seen
-from grading.judge.labs import lab_module
+from grading.judge.find_lab import lab_module
 from grading.judge.referee import Referee
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict

@@ -17,8 +17,8 @@ from shardlab import launch
 from shardlab.measure.timeline import Timeline
 from shardlab.model import preset
 from shardsim import closed_forms, simulated
+from shardsim.imitated_job import Imitation, imitate
 from shardsim.network import Network
-from shardsim.scaled_network import Imitation, imitate
 
 WORLD_SIZE = 4
 TOPOLOGIES = {  # slow links, so that this machine's own cost of about 1 ms for a collective is small in comparison

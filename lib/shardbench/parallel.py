@@ -18,11 +18,11 @@ from shardbench.engines import BUCKET_CAP_MB, ENGINES, OURS, TORCH, Engine, Entr
 from shardbench.parallel_table import show as show
 from shardlab import launch, local_device
 from shardlab.data import batch
-from shardlab.measure.probes import Evidence, probe
+from shardlab.measure.sharding_evidence import Evidence, probe
 from shardlab.measure.throughput import compare
 from shardlab.model import Transformer, preset
+from shardplan.compare_formulas import failures
 from shardplan.formulas import Expected, units_of
-from shardplan.promises import failures
 
 LOSS_STEPS = 5
 STATES = ("parameters", "gradients", "optimizer_states")

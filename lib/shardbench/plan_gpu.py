@@ -20,7 +20,7 @@ from shardbench.plan_table import show_bytes, summary, table, words
 from shardlab import launch, local_device
 from shardlab.model import ModelConfig, preset
 from shardplan.memory import memory_plan
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.shape import Shape
 from shardplan.speed import speed_plan
 from shardplan.strategy import Strategy

@@ -17,7 +17,7 @@ from shardbench.plan_table import show_bytes
 from shardlab import launch
 from shardlab.model import ModelConfig, preset
 from shardplan.memory import memory_plan
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.shape import Shape
 from shardplan.strategy import Strategy
 from shardsim.machines import machine

@@ -19,11 +19,11 @@ from rich.table import Table
 
 from shardplan import flops
 from shardplan.memory import memory_plan, states
+from shardplan.planned_job import Setup
 from shardplan.published import SPEED, Run, runs
 from shardplan.records import MemoryPlan, SpeedPlan
-from shardplan.setup import Setup
 from shardplan.speed import speed_plan
-from shardplan.weights import stages
+from shardplan.stage_parameters import stages
 
 GIB, GB, TERA = 1 << 30, 1e9, 1e12
 GOALS = {"memory": 0.10, "speed": 0.15, "fits": 0.0}  # goals for |ratio - 1|, set for torchtitan's runs

@@ -20,7 +20,7 @@ from shardlab.model import ModelConfig, Transformer
 from shardlab.precision import MasterWeights
 from shardlab.recompute import checkpoint_blocks, create_selective_checkpoint_contexts, save_products
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.shape import Shape
 from shardplan.trace.program import save_every_second_product
 
@@ -62,7 +62,7 @@ def _quantise(model: Transformer, setup: Setup) -> None:
             "lora_rank without base_4bit can be planned, but the course's LoRA is QLoRA: set base_4bit=True"
         )
     if s.lora_rank:
-        from shardlab.quantised import add_lora  # needs torchao
+        from shardlab.qlora import add_lora  # needs torchao
 
         add_lora(model, s.lora_rank, targets=lambda name, linear: name.startswith("blocks"))
 
@@ -123,7 +123,7 @@ def _zero(setup: Setup, library: Library, model: Transformer) -> Engine:
 def _optimizer(setup: Setup) -> Callable[..., Optimizer]:
     s, kernel = setup.strategy, _kernel(setup)
     if s.optimizer == "adamw-8bit":
-        from shardlab.quantised import AdamW8bit
+        from shardlab.qlora import AdamW8bit
 
         return partial(AdamW8bit, lr=LEARNING_RATE)
     if s.optimizer == "adamw":

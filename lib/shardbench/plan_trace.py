@@ -17,8 +17,8 @@ from rich.table import Table
 from shardbench.plan_table import words
 from shardlab.model import preset
 from shardplan.memory import memory_plan
+from shardplan.planned_job import Setup
 from shardplan.records import MemoryPlan
-from shardplan.setup import Setup
 from shardplan.shape import Shape
 from shardplan.strategy import Strategy
 from shardplan.trace import Trace, trace_memory

@@ -5,5 +5,5 @@ figures/            one function for each figure; widgets/: figures with control
 claims/             the claims of the course's sources, each one tested
 leaky_programs, scaling, trace_exercise      the material of lessons 6, 10 and 12
 source_text         source code and error reports, formatted for a lesson
-cli/                the command line; the only module that imports `grading`
+cli/                the command line; the only part that imports `grading`
 """

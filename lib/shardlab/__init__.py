@@ -5,14 +5,14 @@ Read in this order:
     model, data     what is trained, and on what; `tier`: how large a run fits this machine
     launch          N real ranks: started, watched, and gone when the call ends
     collectives     an all_reduce and an all_gather made of messages, and what each costs
-    ddp             every rank holds the whole model; gradients are averaged in buckets during backward
+    ddp             every rank holds the whole model; gradients are averaged in buckets (`bucketed_backward`)
     zero            each rank keeps 1/N of the optimizer states (stage 1), and of the gradients (stage 2)
     fsdp            1/N of the parameters, too (stage 3)
     precision       16 bits: master weights, loss scaling, stochastic rounding
     recompute       activation checkpointing: less memory for more computation
     offload         optimizer states in host memory, or in a file
     state           checkpoints: saved by one strategy on N ranks, loaded by another on M
-    quantised       LoRA on frozen weights of 4 bits, optimizer states of 8: torchao's, under fully_shard
+    qlora           LoRA on frozen weights of 4 bits, optimizer states of 8: torchao's, under fully_shard
     measure         bytes held, bytes sent, seconds, and who did what when
 
 Each engine has the signature of PyTorch's own: swap the import. Four packages stand beside this one: `shardsim` (a

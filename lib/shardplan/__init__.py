@@ -1,8 +1,8 @@
 """Predict whether a training job fits on machines that you do not have, and how fast it runs.
 
     shape, models, huggingface          a model: its parameters' shapes, from a name or a config.json
-    strategy, setup, validation         how it is trained, on which machines; and whether these go together
-    weights                             which part of each parameter one GPU holds
+    strategy, planned_job, validation   how it is trained, on which machines; and whether these go together
+    stage_parameters                    which part of each parameter one GPU holds
     records                             what a plan consists of: terms, moments, seconds
     activations/                        what each part of the model makes, and what autograd keeps of it
     memory/                             all bytes of a GPU over a step, in closed form

@@ -7,10 +7,10 @@ from dataclasses import fields, replace
 
 from shardplan.advice.advice import advise
 from shardplan.advice.bottleneck import bottleneck
-from shardplan.figures import figures_of
+from shardplan.core_plan import figures_of
 from shardplan.models import shape_of
+from shardplan.planned_job import Setup
 from shardplan.records import Plan
-from shardplan.setup import Setup
 from shardplan.shape import Shape
 from shardplan.strategy import Strategy, one_of
 from shardsim import machines

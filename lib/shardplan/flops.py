@@ -20,7 +20,7 @@ Source: Kaplan et al. 2020, table 1; Chowdhery et al. 2022, "PaLM", appendix B; 
 
 from dataclasses import dataclass
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 
 # Backward of flash attention recomputes the scores: five products, where forward has two.
 FLASH_BACKWARD = 2.5

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from shardplan.models import shape_of
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.shape import Shape
 from shardplan.strategy import Strategy
 from shardsim.machines import machine

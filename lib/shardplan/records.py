@@ -9,7 +9,7 @@ from shardlab.measure.ledger import CATEGORIES
 from shardlab.measure.timeline import Timeline
 
 if TYPE_CHECKING:
-    from shardplan.setup import Setup
+    from shardplan.planned_job import Setup
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from shardplan.advice.bottleneck import largest_terms, memory_in_words, time_in_words
 from shardplan.formatting import GIB, duration, gib, percent, seconds
+from shardplan.planned_job import Setup
 from shardplan.records import MemoryPlan, Moment, Plan, SpeedPlan
 from shardplan.search.strategies import Search
 from shardplan.search.training_cost import Cost
-from shardplan.setup import Setup
 from shardplan.strategy import Strategy
 
 WIDTH = 80

@@ -7,9 +7,10 @@ time they would take on that network. Read in this order:
     algorithms, network     a collective as rounds of messages; the links that these use, and how long they take
     hardware, machines      real GPUs, and the networks of known machines
     rank_network            `simulated`: a network for `launch`
-    scaled_network          the scaling law: a large job imitated on a small machine
+    imitated_job            the scaling law: a large job imitated on a small machine
     shared_state, transfers, process_group      arrivals; waiting; the torch.distributed backend
     cpu_streams, slept_computation              overlap without a GPU: streams as clocks, sleep instead of computation
+    timeline_events         the times of messages, for `shardlab.measure`
     closed_forms, bucket_overlap, step_schedules, pipeline_schedules    predictions that run nothing
 
 Predictions and measurements share only the form of a record, `shardlab.measure.timeline`.

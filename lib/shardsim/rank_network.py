@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from shardlab.measure import event_source
-from shardsim.event_source import SimulatedEvents
+from shardlab.measure import simulated_events
 from shardsim.network import Network
 from shardsim.process_group import use_network
+from shardsim.timeline_events import SimulatedEvents
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SimulatedNetwork:
     def install(self) -> None:
         """Use the network for all process groups that this rank makes from now on."""
         use_network(self.asked)
-        event_source.plug_in(SimulatedEvents())
+        simulated_events.plug_in(SimulatedEvents())
 
 
 def simulated(network: Network | str) -> SimulatedNetwork:

@@ -15,12 +15,12 @@ from shardlab.data import batch
 from shardlab.ddp import DDP, assign_buckets
 from shardlab.fsdp import fully_shard as our_fully_shard
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.record import record_timeline
+from shardlab.measure.record_timeline import record_timeline
 from shardlab.measure.throughput import time_step
 from shardlab.measure.timeline import Timeline
 from shardlab.model import ModelConfig, Transformer
 from shardplan.api import setup_of
-from shardplan.figures import figures_of
+from shardplan.core_plan import figures_of
 from shardplan.formulas import Expected, units_of
 from shardplan.search.strategies import search
 from shardplan.strategy import Strategy

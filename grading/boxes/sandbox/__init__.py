@@ -8,7 +8,7 @@ wall ──> a program in a box, which exchanges lines of JSON with us
 
 from grading.boxes.sandbox.bubblewrap import Bubblewrap
 from grading.boxes.sandbox.limits import Limits
-from grading.boxes.sandbox.processes import Processes
+from grading.boxes.sandbox.plain_processes import Processes
 
 Box = Bubblewrap | Processes
 

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from grading.checks.errors import size
+from grading.checks.error_size import size
 from grading.checks.lab1_memory import draw, mistakes
 from grading.checks.lab1_memory.formula import fullest_moment
 from grading.checks.lab1_memory.programs import Setup

@@ -2,7 +2,7 @@
 
 import random
 
-from grading.checks.errors import largest
+from grading.checks.error_size import largest
 from grading.checks.lab1_memory import draw
 from grading.checks.lab1_memory.closeness import unreadable
 from grading.judge.submission_run import Session

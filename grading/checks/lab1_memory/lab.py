@@ -1,10 +1,10 @@
 """The checks of lab 1, in the order of the notebook."""
 
-from grading.checks.lab1_memory import counts, drills
+from grading.checks.lab1_memory import counts, on_ranks
 from grading.checks.lab1_memory.closeness import Judge
 from grading.judge.submission_run import Check, Session
 
-DRILLS = drills.__name__
+DRILLS = on_ranks.__name__
 HIDDEN = ("9 * s.L + 3", "4 * s.F + s.H + 2", "12 * s.B * s.T * (s.V + s.D)")
 
 CHECKS = {

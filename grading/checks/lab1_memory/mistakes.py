@@ -5,7 +5,7 @@ Each usual mistake is tried on all setups at once; the words of the one that fit
 
 from collections.abc import Callable, Iterator
 
-from grading.checks.errors import largest
+from grading.checks.error_size import largest
 from grading.checks.lab1_memory import formula
 from grading.checks.lab1_memory.formula import Weights
 from grading.checks.lab1_memory.programs import Setup

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from grading.checks.lab2_ddp import drills
-from grading.judge.fingerprints import distance, factor, parallel, project, project_cheaply, vector
+from grading.checks.lab2_ddp import on_ranks
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, factor, parallel, project, project_cheaply, vector
 from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # relative; summing float32 in another order gives about 1e-6, every mistake more than 1e-2
@@ -18,8 +18,8 @@ TOLERANCE = 1e-3  # relative; summing float32 in another order gives about 1e-6,
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     tied = bool(s.seed % 2)
-    replies = s.order(check, "gradients", seed=s.seed, cap_mb=drills.cap_mb(s.seed), tied=tied)
-    truth = truth_of(drills.gradients, s.seed, s.tier.world_size, tied=tied)
+    replies = s.order(check, "gradients", seed=s.seed, cap_mb=on_ranks.cap_mb(s.seed), tied=tied)
+    truth = truth_of(on_ranks.gradients, s.seed, s.tier.world_size, tied=tied)
     mine = [vector(r) for r in replies]
     error = max(distance(v, truth.right) for v in mine)
     figures = {"relative error of the gradients": (f"{error:.1e}", f"{TOLERANCE:g}")}
@@ -64,20 +64,20 @@ class Truth:
 
 def truth_of(drill, seed: int, world_size: int, *, tied: bool = False) -> Truth:
     """Compute each rank's micro-batches of a drill's last step, one by one in this process, with rank 0's weights."""
-    is_lap = drill is drills.laps
-    shape, projection = (drills.LAP_SHAPE, project_cheaply) if is_lap else (drills.GRADIENT_SHAPE, project)
+    is_lap = drill is on_ranks.laps
+    shape, projection = (on_ranks.LAP_SHAPE, project_cheaply) if is_lap else (on_ranks.GRADIENT_SHAPE, project)
     model_seed = 0 if is_lap else seed
-    model = drills.build(model_seed, 0, shape["n_layers"], tied, frozen=not is_lap)
-    steps_before = [drills.micro_batches(seed, 0, rank, world_size, shape) for rank in range(world_size)]
-    truth = Truth([], [], sum(int((t != drills.IGNORED).sum()) for batches in steps_before for _, t in batches))
+    model = on_ranks.build(model_seed, 0, shape["n_layers"], tied, frozen=not is_lap)
+    steps_before = [on_ranks.micro_batches(seed, 0, rank, world_size, shape) for rank in range(world_size)]
+    truth = Truth([], [], sum(int((t != on_ranks.IGNORED).sum()) for batches in steps_before for _, t in batches))
     for rank in range(world_size):
         truth.sums.append([])
         truth.tokens.append([])
-        for batch in drills.micro_batches(seed, 1, rank, world_size, shape):
+        for batch in on_ranks.micro_batches(seed, 1, rank, world_size, shape):
             model.zero_grad()
-            loss_sum, n_tokens = drills.token_loss(model, *batch)
+            loss_sum, n_tokens = on_ranks.token_loss(model, *batch)
             loss_sum.backward()
-            truth.sums[-1].append(vector(projection(drills.gradients_of(model), seed)))
+            truth.sums[-1].append(vector(projection(on_ranks.gradients_of(model), seed)))
             truth.tokens[-1].append(int(n_tokens))
     return truth
 

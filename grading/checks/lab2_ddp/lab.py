@@ -1,9 +1,9 @@
 """The checks of lab 2, in the order of the notebook."""
 
-from grading.checks.lab2_ddp import drills, gradients, memory, plan, step_record, throughput
+from grading.checks.lab2_ddp import gradients, memory, on_ranks, plan, step_record, throughput
 from grading.judge.submission_run import Check
 
-DRILLS = drills.__name__
+DRILLS = on_ranks.__name__
 pace = step_record.reference_account
 
 CHECKS = {

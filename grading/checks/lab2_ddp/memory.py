@@ -2,12 +2,12 @@
 
 from functools import cache
 
-from grading.checks.lab2_ddp import drills
+from grading.checks.lab2_ddp import on_ranks
 from grading.judge.memory_audit import hidden_bytes, in_words
 from grading.judge.pictures import of_memory
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
-from shardplan.promises import mib
+from shardplan.compare_formulas import mib
 
 SLACK = 0.4  # allowed above torch DDP's bytes, in units of the gradients' bytes; a second copy would be 1.0
 HIDDEN = 0.6  # in the same units: allowed bytes that the system saw and no record explains
@@ -16,7 +16,7 @@ CLAIMS = {"peak_bytes": lambda r: _total(r["peak"]), "held_bytes": lambda r: _to
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Judge the peak, and what is left after the step."""
-    arguments = dict(seed=s.seed, cap_mb=drills.cap_mb(s.seed))
+    arguments = dict(seed=s.seed, cap_mb=on_ranks.cap_mb(s.seed))
     replies, ours = s.watch(check, "memory", **arguments).replies, s.watch_reference("memory", **arguments).replies[0]
     slack, worst = SLACK * _gradient_bytes(), max(replies, key=lambda r: _total(r["peak"]))
     peak, kept = _total(worst["peak"]), max(_total(r["resident"]) for r in replies)
@@ -45,7 +45,9 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 @cache
 def _gradient_bytes() -> int:
-    return sum(p.nbytes for p in drills.build(0, 0, drills.ACCOUNT_SHAPE["n_layers"], size=drills.WIDE).parameters())
+    return sum(
+        p.nbytes for p in on_ranks.build(0, 0, on_ranks.ACCOUNT_SHAPE["n_layers"], size=on_ranks.WIDE).parameters()
+    )
 
 
 def _total(categories: dict[str, int]) -> int:

@@ -6,7 +6,7 @@ The checks also use the bytes that the system counted on the ranks' network, and
 from functools import cache
 
 from grading.boxes.ranks import Watched
-from grading.checks.lab2_ddp import drills
+from grading.checks.lab2_ddp import on_ranks
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 from shardlab.ddp import MIB, assign_buckets
@@ -21,8 +21,8 @@ WIRE = 0.8, 1.15  # allowed range of all bytes sent over torch DDP's, by the sys
 def judge_traffic(s: Session, check: str, points: float) -> Verdict:
     """Judge the number, dtype and bytes of the messages, and the micro-batch in which they are sent."""
     sent = [c for c in _account(s, check).replies[0]["collectives"] if c["bytes"] > COUNT_BYTES]
-    early = [c for c in sent if c["micro_batch"] < drills.ACCOUNT_SHAPE["count"] - 1]
-    cap_mb, total = drills.cap_mb(s.seed), sum(c["bytes"] for c in sent)
+    early = [c for c in sent if c["micro_batch"] < on_ranks.ACCOUNT_SHAPE["count"] - 1]
+    cap_mb, total = on_ranks.cap_mb(s.seed), sum(c["bytes"] for c in sent)
     n_buckets = _bucket_count(cap_mb)
     allowed = n_buckets + SPARE_COLLECTIVES
     figures = {
@@ -88,18 +88,18 @@ def judge_overlap(s: Session, check: str, points: float) -> Verdict:
 def _waits_in_backward(s: Session, check: str) -> bool:
     """Return True only if two runs show the wait: a machine may also stall for a moment."""
     for seed in (s.seed, s.seed + 1):
-        late, *others = s.order(check, "late_rank", seed=seed, cap_mb=drills.cap_mb(s.seed))
+        late, *others = s.order(check, "late_rank", seed=seed, cap_mb=on_ranks.cap_mb(s.seed))
         if all(r["last_gradient_s"] < late["woke_s"] for r in others):
             return False
     return True
 
 
 def _account(s: Session, check: str) -> Watched:
-    return s.watch(check, "account", seed=s.seed, cap_mb=drills.cap_mb(s.seed))
+    return s.watch(check, "record_step", seed=s.seed, cap_mb=on_ranks.cap_mb(s.seed))
 
 
 def reference_account(s: Session) -> Watched:
-    return s.watch_reference("account", seed=s.seed, cap_mb=drills.cap_mb(s.seed))
+    return s.watch_reference("record_step", seed=s.seed, cap_mb=on_ranks.cap_mb(s.seed))
 
 
 def _hidden_share(collectives: list[dict]) -> float:
@@ -108,7 +108,7 @@ def _hidden_share(collectives: list[dict]) -> float:
 
 @cache
 def _parameters() -> list:
-    return list(drills.build(0, 0, drills.ACCOUNT_SHAPE["n_layers"]).parameters())
+    return list(on_ranks.build(0, 0, on_ranks.ACCOUNT_SHAPE["n_layers"]).parameters())
 
 
 def _gradient_bytes() -> int:

@@ -1,11 +1,11 @@
 """Compare the time of a step with that of torch's DDP with the same buckets; their laps alternate."""
 
-from grading.checks.lab2_ddp import drills
+from grading.checks.lab2_ddp import on_ranks
 from grading.checks.lab2_ddp.gradients import truth_of
-from grading.judge.fingerprints import distance, vector
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, vector
 from grading.judge.timed_laps import Lap, race
-from grading.judge.timing import race_verdict
+from grading.judge.timing_verdict import race_verdict
 from grading.judge.verdict import Verdict
 
 SLOWEST = 1.35  # step time over torch DDP's
@@ -13,7 +13,7 @@ PROOF_TOLERANCE = 0.05
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    timing = race(s, check, "laps", bars=(SLOWEST,), proof=_right_gradients, cap_mb=drills.cap_mb(s.seed))
+    timing = race(s, check, "laps", bars=(SLOWEST,), proof=_right_gradients, cap_mb=on_ranks.cap_mb(s.seed))
     return race_verdict(
         check,
         points,
@@ -27,5 +27,5 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def _right_gradients(lap: Lap) -> bool:
-    truth = truth_of(drills.laps, lap.seed, len(lap.replies))
+    truth = truth_of(on_ranks.laps, lap.seed, len(lap.replies))
     return max(distance(vector(r), truth.right) for r in lap.replies) <= PROOF_TOLERANCE

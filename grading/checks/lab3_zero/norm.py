@@ -1,6 +1,6 @@
 """Compare the norm that `step` returns on each rank with that of the whole mean gradient before clipping."""
 
-from grading.checks.errors import largest
+from grading.checks.error_size import largest
 from grading.checks.lab3_zero.truth import simulate
 from grading.checks.lab3_zero.update import ask, setting
 from grading.judge.submission_run import Session

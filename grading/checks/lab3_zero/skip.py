@@ -9,11 +9,11 @@ import random
 
 import torch
 
-from grading.checks.lab3_zero import drills
+from grading.checks.lab3_zero import on_ranks
 from grading.checks.lab3_zero.truth import Setting
 from grading.checks.lab3_zero.update import ask, setting
-from grading.judge.fingerprints import distance, vector
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
 
 POISONS = (None, "nan", None, "inf", None)  # the non-finite value in each step's gradient
@@ -37,16 +37,16 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 def drawn(s: Session) -> Setting:
     """Draw the poisoned steps. The optimizer is AdamW, whose states would keep traces of a step not skipped."""
     draw = random.Random(s.seed)
-    sizes = {name: p.numel() for name, p in drills.build(0, drills.SMALL).named_parameters()}
+    sizes = {name: p.numel() for name, p in on_ranks.build(0, on_ranks.SMALL).named_parameters()}
     plan = []
     for value in POISONS:
         name = draw.choice([name for name in sizes if name.startswith("blocks") and name.endswith("weight")])
-        poison = drills.Poison(draw.randrange(s.tier.world_size), name, draw.randrange(sizes[name]), value)
+        poison = on_ranks.Poison(draw.randrange(s.tier.world_size), name, draw.randrange(sizes[name]), value)
         plan.append((2, 1.0, poison if value else None))
     return setting(s, "AdamW", NO_CLIPPING, plan)
 
 
-def _poisoned(replies: list, k: int, poison: drills.Poison) -> str:
+def _poisoned(replies: list, k: int, poison: on_ranks.Poison) -> str:
     changed = [rank for rank, reply in enumerate(replies) if reply[k]["bits"] != reply[k - 1]["bits"]]
     one = f"rank {poison.rank} had one {poison.value} in its gradient"
     if changed and not all(torch.isfinite(vector(reply[k]["change"])).all() for reply in replies):

@@ -6,13 +6,13 @@ from functools import cache
 
 import torch
 
-from grading.checks.lab3_zero import drills
+from grading.checks.lab3_zero import on_ranks
 from grading.judge.memory_audit import hidden_bytes, in_words
 from grading.judge.pictures import of_memory
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 from shardlab.ddp import assign_buckets
-from shardplan.promises import mib
+from shardplan.compare_formulas import mib
 
 SPARE_COLLECTIVES = 4  # allowed beyond one a bucket, in each pass: buckets may close a parameter earlier or later
 SMALL_COLLECTIVES, SMALL_BYTES = 4, 256  # messages that carry a norm or a flag
@@ -21,7 +21,7 @@ HIDDEN_SHARE = 0.5  # share of the gradients' bytes that must overlap backward
 REDUCING = ("all_reduce", "reduce", "reduce_scatter", "all_to_all")
 SPARE_MEMORY = 3 << 20  # allowed a rank, for gloo's copies of messages; whole gradients would be twice as much
 CLAIMS = {"peak_bytes": lambda r: _total(r["peak"]), "held_bytes": lambda r: _total(r["held"])}
-PASSES = drills.ACCOUNT_MICRO_BATCHES + 1  # passes over all buckets: one a backward, one for the weights
+PASSES = on_ranks.ACCOUNT_MICRO_BATCHES + 1  # passes over all buckets: one a backward, one for the weights
 
 
 def judge_memory(s: Session, check: str, points: float) -> Verdict:
@@ -30,7 +30,7 @@ def judge_memory(s: Session, check: str, points: float) -> Verdict:
     believed = dict(CLAIMS)
     for what, name, cause in (("held", "held after a step", _held_cause), ("peak", "peak", _peak_cause)):
         got = [max(_total(a[what]), _total(b[what])) for a, b in zip(replies, seen, strict=True)]
-        allowed = [drills.budget_bytes(s.tier.name, what, fraction) for fraction in _fractions(s)]
+        allowed = [on_ranks.budget_bytes(s.tier.name, what, fraction) for fraction in _fractions(s)]
         rank = max(range(len(got)), key=lambda rank: got[rank] - allowed[rank])
         figures[f"{name}, rank {rank}"] = (mib(got[rank]), mib(allowed[rank]))
         if got[rank] > allowed[rank]:
@@ -158,24 +158,24 @@ def _backward_end(reply: dict, c: dict) -> float:
 
 
 def _account(s: Session, check: str) -> list[dict]:
-    return s.order(check, "account", **_arguments(s))
+    return s.order(check, "record_step", **_arguments(s))
 
 
 def _arguments(s: Session) -> dict:
-    tier, shares = s.tier.name, drills.shares(s.seed, s.tier.world_size)
-    cap_mb = drills.of_tier(drills.BUDGETS, tier)["bucket_cap_mb"]
+    tier, shares = s.tier.name, on_ranks.shares(s.seed, s.tier.world_size)
+    cap_mb = on_ranks.of_tier(on_ranks.BUDGETS, tier)["bucket_cap_mb"]
     return dict(seed=s.seed, tier=tier, shares=shares, cap_mb=cap_mb)
 
 
 def _fractions(s: Session) -> list[float]:
-    shares = drills.shares(s.seed, s.tier.world_size)
+    shares = on_ranks.shares(s.seed, s.tier.world_size)
     return [x / sum(shares) for x in shares]
 
 
 @cache
 def _parameters(tier: str) -> list:
     with torch.device("meta"):
-        return list(drills.build(0, drills.of_tier(drills.SIZES, tier)).parameters())
+        return list(on_ranks.build(0, on_ranks.of_tier(on_ranks.SIZES, tier)).parameters())
 
 
 def psi_bytes(tier: str) -> int:
@@ -183,7 +183,7 @@ def psi_bytes(tier: str) -> int:
 
 
 def bucket_bytes(tier: str) -> list[int]:
-    cap_bytes = int(drills.of_tier(drills.BUDGETS, tier)["bucket_cap_mb"] * drills.MIB)
+    cap_bytes = int(on_ranks.of_tier(on_ranks.BUDGETS, tier)["bucket_cap_mb"] * on_ranks.MIB)
     return [sum(p.nbytes for p in bucket) for bucket in assign_buckets(_parameters(tier), cap_bytes, cap_bytes)]
 
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_
 
-from grading.checks.lab3_zero import drills
+from grading.checks.lab3_zero import on_ranks
 from grading.checks.lab3_zero.owners import owned
-from grading.judge.fingerprints import vector
+from grading.judge.tensor_projections import vector
 from shardlab.ddp import assign_buckets
 
 Gradients = list[list[Tensor]]  # [rank][micro-batch]; each holds all parameters' gradients, flat
@@ -28,7 +28,7 @@ class Setting(NamedTuple):
     shares: tuple[int, ...]
     optimizer: str
     max_norm: float
-    plan: tuple[drills.PlannedStep, ...]
+    plan: tuple[on_ranks.PlannedStep, ...]
 
 
 class Step(NamedTuple):
@@ -68,9 +68,9 @@ def one_thread() -> Iterator[None]:
 
 
 def _simulate(setting: Setting, combine: Callable, clip: Callable) -> list[Step]:
-    module = drills.build(setting.seed, drills.SMALL)
+    module = on_ranks.build(setting.seed, on_ranks.SMALL)
     start = [p.detach().clone() for p in module.parameters()]
-    optimizer_class, defaults = drills.OPTIMIZERS[setting.optimizer]
+    optimizer_class, defaults = on_ranks.OPTIMIZERS[setting.optimizer]
     optimizer = optimizer_class(module.parameters(), **defaults)
     steps, number = [], 0
     for step in setting.plan:
@@ -80,18 +80,18 @@ def _simulate(setting: Setting, combine: Callable, clip: Callable) -> list[Step]
         optimizer.step()
         number += step.micro_batches
         weights = [(name, p.detach()) for name, p in module.named_parameters()]
-        seen = drills.report(weights, start, setting.seed)
+        seen = on_ranks.report(weights, start, setting.seed)
         steps.append(Step(float(norm), vector(seen["change"]), seen["still"]))
     return steps
 
 
-def gradients_of(module: nn.Module, setting: Setting, step: drills.PlannedStep, number: int) -> Gradients:
+def gradients_of(module: nn.Module, setting: Setting, step: on_ranks.PlannedStep, number: int) -> Gradients:
     n, k = len(setting.shares), step.micro_batches
     found: Gradients = [[] for _ in range(n)]
     for rank in range(n):
         for i in range(k):
             module.zero_grad()
-            tokens, targets = drills.samples(setting.seed, number + i, rank, n, drills.SMALL_SEQ_LEN)
+            tokens, targets = on_ranks.samples(setting.seed, number + i, rank, n, on_ranks.SMALL_SEQ_LEN)
             (step.scale / k * module(tokens, targets)).backward()
             found[rank].append(torch.cat([p.grad.flatten() for p in module.parameters()]))
     return found
@@ -151,7 +151,7 @@ def by_sum_of_norms(module: nn.Module, norm: Tensor, setting: Setting) -> None:
 
 def _owned_gradients(module: nn.Module, setting: Setting) -> list[list[tuple[Tensor, Tensor]]]:
     """Return, for each rank, all gradients, flat, each with the mask of the elements that the rank owns."""
-    cap_bytes = int(setting.cap_mb * drills.MIB)
+    cap_bytes = int(setting.cap_mb * on_ranks.MIB)
     owner = {p: torch.zeros(p.numel(), dtype=torch.long) for p in module.parameters()}
     for bucket in assign_buckets(list(module.parameters()), cap_bytes, cap_bytes):
         for rank in range(len(setting.shares)):

@@ -8,10 +8,10 @@ import random
 
 import torch
 
-from grading.checks.lab3_zero import drills
+from grading.checks.lab3_zero import on_ranks
 from grading.checks.lab3_zero.truth import CLIPPED_WRONGLY, COMBINED_WRONGLY, Setting, Step, simulate
-from grading.judge.fingerprints import distance, vector
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # relative, of the weights' change; rounding gives 1e-6, every mistake more than 1e-2
@@ -49,8 +49,8 @@ def clipped(s: Session) -> Setting:
 def setting(s: Session, optimizer: str, max_norm: float, plan: list[tuple]) -> Setting:
     """Return the setting of a run, with a drawn small bucket size for which the last bucket has one element."""
     cap_mb = random.Random(s.seed).choice((8, 10, 12)) / 1024
-    shares = tuple(drills.shares(s.seed, s.tier.world_size))
-    return Setting(s.seed, cap_mb, shares, optimizer, max_norm, tuple(drills.PlannedStep(*step) for step in plan))
+    shares = tuple(on_ranks.shares(s.seed, s.tier.world_size))
+    return Setting(s.seed, cap_mb, shares, optimizer, max_norm, tuple(on_ranks.PlannedStep(*step) for step in plan))
 
 
 def ask(s: Session, check: str, run: Setting) -> list[list[dict]]:
@@ -88,7 +88,7 @@ def _diagnosis(k: int, run: Setting, replies: list, still: dict, mistakes: dict)
     if k and all(reply[k]["bits"] == reply[k - 1]["bits"] for reply in replies):
         return step + "the weights are what they were a step before: something works only once."
     if sum(still.values()) > BY_CHANCE:
-        n_all = sum(p.numel() for p in drills.build(0, drills.SMALL).parameters())
+        n_all = sum(p.numel() for p in on_ranks.build(0, on_ranks.SMALL).parameters())
         where = f"{sum(still.values())} of {n_all} elements have never changed, in {', '.join(list(still)[:3])}"
         return step + f"{where}: nobody updates them."
     if k:

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from grading.checks.lab4_fsdp import drills
+from grading.checks.lab4_fsdp import on_ranks
 from grading.judge.memory_audit import hidden_bytes, in_words
 from grading.judge.pictures import of_memory
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
-from shardplan.promises import mib
+from shardplan.compare_formulas import mib
 
 MIB = 2**20
 SPARE_MEMORY = 5 * MIB  # allowed a rank: the model is whole until it is sharded; DDP exceeds the budget by more
@@ -20,7 +20,7 @@ def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
     arguments = dict(tier=s.tier.name, seed=s.seed, depth=depth)
     replies = s.watch(check, "train", **arguments).replies
     worst = max(replies, key=lambda r: sum(r["peak"].values()))
-    peak, budget = sum(worst["peak"].values()), drills.BUDGETS[s.tier.name] * MIB
+    peak, budget = sum(worst["peak"].values()), on_ranks.BUDGETS[s.tier.name] * MIB
     reference, got = s.watch_reference("train", **arguments).replies, 0
     mine, right = [r["losses"] for r in replies], [r["losses"] for r in reference]
     error = loss_error(mine, right)
@@ -41,7 +41,7 @@ def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
 
 def _picture(replies: list[dict], worst: dict, reference: list[dict], budget: float) -> str:
     steps = {f"yours, rank {replies.index(worst)}": worst["moments"], "torch's DDP": reference[0]["moments"]}
-    return of_memory(steps, budget, f"{drills.STEPS} steps")
+    return of_memory(steps, budget, f"{on_ranks.STEPS} steps")
 
 
 judge_fits = partial(judge_at, 1)
@@ -65,7 +65,7 @@ def why_losses_differ(mine: list[list[float]], right: list[list[float]], seed: i
         return "the first loss is not DDP's: the model computes something else, or in another precision."
     return (
         "the first loss is right and the later ones are not: the optimizer does not do AdamW's step with the lr "
-        f"that it is given ({drills.learning_rate(seed):g}) on the parameters that the model computes with."
+        f"that it is given ({on_ranks.learning_rate(seed):g}) on the parameters that the model computes with."
     )
 
 

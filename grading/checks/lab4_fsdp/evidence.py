@@ -1,6 +1,6 @@
 """Judge what a step holds, sends and computes: three checks of the same record, taken on the ranks.
 
-The expected values come from shardplan.formulas, and the cause of a failure from shardplan.promises.
+The expected values come from shardplan.formulas, and the cause of a failure from shardplan.compare_formulas.
 """
 
 from collections.abc import Iterable
@@ -8,14 +8,14 @@ from functools import cache
 
 import torch
 
-from grading.checks.lab4_fsdp import drills
+from grading.checks.lab4_fsdp import on_ranks
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
-from shardlab.measure.probes import Evidence, Sent
+from shardlab.measure.sharding_evidence import Evidence, Sent
 from shardlab.model import Transformer
 from shardlab.tier import TIERS
+from shardplan.compare_formulas import failures, mib
 from shardplan.formulas import Expected, units_of
-from shardplan.promises import failures, mib
 
 # Each promise, and what a broken one means for the student
 STATES = {
@@ -83,7 +83,7 @@ def judge_units(s: Session, check: str, points: float) -> Verdict:
 def judge_recompute(s: Session, check: str, points: float) -> Verdict:
     """Judge the cost of checkpointing: FLOPs and messages compared with no checkpointing. It must be sharded, too."""
     replies, expected = _account(s, check, 2), _expected(s.tier.name, 2)
-    plain = s.order_reference("account", tier=s.tier.name, seed=s.seed, depth=2)[0]
+    plain = s.order_reference("record_step", tier=s.tier.name, seed=s.seed, depth=2)[0]
     again = max(r["flops"] for r in replies) - plain["flops"]
     forward = _forward_of_blocks(s.tier.name, plain["flops"])
     e, base = (_evidence(r) for r in (replies[0], plain))
@@ -111,7 +111,7 @@ def judge_recompute(s: Session, check: str, points: float) -> Verdict:
 
 
 def _account(s: Session, check: str, depth: int) -> list[dict]:
-    return s.order(check, "account", tier=s.tier.name, seed=s.seed, depth=depth)
+    return s.order(check, "record_step", tier=s.tier.name, seed=s.seed, depth=depth)
 
 
 def _worst(replies: list[dict], expected: Expected, names: Iterable[str]) -> tuple[dict[str, str], Evidence]:
@@ -140,7 +140,7 @@ def _count(e: Evidence, kind: str) -> int:
 @cache
 def _expected(tier: str, depth: int) -> Expected:
     with torch.device("meta"):
-        model = Transformer(drills.config_of(TIERS[tier], depth))
+        model = Transformer(on_ranks.config_of(TIERS[tier], depth))
     return Expected("FULL_SHARD", units_of(model, model.blocks), TIERS[tier].world_size)
 
 

@@ -1,9 +1,9 @@
 """The checks of lab 4, in the order of the notebook."""
 
-from grading.checks.lab4_fsdp import budget, depth, drills, efficiency, evidence, offload, price, speed
+from grading.checks.lab4_fsdp import budget, depth, efficiency, evidence, offload, on_ranks, price, speed
 from grading.judge.submission_run import Check
 
-DRILLS = drills.__name__
+DRILLS = on_ranks.__name__
 pace = budget.reference_losses
 
 CHECKS = {

@@ -1,6 +1,6 @@
 """Judge whether the shards live on the host: what a step asks to copy to the device and back, and its losses."""
 
-from grading.checks.lab4_fsdp import drills
+from grading.checks.lab4_fsdp import on_ranks
 from grading.checks.lab4_fsdp.budget import TOLERANCE, loss_error, reference_losses, why_losses_differ
 from grading.checks.lab4_fsdp.price import copied_bytes
 from grading.judge.submission_run import Session
@@ -12,7 +12,7 @@ HALF = 0.5  # share of the expected bytes, each way, for half the points
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     replies = s.order(check, "offload", tier=s.tier.name, seed=s.seed)
-    due_in, due_out = copied_bytes(drills.config_of(s.tier, 1), s.tier.world_size)
+    due_in, due_out = copied_bytes(on_ranks.config_of(s.tier, 1), s.tier.world_size)
     to_device, to_host = (min(r[way] for r in replies) for way in ("to_device", "to_host"))
     most_in, most_out = (max(r[way] for r in replies) for way in ("to_device", "to_host"))
     mine, right = [r["losses"] for r in replies], reference_losses(s)

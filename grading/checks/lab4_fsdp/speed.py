@@ -7,10 +7,10 @@ from functools import cache
 
 import torch
 
-from grading.checks.lab4_fsdp import drills
+from grading.checks.lab4_fsdp import on_ranks
 from grading.judge.submission_run import Session
 from grading.judge.timed_laps import Lap, race, too_quick
-from grading.judge.timing import race_verdict
+from grading.judge.timing_verdict import race_verdict
 from grading.judge.verdict import Verdict
 from shardlab.model import Transformer, preset
 
@@ -20,7 +20,7 @@ PROOF_TOLERANCE = 1e-3
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    network = {"network": drills.LAP_NETWORK, "world_size": RANKS, "device": "cpu"}
+    network = {"network": on_ranks.LAP_NETWORK, "world_size": RANKS, "device": "cpu"}
     timing = race(s, check, "laps", bars=(SLOWEST,), proof=_worked, **network)
     return race_verdict(
         check,
@@ -37,7 +37,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 def _worked(lap: Lap) -> bool:
     """Return whether every block took its time, and the shards' squares sum over ranks to the whole gradient's."""
-    if too_quick(lap, drills.LAP_BLOCKS * (drills.LAP_FORWARD_S + drills.LAP_BACKWARD_S)):
+    if too_quick(lap, on_ranks.LAP_BLOCKS * (on_ranks.LAP_FORWARD_S + on_ranks.LAP_BACKWARD_S)):
         return False
     found, right = sum(r["squares"] for r in lap.replies), _squares(lap.seed, len(lap.replies))
     return abs(found / right - 1) <= PROOF_TOLERANCE
@@ -46,8 +46,8 @@ def _worked(lap: Lap) -> bool:
 @cache
 def _squares(seed: int, world_size: int) -> float:
     torch.manual_seed(0)
-    model = Transformer(preset("1M", n_layers=drills.LAP_BLOCKS))
+    model = Transformer(preset("1M", n_layers=on_ranks.LAP_BLOCKS))
     for rank in range(world_size):
-        loss = model(*drills.lap_batch(seed, rank, world_size))
+        loss = model(*on_ranks.lap_batch(seed, rank, world_size))
         (loss / world_size).backward()
     return sum(p.grad.double().square().sum().item() for p in model.parameters())

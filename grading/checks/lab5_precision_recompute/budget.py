@@ -1,6 +1,6 @@
 """Part 3: judge peak bytes, losses and FLOPs of precision and recomputation together, at both budgets of the tier."""
 
-from grading.checks.lab5_precision_recompute import drills
+from grading.checks.lab5_precision_recompute import on_ranks
 from grading.checks.lab5_precision_recompute.curve import worst_loss
 from grading.checks.lab5_precision_recompute.reference import best_plan, flops_of
 from grading.judge.submission_run import Session
@@ -15,7 +15,7 @@ SHARES = 1.0, 0.75, 0.5
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     figures, causes, ratios = {}, [], []
-    for name, (allowed, activations) in drills.BUDGETS[s.tier.name].items():
+    for name, (allowed, activations) in on_ranks.BUDGETS[s.tier.name].items():
         arguments = dict(seed=s.seed, tier=s.tier.name, budget=name, steps=STEPS)
         mine = s.order(check, "both", **arguments)
         reference = s.order_reference("both", **arguments | {"budget": "wide"})

@@ -9,9 +9,9 @@ import math
 import torch
 from torch import nn
 
-from grading.checks.lab5_precision_recompute import drills
-from grading.judge.fingerprints import distance
+from grading.checks.lab5_precision_recompute import on_ranks
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance
 from grading.judge.verdict import Verdict
 
 STEPS = 10
@@ -92,15 +92,15 @@ def _nearest(s: Session, logits: torch.Tensor, off: float) -> str:
 
 def _rounded(s: Session, positions: bool, rates: bool) -> torch.Tensor:
     """Compute rank 0's first logits in this process, in fp32, with positions or forgetting rates rounded."""
-    shape = drills.shape_of(s.seed, s.tier.name)
-    model = drills.build(s.seed, shape)
+    shape = on_ranks.shape_of(s.seed, s.tier.name)
+    model = on_ranks.build(s.seed, shape)
     if rates:
         for block in model.blocks:
             block.memory.forget = _Rounded(block.memory.forget.bfloat16())
-    tokens, _, where = (t.cpu() for t in drills.batch_of(s.seed, 0, shape, 0, s.tier.world_size))
+    tokens, _, where = (t.cpu() for t in on_ranks.batch_of(s.seed, 0, shape, 0, s.tier.world_size))
     with torch.no_grad():
         logits = model(tokens, where.bfloat16().float() if positions else where)
-    return drills.some_logits(logits, shape)
+    return on_ranks.some_logits(logits, shape)
 
 
 class _Rounded(nn.Module):

@@ -2,10 +2,10 @@
 
 import random
 
-from grading.checks.lab5_precision_recompute import drills
+from grading.checks.lab5_precision_recompute import on_ranks
 from grading.checks.lab5_precision_recompute.reference import WAYS
-from grading.judge.fingerprints import distance, vector
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-4  # relative: on a CPU the same operations in the same order agree to the bit; another mask gives 0.1
@@ -13,17 +13,17 @@ TOLERANCE = 1e-4  # relative: on a CPU the same operations in the same order agr
 
 def plans(s: Session) -> list[list[str]]:
     """Return plans that treat all blocks alike, and one that mixes the ways in a drawn order."""
-    n_blocks = len(drills.SHAPES[s.tier.name]["hidden"])
+    n_blocks = len(on_ranks.SHAPES[s.tier.name]["hidden"])
     mixed = random.Random(s.seed).sample([*WAYS, *("full", "selective")], n_blocks)
     return [*([way] * n_blocks for way in WAYS), mixed]
 
 
-def run(s: Session, check: str, dropout: float = drills.DROPOUT) -> list[dict]:
+def run(s: Session, check: str, dropout: float = on_ranks.DROPOUT) -> list[dict]:
     """Return the submission's reply for each plan."""
     return s.order(check, "recompute", **_arguments(s, dropout))[0]
 
 
-def reference_run(s: Session, dropout: float = drills.DROPOUT) -> list[dict]:
+def reference_run(s: Session, dropout: float = on_ranks.DROPOUT) -> list[dict]:
     return s.order_reference("recompute", **_arguments(s, dropout))[0]
 
 

@@ -1,9 +1,9 @@
 """The checks of lab 5, in the order of the notebook."""
 
-from grading.checks.lab5_precision_recompute import budget, curve, drills, gradients, held, plan, price, wire
+from grading.checks.lab5_precision_recompute import budget, curve, gradients, held, on_ranks, plan, price, wire
 from grading.judge.submission_run import Check
 
-DRILLS = drills.__name__
+DRILLS = on_ranks.__name__
 pace = curve.reference_run
 
 CHECKS = {

@@ -1,9 +1,9 @@
 """The checks of lab 6, in the order of the notebook."""
 
-from grading.checks.lab6_profile import drills, prefetch, reading, same, step_record, throughput
+from grading.checks.lab6_profile import on_ranks, prefetch, reading, same, step_record, throughput
 from grading.judge.submission_run import Check
 
-DRILLS = drills.__name__
+DRILLS = on_ranks.__name__
 pace = step_record.reference_account
 
 CHECKS = {

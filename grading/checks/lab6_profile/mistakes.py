@@ -1,6 +1,6 @@
 """Usual mistakes in reading a trace: the wrong figures of each, to compare with what a submission finds."""
 
-from grading.checks.errors import largest
+from grading.checks.error_size import largest
 from grading.checks.lab6_profile.traces import SHARES, bounds, figures_of, gathers_of_units, length, moments
 from shardlab.measure.timeline import union, without
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from grading.checks.lab6_profile import drills
+from grading.checks.lab6_profile import on_ranks
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
@@ -13,7 +13,7 @@ PHASES = ("forward", "backward")
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Give half the points if only the forward's gathers are requested late."""
     replies = s.order(check, "asked", **_setting(s))
-    due = 2 * drills.N_LAYERS * drills.N_MICRO_BATCHES
+    due = 2 * on_ranks.N_LAYERS * on_ranks.N_MICRO_BATCHES
     computed = min(len(r["computed"]) for r in replies)
     if computed < due:
         cause = (
@@ -58,10 +58,10 @@ def _belongs(unit: str, block: str, is_next: bool) -> bool:
 
 
 def _worst(places: set[int]) -> int:
-    by_micro_batch = Counter(place // (2 * drills.N_LAYERS) for place in places)
+    by_micro_batch = Counter(place // (2 * on_ranks.N_LAYERS) for place in places)
     return max(by_micro_batch.values(), default=0)
 
 
 def _setting(s: Session) -> dict:
-    place = {"world_size": drills.WORLD_SIZE, "device": "cpu", "network": drills.SLOW_LINK}
+    place = {"world_size": on_ranks.WORLD_SIZE, "device": "cpu", "network": on_ranks.SLOW_LINK}
     return place | {"seed": s.seed}

@@ -3,7 +3,7 @@
 import math
 from functools import cache
 
-from grading.checks.errors import largest
+from grading.checks.error_size import largest
 from grading.checks.lab6_profile import mistakes
 from grading.checks.lab6_profile.mistakes import N_PLAIN, TOLERANCE
 from grading.checks.lab6_profile.traces import SHARES, draw_trace, figures_of

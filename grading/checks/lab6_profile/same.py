@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grading.checks.lab6_profile import drills
-from grading.judge.fingerprints import distance, factor, parallel, project, vector
+from grading.checks.lab6_profile import on_ranks
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, factor, parallel, project, vector
 from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3
@@ -20,7 +20,7 @@ TOLERANCE = 1e-3
 def judge(s: Session, check: str, points: float) -> Verdict:
     shape = {"n_layers": 2 + s.seed % 3, "n_micro_batches": 3 + s.seed % 4}
     replies = s.order(
-        check, "steps", world_size=drills.WORLD_SIZE, device="cpu", network="infinitely fast", seed=s.seed, **shape
+        check, "steps", world_size=on_ranks.WORLD_SIZE, device="cpu", network="infinitely fast", seed=s.seed, **shape
     )
     truth = truth_of(s.seed, **shape)
     moved = [[vector(step["moved"]) for step in rank] for rank in replies]
@@ -63,30 +63,30 @@ class Parts:
 
 
 def truth_of(seed: int, n_layers: int, n_micro_batches: int) -> Truth:
-    model = drills.make_model(seed, n_layers)
-    optimizer, truth = drills.make_optimizer(model), Truth([], [])
+    model = on_ranks.make_model(seed, n_layers)
+    optimizer, truth = on_ranks.make_optimizer(model), Truth([], [])
     for step in range(2):
-        before = drills.whole(model)
+        before = on_ranks.whole(model)
         optimizer.zero_grad()
         losses = []
-        for rank in range(drills.WORLD_SIZE):
-            for batch in drills.batches(seed, step, rank, n_micro_batches):
-                losses.append(model(*batch) / (drills.WORLD_SIZE * n_micro_batches))
+        for rank in range(on_ranks.WORLD_SIZE):
+            for batch in on_ranks.batches(seed, step, rank, n_micro_batches):
+                losses.append(model(*batch) / (on_ranks.WORLD_SIZE * n_micro_batches))
                 losses[-1].backward()
         optimizer.step()
-        after = drills.whole(model)
+        after = on_ranks.whole(model)
         truth.moved.append(vector(project([(k, after[k] - before[k]) for k in after], seed)))
         truth.losses.append(sum(loss.item() for loss in losses))
     return truth
 
 
 def parts_of(seed: int, n_layers: int, n_micro_batches: int) -> Parts:
-    model, n = drills.make_model(seed, n_layers), drills.WORLD_SIZE
+    model, n = on_ranks.make_model(seed, n_layers), on_ranks.WORLD_SIZE
     params, moves = list(model.parameters()), []
     total = [torch.zeros_like(p) for p in params]
     for rank in range(n):
         moves.append([])
-        for batch in drills.batches(seed, 0, rank, n_micro_batches):
+        for batch in on_ranks.batches(seed, 0, rank, n_micro_batches):
             grads = torch.autograd.grad(model(*batch) / (n * n_micro_batches), params)
             total = [t + g for t, g in zip(total, grads, strict=True)]
             moves[-1].append(_moves(model, grads, seed))
@@ -104,7 +104,7 @@ def _thinned(g: Tensor, n: int) -> Tensor:
 
 
 def _diagnosis(moved: list[list[Tensor]], truth: Truth, parts: Parts) -> str:
-    first, right, n = moved[0][0], truth.moved[0], drills.WORLD_SIZE
+    first, right, n = moved[0][0], truth.moved[0], on_ranks.WORLD_SIZE
     if not all(torch.isfinite(v).all() for rank in moved for v in rank):
         return "the weights are not finite after two steps."
     if float(first.norm()) == 0:
@@ -135,7 +135,7 @@ def _diagnosis(moved: list[list[Tensor]], truth: Truth, parts: Parts) -> str:
 
 
 def _wrong_factor(times: float, m: int) -> str:
-    n = drills.WORLD_SIZE
+    n = on_ranks.WORLD_SIZE
     known = {m: ", the number of micro-batches", 1 / m: ", one over the number of micro-batches: divided twice"}
     known |= {1 / n: ", one over the number of ranks: FSDP has divided by it already", n: ", the number of ranks"}
     name = next((words for f, words in known.items() if abs(times / f - 1) < 0.01), "")

@@ -1,13 +1,13 @@
 """Judge what one step of the repaired program holds and sends, against the budgets in the notebook."""
 
-from grading.checks.lab6_profile import drills
+from grading.checks.lab6_profile import on_ranks
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 
 
 def judge_memory(s: Session, check: str, points: float) -> Verdict:
     """Judge the bytes at the peak and between steps."""
-    ranks, budget = _account(s, check), drills.BUDGETS
+    ranks, budget = _account(s, check), on_ranks.BUDGETS
     if cause := _not_computed(ranks):
         return Verdict(check, 0, points, cause)
     worst = max(ranks, key=lambda r: sum(r["peak"].values()))
@@ -36,7 +36,7 @@ def _too_much(rank: dict) -> str:
 
 def judge_messages(s: Session, check: str, points: float) -> Verdict:
     """Judge number and bytes of the messages; half the points if only one is within its budget."""
-    ranks, budget = _account(s, check), drills.BUDGETS
+    ranks, budget = _account(s, check), on_ranks.BUDGETS
     if cause := _not_computed(ranks):
         return Verdict(check, 0, points, cause)
     mine = max(ranks, key=lambda r: r["sent"])
@@ -55,9 +55,9 @@ def _kinds(rank: dict) -> str:
 
 
 def _too_many(rank: dict) -> str:
-    units, kinds, n = rank["units"], rank["kinds"], drills.N_MICRO_BATCHES
-    if units > 2 * drills.N_LAYERS:
-        return f"{units} units for {drills.N_LAYERS} blocks: each of their messages pays the link's latency."
+    units, kinds, n = rank["units"], rank["kinds"], on_ranks.N_MICRO_BATCHES
+    if units > 2 * on_ranks.N_LAYERS:
+        return f"{units} units for {on_ranks.N_LAYERS} blocks: each of their messages pays the link's latency."
     if kinds.get("reduce_scatter", 0) >= n * units and kinds.get("all_gather", 0) > units * n:
         return (
             "parameters are gathered again for each backward, and gradients reduced in each micro-batch: "
@@ -73,7 +73,7 @@ def _not_computed(ranks: list[dict]) -> str:
 
     Merged or dropped micro-batches would need fewer messages.
     """
-    forwards, due = min(r["forwards"] for r in ranks), drills.N_LAYERS * drills.N_MICRO_BATCHES
+    forwards, due = min(r["forwards"] for r in ranks), on_ranks.N_LAYERS * on_ranks.N_MICRO_BATCHES
     if forwards >= due:
         return ""
     return (
@@ -83,8 +83,8 @@ def _not_computed(ranks: list[dict]) -> str:
 
 
 def _account(s: Session, check: str) -> list[dict]:
-    return s.order(check, "account", world_size=drills.WORLD_SIZE, device="cpu", seed=s.seed)
+    return s.order(check, "record_step", world_size=on_ranks.WORLD_SIZE, device="cpu", seed=s.seed)
 
 
 def reference_account(s: Session) -> None:
-    s.order_reference("account", world_size=drills.WORLD_SIZE, device="cpu", seed=s.seed)
+    s.order_reference("record_step", world_size=on_ranks.WORLD_SIZE, device="cpu", seed=s.seed)

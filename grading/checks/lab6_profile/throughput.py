@@ -4,11 +4,11 @@ from functools import cache
 
 import torch
 
-from grading.checks.lab6_profile import drills
-from grading.judge.fingerprints import distance
+from grading.checks.lab6_profile import on_ranks
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance
 from grading.judge.timed_laps import Lap, race, too_quick
-from grading.judge.timing import Timing, settled, too_noisy
+from grading.judge.timing_verdict import Timing, settled, too_noisy
 from grading.judge.verdict import Verdict
 
 SLOWEST, SLOWEST_FOR_HALF = 1.2, 1.5  # step time over the reference's
@@ -16,7 +16,7 @@ PROOF_TOLERANCE = 0.02
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    place = {"world_size": drills.WORLD_SIZE, "device": "cpu", "network": drills.SLOW_LINK}
+    place = {"world_size": on_ranks.WORLD_SIZE, "device": "cpu", "network": on_ranks.SLOW_LINK}
     seen: list[str] = []
 
     def proof(lap: Lap) -> bool:
@@ -48,8 +48,8 @@ def verdict_of(check: str, points: float, timing: Timing) -> Verdict:
 
 def not_done(lap: Lap) -> str:
     """Return what is wrong with the work of a lap; "" if nothing is."""
-    due, replies = drills.N_LAYERS * drills.N_MICRO_BATCHES, lap.replies
-    if too_quick(lap, computing_s := 3 * due * drills.SLEPT_S):  # backward takes twice as long as forward
+    due, replies = on_ranks.N_LAYERS * on_ranks.N_MICRO_BATCHES, lap.replies
+    if too_quick(lap, computing_s := 3 * due * on_ranks.SLEPT_S):  # backward takes twice as long as forward
         return f"one took {lap.seconds:.2f} s, and its blocks take {computing_s:.2f} s to compute."
     for phase, name in enumerate(("forwards", "backwards")):
         count = min(r["slept"][phase] for r in replies)
@@ -64,12 +64,12 @@ def not_done(lap: Lap) -> str:
 @cache
 def moves(seed: int) -> torch.Tensor:
     """Return the projected move of the weights in a lap's step, by one process that trains the whole model."""
-    model = drills.make_model(0, drills.N_LAYERS)
-    optimizer, before = drills.make_optimizer(model), drills.whole(model)
-    for rank in range(drills.WORLD_SIZE):
-        for batch in drills.batches(seed, 0, rank, drills.N_MICRO_BATCHES):
-            (model(*batch) / (drills.WORLD_SIZE * drills.N_MICRO_BATCHES)).backward()
+    model = on_ranks.make_model(0, on_ranks.N_LAYERS)
+    optimizer, before = on_ranks.make_optimizer(model), on_ranks.whole(model)
+    for rank in range(on_ranks.WORLD_SIZE):
+        for batch in on_ranks.batches(seed, 0, rank, on_ranks.N_MICRO_BATCHES):
+            (model(*batch) / (on_ranks.WORLD_SIZE * on_ranks.N_MICRO_BATCHES)).backward()
     optimizer.step()
-    after = drills.whole(model)
-    found = {name: drills.wave_of(after[name] - before[name], seed) for name in after}
+    after = on_ranks.whole(model)
+    found = {name: on_ranks.wave_of(after[name] - before[name], seed) for name in after}
     return torch.tensor([found[name] for name in sorted(found)], dtype=torch.float64)

@@ -1,9 +1,9 @@
 """Part 2: judge whether the biases follow all ranks' load, equally on all ranks, for a few numbers sent."""
 
-from grading.checks.errors import largest
+from grading.checks.error_size import largest
 from grading.checks.lab7_debug import experts_training as run
-from grading.judge.fingerprints import distance, vector
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # relative, of the weights; a bias may be off by a hundredth of its step

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
-from grading.judge.fingerprints import project
+from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.measure.traffic import record_traffic
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from grading.boxes.ranks import CrewError, ReferenceCrewError
-from grading.checks.errors import largest
+from grading.checks.error_size import largest
 from grading.checks.lab7_debug import hang_training as run
-from grading.judge.fingerprints import distance, project, vector
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # relative; another order of sums gives about 1e-6

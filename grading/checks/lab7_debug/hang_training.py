@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from grading.checks.lab7_debug.replies import read
-from grading.judge.fingerprints import project
+from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.model import Transformer, preset

@@ -1,9 +1,9 @@
 """The checks of lab 7, in the order of the notebook."""
 
-from grading.checks.lab7_debug import diagnose, differing, drills, experts, hang, memory, resume
+from grading.checks.lab7_debug import diagnose, differing, experts, hang, memory, on_ranks, resume
 from grading.judge.submission_run import Check
 
-DRILLS = drills.__name__
+DRILLS = on_ranks.__name__
 pace = hang.reference_run
 GIVEN_CELLS = ("broken_training", "broken_experts", "broken_accumulation", "broken_checkpoint")  # the cells to repair
 

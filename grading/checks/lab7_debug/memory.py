@@ -1,12 +1,12 @@
 """Part 3: judge whether the numbers stay the same and the bytes do not grow, within today's and tomorrow's budgets."""
 
 from grading.checks.lab7_debug.budgets import BUDGETS
-from grading.judge.fingerprints import distance, vector
 from grading.judge.memory_audit import hidden_bytes, in_words
 from grading.judge.pictures import of_memory
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
-from shardplan.promises import mib
+from shardplan.compare_formulas import mib
 
 LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-3, 2e-2  # AdamW magnifies rounding where a gradient is almost 0
 GROWTH_BYTES = 64 << 10  # over the run

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grading.checks.lab7_debug.hang_training import build, sharded
-from grading.judge.fingerprints import project
+from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.data import batch
 

@@ -1,9 +1,9 @@
 """The checks of lab 8, in the order of the notebook."""
 
-from grading.checks.lab8_capstone import drills, step_record, tokens
+from grading.checks.lab8_capstone import on_ranks, step_record, tokens
 from grading.judge.submission_run import Check
 
-DRILLS = drills.__name__
+DRILLS = on_ranks.__name__
 pace = step_record.pace
 standing = tokens.standing
 HIDDEN = ("recompute_every", "reduce_once", "shards")

@@ -2,10 +2,10 @@
 
 import torch
 
-from grading.checks.lab8_capstone import drills, planner
+from grading.checks.lab8_capstone import on_ranks, planner
 from grading.checks.lab8_capstone.job import MB, RANKS, build_model, draw, job_of
-from grading.judge.fingerprints import distance, project, vector
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict
 
 TOLERANCE = 2e-4  # relative, of the weights' change; float32 gives 1e-6, gradients sent in bfloat16 give 2e-3
@@ -67,7 +67,7 @@ def judge_links(s: Session, check: str, points: float) -> Verdict:
 
 
 def account_of(s: Session, check: str, cluster: str) -> list[dict]:
-    return s.order(check, "account", **_where(), seed=s.seed, facts=draw(s.seed)[cluster])
+    return s.order(check, "record_step", **_where(), seed=s.seed, facts=draw(s.seed)[cluster])
 
 
 def line_of(s: Session, cluster: str) -> list[dict]:
@@ -111,14 +111,14 @@ def _per_node(replies: list[dict], facts: dict) -> float:
 
 _ONE_PROCESS = {  # (factor of the gradients, steps, sequences of a rank that count)
     "nothing": (1.0, 0, slice(None)),
-    "right": (1.0, drills.STEPS, slice(None)),
-    "the gradients are summed over ranks, not averaged": (float(RANKS), drills.STEPS, slice(None)),
-    "the gradients are divided by the number of ranks twice": (1 / RANKS, drills.STEPS, slice(None)),
-    "the micro-batches' gradients are added up and not averaged over 2 of them": (2.0, drills.STEPS, slice(None)),
-    "the micro-batches' gradients are added up and not averaged over 4 of them": (4.0, drills.STEPS, slice(None)),
-    "a step leaves out the second half of its sequences": (1.0, drills.STEPS, slice(0, 2)),
-    "a step uses the first of its sequences only": (1.0, drills.STEPS, slice(0, 1)),
-    "a step uses the last of its sequences only": (1.0, drills.STEPS, slice(3, 4)),
+    "right": (1.0, on_ranks.STEPS, slice(None)),
+    "the gradients are summed over ranks, not averaged": (float(RANKS), on_ranks.STEPS, slice(None)),
+    "the gradients are divided by the number of ranks twice": (1 / RANKS, on_ranks.STEPS, slice(None)),
+    "the micro-batches' gradients are added up and not averaged over 2 of them": (2.0, on_ranks.STEPS, slice(None)),
+    "the micro-batches' gradients are added up and not averaged over 4 of them": (4.0, on_ranks.STEPS, slice(None)),
+    "a step leaves out the second half of its sequences": (1.0, on_ranks.STEPS, slice(0, 2)),
+    "a step uses the first of its sequences only": (1.0, on_ranks.STEPS, slice(0, 1)),
+    "a step uses the last of its sequences only": (1.0, on_ranks.STEPS, slice(3, 4)),
 }
 _cache: dict[tuple, torch.Tensor] = {}
 
@@ -130,20 +130,20 @@ def _trained(seed: int, factor: float, steps: int, kept: slice) -> torch.Tensor:
         if len(_cache) > 1000:
             _cache.clear()
         model = train_alone([[sequence[kept] for sequence in by_rank(seed, i)] for i in range(steps)], seed, factor)
-        _cache[key] = vector(project(drills.weights(model), seed))
+        _cache[key] = vector(project(on_ranks.weights(model), seed))
     return _cache[key]
 
 
 def by_rank(seed: int, step: int) -> list[torch.Tensor]:
     """Return tokens and targets of each rank's sequences: (sequences, 2, positions)."""
-    return [torch.stack(drills.sequences(seed, step, rank), 1) for rank in range(RANKS)]
+    return [torch.stack(on_ranks.sequences(seed, step, rank), 1) for rank in range(RANKS)]
 
 
 def train_alone(steps: list[list[torch.Tensor]], model_seed: int, factor: float = 1.0):
     """Train in one process, on a job whose cards take no time, and return the model."""
-    facts = draw(0)["2x4"] | drills.NO_TIME
+    facts = draw(0)["2x4"] | on_ranks.NO_TIME
     model = build_model(job_of(facts), model_seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=drills.LEARNING_RATE, momentum=drills.MOMENTUM)
+    optimizer = torch.optim.SGD(model.parameters(), lr=on_ranks.LEARNING_RATE, momentum=on_ranks.MOMENTUM)
     for ranks in steps:
         tokens, targets = torch.cat(ranks).unbind(1)
         optimizer.zero_grad()

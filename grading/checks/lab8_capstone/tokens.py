@@ -6,13 +6,13 @@ The line is the fastest strategy that a search finds, run by the reference's ran
 from functools import partial
 
 from grading.checks.lab8_capstone import planner
-from grading.checks.lab8_capstone.drills import LAPS_OF_A_MODEL, proof
 from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, Job, draw, job_of
+from grading.checks.lab8_capstone.on_ranks import LAPS_OF_A_MODEL, proof
 from grading.checks.lab8_capstone.step_record import account_of, by_rank, fits, is_right, train_alone
-from grading.judge.fingerprints import distance, vector
 from grading.judge.submission_run import Session
+from grading.judge.tensor_projections import distance, vector
 from grading.judge.timed_laps import Lap, race, too_quick
-from grading.judge.timing import Timing, settled, too_noisy
+from grading.judge.timing_verdict import Timing, settled, too_noisy
 from grading.judge.verdict import Verdict
 
 FULL_SHARE, HALF_SHARE = 0.85, 0.55  # share of the line's tokens a second, for a cluster's points, for half of them

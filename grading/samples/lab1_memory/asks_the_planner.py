@@ -1,7 +1,7 @@
 # %% one_rank
 from shardlab.model import ModelConfig
 from shardplan.memory import memory_plan
-from shardplan.setup import Setup as PlanSetup
+from shardplan.planned_job import Setup as PlanSetup
 from shardplan.shape import Shape
 from shardplan.strategy import Strategy
 from shardsim.machines import machine

@@ -12,7 +12,7 @@ from grading.attacks import escapes, floods, lies, notebooks, reads
 from grading.attacks.attack import CHECK, LAB, WRAPPER, Attack
 from grading.attacks.submit import ATTACKS, LONGEST_S, course, submit
 from grading.boxes.sandbox import Bubblewrap
-from grading.judge.labs import lab_module
+from grading.judge.find_lab import lab_module
 
 pytestmark = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
 QUICK = {  # one for each of the modules; what the system's account sees through, test_witness tries by day

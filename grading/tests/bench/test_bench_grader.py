@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grading.bench import clusters, fairness, grader
+from grading.bench import fairness, grader, slurm_jobs
 from grading.judge.verdict import Verdict
 from shardbench.slurm_here import obstacle
 
@@ -73,13 +73,13 @@ def test_right_ones_that_get_fewer_points_or_none_yet_are_told(monkeypatch):
 @pytest.mark.night
 @pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 def test_a_class_is_graded_by_jobs_here_and_of_a_real_slurm():
-    found = clusters.run(2, jobs=2)
+    found = slurm_jobs.run(2, jobs=2)
     for cluster in ("local", "slurm"):
         assert (found[cluster]["points as due"], found[cluster]["problems"]) == (2, [])
     assert found["slurm"]["version"].startswith("slurm")
 
 
 def test_where_there_is_no_slurm_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(clusters, "_graded", lambda n, jobs, cluster: {"jobs": jobs})
+    monkeypatch.setattr(slurm_jobs, "_graded", lambda n, jobs, cluster: {"jobs": jobs})
     monkeypatch.setattr("shutil.which", lambda name, path: None)
-    assert clusters.run(2, jobs=1)["slurm"].endswith("install slurm-wlm and munge")
+    assert slurm_jobs.run(2, jobs=1)["slurm"].endswith("install slurm-wlm and munge")

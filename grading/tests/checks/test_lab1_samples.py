@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
-from grading.checks.lab1_memory import closeness, counts, draw, drills, formula, mistakes, programs
+from grading.checks.lab1_memory import closeness, counts, draw, formula, mistakes, on_ranks, programs
 from grading.checks.lab1_memory.arithmetic import foreign
 from grading.checks.lab1_memory.closeness import TOLERANCES
 from grading.checks.lab1_memory.formula import Weights
@@ -18,7 +18,7 @@ from grading.checks.lab1_memory.programs import Setup
 from grading.samples import read_lab
 from shardlab.model import ModelConfig
 from shardplan.memory import memory_plan
-from shardplan.setup import Setup as PlanSetup
+from shardplan.planned_job import Setup as PlanSetup
 from shardplan.shape import Shape
 from shardplan.strategy import Strategy
 from shardsim.machines import machine
@@ -210,13 +210,13 @@ SETUP = dict(V=64, D=64, L=2, H=2, K=1, E=32, F=128, N=1, B=1, T=16)
 
 @pytest.mark.parametrize("source", ARITHMETIC.values(), ids=ARITHMETIC)
 def test_arithmetic_is_let_through(source):
-    assert drills.predict(answer(source), [SETUP])[0][0][1] == 64
+    assert on_ranks.predict(answer(source), [SETUP])[0][0][1] == 64
 
 
 @pytest.mark.parametrize("source", NO_ARITHMETIC.values(), ids=NO_ARITHMETIC)
 def test_what_is_none_is_refused(source):
     try:
-        reply = drills.predict(answer(source), [SETUP])
+        reply = on_ranks.predict(answer(source), [SETUP])
     except KeyError:  # not among the loaded modules while predictions are made
         return
     assert set(reply) == {"refused"}
@@ -229,5 +229,5 @@ def test_a_recursive_helper_is_walked_through_once():
 
 @pytest.mark.parametrize("returned", ["None", "(1,)", "(1, 'x')", "(1, float('nan'))", "[1, 2, 3]"])
 def test_what_is_no_prediction_is_said(returned):
-    reply = drills.predict(answer(f"def predict(s): return {returned}"), [SETUP])
+    reply = on_ranks.predict(answer(f"def predict(s): return {returned}"), [SETUP])
     assert "must be (a, b), finite numbers" in closeness.unreadable(reply, 1, 2, "(a, b)")

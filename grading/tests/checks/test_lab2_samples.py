@@ -6,7 +6,7 @@ import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
 from grading.boxes.sandbox.usage import Seen
-from grading.checks.lab2_ddp import drills, gradients, memory, plan, step_record
+from grading.checks.lab2_ddp import gradients, memory, on_ranks, plan, step_record
 from shardsim.bucket_overlap import finish_time
 
 ONE_RANK = ("lab2.plan",)  # checks whose drills need no other
@@ -43,13 +43,13 @@ SEED = 1  # of every judgement here: it draws buckets of 0.375 MiB, and a tied m
 
 @pytest.fixture(scope="module")
 def the_truth():
-    return gradients.truth_of(drills.gradients, SEED, 4, tied=True)
+    return gradients.truth_of(on_ranks.gradients, SEED, 4, tied=True)
 
 
 @pytest.fixture
 def truth(the_truth, monkeypatch):
     """It is the judge's, too, and worked out once."""
-    asked = (drills.gradients, SEED, 4, True)
+    asked = (on_ranks.gradients, SEED, 4, True)
     monkeypatch.setattr(gradients, "truth_of", lambda *a, tied: {asked: the_truth}[*a, tied])
     return the_truth
 
@@ -91,7 +91,7 @@ def test_each_mistake_of_gradients_is_named(truth):
     assert {words: v.cause for words, v in said.items() if v.points or words not in v.cause} == {}
 
 
-LAST = drills.ACCOUNT_SHAPE["count"] - 1
+LAST = on_ranks.ACCOUNT_SHAPE["count"] - 1
 
 
 def message(n_bytes: int, **other) -> dict:
@@ -116,12 +116,12 @@ def judged_account(check: str, sent: list[dict], wire=(None, None), **more):
     mine, reference = ([{"collectives": sent}] * 4, [{"collectives": []}] * 4)
     seen, of_reference = (Seen(wire_bytes=n) for n in wire)
     return judge_replies(
-        check, {"account": mine, "seen": seen} | more, {"account": reference, "seen": of_reference}, seed=SEED
+        check, {"record_step": mine, "seen": seen} | more, {"record_step": reference, "seen": of_reference}, seed=SEED
     )
 
 
 def test_traffic_is_every_gradient_once_in_so_many_messages():
-    n, total = step_record._bucket_count(drills.cap_mb(SEED)), step_record._gradient_bytes()
+    n, total = step_record._bucket_count(on_ranks.cap_mb(SEED)), step_record._gradient_bytes()
     right = {
         "as many as buckets": judged_account("lab2.traffic", messages(n)),
         "the most": judged_account("lab2.traffic", messages(n + 3)),

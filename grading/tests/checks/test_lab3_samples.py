@@ -8,7 +8,7 @@ import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
 from grading.boxes.sandbox.usage import Seen
-from grading.checks.lab3_zero import drills, norm, owners, step_record, truth, update
+from grading.checks.lab3_zero import norm, on_ranks, owners, step_record, truth, update
 from grading.samples import read_lab, samples
 from shardlab.tier import TIERS
 
@@ -33,11 +33,11 @@ def test_every_check_stops_a_sample_that_no_other_check_stops():
 
 def test_the_notebook_shows_the_model_and_the_program_that_the_referee_runs():
     cells = {c.metadata.nbgrader.grade_id: c.source for c in read_lab("solutions", LAB).cells}
-    for cell, ours in (("model", drills.Net), ("program", drills.Replicated)):
+    for cell, ours in (("model", on_ranks.Net), ("program", on_ranks.Replicated)):
         theirs = next(n for n in ast.parse(cells[cell]).body if isinstance(n, ast.ClassDef))
         assert _code(theirs) == _code(ast.parse(inspect.getsource(ours)).body[0])
     sizes = next(n for n in ast.parse(cells["model"]).body if isinstance(n, ast.Assign))
-    assert eval(ast.unparse(sizes.value)) == drills.SIZES
+    assert eval(ast.unparse(sizes.value)) == on_ranks.SIZES
 
 
 def _code(node: ast.ClassDef) -> str:
@@ -46,13 +46,13 @@ def _code(node: ast.ClassDef) -> str:
     return "\n".join(map(ast.unparse, node.body[documented:]))
 
 
-@pytest.mark.parametrize("tier", drills.BUDGETS)
+@pytest.mark.parametrize("tier", on_ranks.BUDGETS)
 def test_budgets_are_the_states_and_the_same_spare_on_every_tier(tier):
     """Held: weights, 2 of AdamW, 6% to spare. Peak: gradients too, and 55%, of which a bucket takes at most 9%."""
     psi = step_record.psi_bytes(tier)
     for fraction in (0.1, 0.25):
-        assert drills.budget_bytes(tier, "held", fraction) == pytest.approx((1.06 + 2 * fraction) * psi, rel=0.01)
-        assert drills.budget_bytes(tier, "peak", fraction) == pytest.approx((1.55 + 3 * fraction) * psi, rel=0.01)
+        assert on_ranks.budget_bytes(tier, "held", fraction) == pytest.approx((1.06 + 2 * fraction) * psi, rel=0.01)
+        assert on_ranks.budget_bytes(tier, "peak", fraction) == pytest.approx((1.55 + 3 * fraction) * psi, rel=0.01)
     assert max(step_record.bucket_bytes(tier)) < 0.09 * psi
 
 
@@ -69,7 +69,7 @@ def test_the_rule_gives_every_element_one_owner(n):
 @pytest.mark.parametrize("world_size", (2, 4, 8))
 def test_shares_are_never_all_equal(world_size):
     for seed in range(20):
-        shares = drills.shares(seed, world_size)
+        shares = on_ranks.shares(seed, world_size)
         assert len(shares) == world_size and sorted(shares) == [2, *[4] * (world_size - 2), 5]
 
 
@@ -89,7 +89,7 @@ def test_a_collective_counts_as_hidden_only_if_a_gradient_is_made_before_it_is_w
 
 def test_mistakes_can_be_told_apart():
     """Each changes the weights by far more than what passes as the same."""
-    plan = (drills.PlannedStep(2, 1.0),)
+    plan = (on_ranks.PlannedStep(2, 1.0),)
     run = truth.Setting(1, 8 / 1024, (4, 5, 3, 4), "SGD", 1e9, plan)
     right = truth.simulate(run)[0].change
     for words, combine in truth.COMBINED_WRONGLY.items():
@@ -231,7 +231,7 @@ def test_a_spoilt_step_is_skipped_by_all_and_the_next_one_is_right():
 
 def test_what_is_held_and_what_is_needed_at_the_peak_are_worth_half_each():
     tier = "cpu"
-    shares = drills.shares(1, 4)
+    shares = on_ranks.shares(1, 4)
     fractions = [x / sum(shares) for x in shares]
 
     def judged(held: float, peak: float, rank: int, seen: float | None = None):
@@ -240,7 +240,8 @@ def test_what_is_held_and_what_is_needed_at_the_peak_are_worth_half_each():
         def reply(r):
             off = (held, peak) if r == rank else (-1, -1)
             most = [
-                int(drills.budget_bytes(tier, w, fractions[r]) + o) for w, o in zip(("held", "peak"), off, strict=True)
+                int(on_ranks.budget_bytes(tier, w, fractions[r]) + o)
+                for w, o in zip(("held", "peak"), off, strict=True)
             ]
             return {
                 "held": {"parameters": 0, "gradients": 0, "optimizer_states": most[0]},
@@ -255,7 +256,7 @@ def test_what_is_held_and_what_is_needed_at_the_peak_are_worth_half_each():
         of_reference = Seen(10**9 + claimed["peak"], 10**9 + claimed["held"]) if seen is not None else Seen()
         return judge_replies(
             "lab3.memory",
-            {"account": replies, "memory": replies, "seen": mine},
+            {"record_step": replies, "memory": replies, "seen": mine},
             {"memory": replies, "seen": of_reference},
         )
 
@@ -271,7 +272,7 @@ def test_what_is_held_and_what_is_needed_at_the_peak_are_worth_half_each():
 
 def test_traffic_is_so_many_messages_and_bytes():
     tier, n = "cpu", 4
-    buckets, shares = step_record.bucket_bytes(tier), drills.shares(1, n)
+    buckets, shares = step_record.bucket_bytes(tier), on_ranks.shares(1, n)
     most = step_record.PASSES * (len(buckets) + step_record.SPARE_COLLECTIVES)
     small = step_record.SMALL_COLLECTIVES + step_record.PASSES * sum(b <= step_record.SMALL_BYTES for b in buckets)
     n_bytes = step_record.PASSES * (
@@ -281,7 +282,7 @@ def test_traffic_is_so_many_messages_and_bytes():
     def judged(count: int, sent: float, n_small: int, kind: str = "reduce_scatter"):
         one = {"kind": kind, "bytes": 1000, "at": 0.0}
         collectives = [one | {"sent": sent / count}] * count + [one | {"bytes": 256, "sent": 0}] * n_small
-        return judge_replies("lab3.traffic", {"account": [{"collectives": collectives}] * n})
+        return judge_replies("lab3.traffic", {"record_step": [{"collectives": collectives}] * n})
 
     assert judged(most, 0.999 * n_bytes, small).points == 2
     said = {

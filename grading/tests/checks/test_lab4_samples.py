@@ -10,7 +10,7 @@ from deadlines import deadline_s
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
 from grading.boxes.sandbox.usage import Seen
-from grading.checks.lab4_fsdp import budget, depth, drills, efficiency, evidence, price
+from grading.checks.lab4_fsdp import budget, depth, efficiency, evidence, on_ranks, price
 from grading.samples import read_lab
 from shardlab import launch
 from shardlab.model import ModelConfig, Transformer, preset
@@ -50,7 +50,7 @@ def planned_mib(tier, depth=1, **strategy):
 
 @pytest.mark.parametrize("tier", TIERS.values(), ids=TIERS)
 def test_a_budget_is_two_thirds_of_ddp_and_asks_the_same_on_every_tier(tier):
-    budget = drills.BUDGETS[tier.name]
+    budget = on_ranks.BUDGETS[tier.name]
     assert budget == pytest.approx(SHARE_OF_DDP * planned_mib(tier, sharding="DDP"), rel=2e-3)
     assert planned_mib(tier) < 0.95 * budget, "FSDP by block fits"
     assert planned_mib(tier, wrap="whole") > 1.05 * budget, "one unit does not"
@@ -60,14 +60,14 @@ def test_a_budget_is_two_thirds_of_ddp_and_asks_the_same_on_every_tier(tier):
 
 def test_the_notebook_states_the_judges_budgets():
     (cell,) = [c for c in read_lab("labs", LAB).cells if c.metadata.nbgrader.grade_id == "budgets"]
-    assert ast.literal_eval(cell.source.split("=")[1].split("#")[0].strip()) == drills.BUDGETS
+    assert ast.literal_eval(cell.source.split("=")[1].split("#")[0].strip()) == on_ranks.BUDGETS
 
 
 @pytest.mark.night
 def test_the_planners_ddp_is_the_one_that_runs():
     """Budgets are cut from the reference's peak, so a depth by the planner is as right as one that was measured."""
     tier = TIERS["cpu"]
-    peak = launch(drills.train, 4, drills.ddp, "cpu", 0, 1, device="cpu", timeout_s=deadline_s(60))[0]["peak"]
+    peak = launch(on_ranks.train, 4, on_ranks.ddp, "cpu", 0, 1, device="cpu", timeout_s=deadline_s(60))[0]["peak"]
     assert sum(peak.values()) / MIB == pytest.approx(planned_mib(tier, sharding="DDP"), rel=1e-3)
 
 
@@ -163,7 +163,7 @@ def test_what_is_due_is_full_shard_by_block():
 
 def judged_training(check="lab4.fits", losses=1.0, peak=0.0, rank=2, step=0, seen=None):
     """Of one rank one loss is so many times DDP's, and its peak so many bytes beyond the budget."""
-    most = int(drills.BUDGETS["cpu"] * MIB)
+    most = int(on_ranks.BUDGETS["cpu"] * MIB)
 
     def reply(r, spoilt=True):
         due = [5.0, 4.0, 3.0]
@@ -198,7 +198,7 @@ def test_memory_that_no_account_explains_is_no_training_within_the_budget():
 
 def judged_offload(to_device=1.0, to_host=1.0, on_device=0, losses=1.0):
     """In times of what is due; of one rank."""
-    due = price.copied_bytes(drills.config_of(TIERS["cpu"], 1), 4)
+    due = price.copied_bytes(on_ranks.config_of(TIERS["cpu"], 1), 4)
 
     def reply(*times, on_device=0, losses=1.0):
         ways = {name: t * n for name, t, n in zip(("to_device", "to_host"), times, due, strict=True)}
@@ -236,23 +236,23 @@ def test_a_depth_that_is_off_by_one_is_worth_half():
 @pytest.fixture(scope="module")
 def accounts():
     """What four ranks reply of FSDP by block, and of torch's DDP; of models as deep as the tier's."""
-    of_ranks = launch(_accounts, 4, drills.by_block, drills.ddp, device="cpu", timeout_s=deadline_s(90))
+    of_ranks = launch(_accounts, 4, on_ranks.by_block, on_ranks.ddp, device="cpu", timeout_s=deadline_s(90))
     return {name: [found[i] for found in of_ranks] for i, name in enumerate(("by block", "ddp"))}
 
 
 def _accounts(*implementations):
-    return [drills.account(each, tier="cpu", seed=1, depth=1) for each in implementations]
+    return [on_ranks.record_step(each, tier="cpu", seed=1, depth=1) for each in implementations]
 
 
 def test_only_what_is_sharded_by_block_with_torchs_engine_is(accounts):
     right = accounts["by block"]
-    assert judge_replies("lab4.sharded", {"account": right}).points == 3
-    assert judge_replies("lab4.units", {"account": right}).points == 3
-    replicated = judge_replies("lab4.sharded", {"account": accounts["ddp"]})
+    assert judge_replies("lab4.sharded", {"record_step": right}).points == 3
+    assert judge_replies("lab4.units", {"record_step": right}).points == 3
+    replicated = judge_replies("lab4.sharded", {"record_step": accounts["ddp"]})
     assert (replicated.points, "the parameters are not sharded" in replicated.cause) == (0, True)
-    assert judge_replies("lab4.units", {"account": accounts["ddp"]}).points == 0
+    assert judge_replies("lab4.units", {"record_step": accounts["ddp"]}).points == 0
     own_engine = [right[0] | {"torchs": False}, *right[1:]]
-    other = judge_replies("lab4.sharded", {"account": own_engine})
+    other = judge_replies("lab4.sharded", {"record_step": own_engine})
     assert (other.points, "this lab is about torch's own engine" in other.cause) == (0, True)
 
 
@@ -270,7 +270,7 @@ def test_one_rank_that_holds_or_sends_more_is_enough(accounts):
         def change(evidence):
             evidence["held"]["between"][name] = int(1.5 * evidence["held"]["between"].get(name, 0)) + 10**6
 
-        return judge_replies("lab4.sharded", {"account": spoilt(right, change)})
+        return judge_replies("lab4.sharded", {"record_step": spoilt(right, change)})
 
     assert (holds("parameters").points, holds("optimizer_states").points, holds("other").points) == (0, 0, 0)
     assert "optimizer holds more than its share" in holds("optimizer_states").cause
@@ -278,7 +278,7 @@ def test_one_rank_that_holds_or_sends_more_is_enough(accounts):
     def whole(evidence):
         evidence["peak"]["unsharded"] *= 3
 
-    at_once = judge_replies("lab4.units", {"account": spoilt(right, whole)})
+    at_once = judge_replies("lab4.units", {"record_step": spoilt(right, whole)})
     assert (at_once.points, "too much is whole at a time" in at_once.cause) == (0, True)
 
 
@@ -294,7 +294,7 @@ def test_recomputation_costs_one_forward_and_drops_a_quarter(accounts, monkeypat
             reply["flops"] += int(again * forward)
             reply["evidence"]["peak"]["activations"] = int(kept * reply["evidence"]["peak"]["activations"])
             reply["torchs"] = torchs
-        return judge_replies("lab4.recompute", {"account": copies}, {"account": plain})
+        return judge_replies("lab4.recompute", {"record_step": copies}, {"record_step": plain})
 
     assert judged().points == judged(again=1.009).points == 3
     said = {

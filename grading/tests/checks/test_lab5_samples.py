@@ -11,7 +11,7 @@ import pytest
 import torch
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.checks.lab5_precision_recompute import curve, drills, gradients, plan, reader, reference
+from grading.checks.lab5_precision_recompute import curve, gradients, on_ranks, plan, reader, reference
 from grading.samples import read_lab, samples
 from shardlab.tier import TIERS
 
@@ -79,7 +79,7 @@ def run_of(held=1000, losses=None, logits=1.0, dtype="float32", gathered=0.5, re
     sent += [{"kind": "reduce_scatter", "dtype": "BFloat16", "bytes": 1000 * rounded}] if rounded else []
     usual = {
         "losses": losses or [5.0 - i / 10 for i in range(curve.STEPS)],
-        "logits": [logits * (i - 7.5) for i in range(drills.N_TOKENS)],
+        "logits": [logits * (i - 7.5) for i in range(on_ranks.N_TOKENS)],
         "logits_dtype": dtype,
         "dtypes": {"parameters": ["float32"], "optimizer": ["float32"]},
         "shard_bytes": 100,
@@ -152,7 +152,7 @@ def judged_both(peak=0, losses=0.0, dtypes=("float32",), again=1.0, rank=2, name
     blocks = [plan._block(random.Random(i)) for i in range(4)]
 
     def reply(spoilt: bool, budget: str) -> dict:
-        allowed, activations = drills.BUDGETS["cpu"][budget]
+        allowed, activations = on_ranks.BUDGETS["cpu"][budget]
         extra = reference.flops_of(reference.best_plan(blocks, activations), blocks)
         return {
             "losses": [5.0 + (4 * losses if spoilt else 0.0), 4.0, 3.0, 2.0],
@@ -173,7 +173,9 @@ def judged_both(peak=0, losses=0.0, dtypes=("float32",), again=1.0, rank=2, name
 
 
 def test_a_budget_is_met_at_the_fewest_flops(monkeypatch):
-    monkeypatch.setattr(drills, "BUDGETS", {"cpu": {"wide": (5_000_000, 8_000_000), "narrow": (3_000_000, 5_000_000)}})
+    monkeypatch.setattr(
+        on_ranks, "BUDGETS", {"cpu": {"wide": (5_000_000, 8_000_000), "narrow": (3_000_000, 5_000_000)}}
+    )
     for name in ("wide", "narrow"):
         assert judged_both(name=name).points == judged_both(losses=0.0049, again=1.049, name=name).points == 4
         assert judged_both(again=1.06, name=name).points == judged_both(again=1.49, name=name).points == 3
@@ -191,11 +193,11 @@ def recomputed():
     """The reference's replies for each plan, by dropout."""
     session = SimpleNamespace(seed=1, tier=TIERS["cpu"])
     plans = gradients.plans(session)
-    return {d: drills.recompute(reference.recompute, 1, "cpu", plans, d) for d in (drills.DROPOUT, 0.0)}
+    return {d: on_ranks.recompute(reference.recompute, 1, "cpu", plans, d) for d in (on_ranks.DROPOUT, 0.0)}
 
 
 def judged_recompute(
-    check: str, recomputed: dict, place: int = 1, of_dropout=(drills.DROPOUT,), change=lambda reply: None
+    check: str, recomputed: dict, place: int = 1, of_dropout=(on_ranks.DROPOUT,), change=lambda reply: None
 ):
     """With the reply for one plan changed, where there is that dropout."""
     spoilt = json.loads(json.dumps({str(d): replies for d, replies in recomputed.items()}))
@@ -226,13 +228,13 @@ def test_gradients_are_those_without_recomputation_at_every_plan_and_step(recomp
         said = {
             "the first step is right, the second is not": ask(change=times(1.0002, 1)),
             "draws other masks than the first": ask(change=times(1.0002, 0)),
-            "wrong even without dropout": ask(of_dropout=(drills.DROPOUT, 0.0), change=times(1.0002, 0)),
+            "wrong even without dropout": ask(of_dropout=(on_ranks.DROPOUT, 0.0), change=times(1.0002, 0)),
         }
         assert falls_short(said) == {}
 
 
 def test_each_way_saves_and_costs_what_the_price_list_says(recomputed):
-    plain, _, full, _ = (reply["flops"] for reply in recomputed[drills.DROPOUT])
+    plain, _, full, _ = (reply["flops"] for reply in recomputed[on_ranks.DROPOUT])
 
     def times(key: str, factor: float):
         return lambda reply: reply.update({key: int(factor * reply[key])})

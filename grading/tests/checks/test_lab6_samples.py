@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.checks.lab6_profile import drills, mistakes, prefetch, reading, same, throughput
+from grading.checks.lab6_profile import mistakes, on_ranks, prefetch, reading, same, throughput
 from grading.checks.lab6_profile.traces import bounds, draw_trace, figures_of, gathers_of_units, moments
 from grading.judge.timed_laps import Lap
-from grading.judge.timing import Timing
+from grading.judge.timing_verdict import Timing
 from grading.samples import samples
 from shardlab.measure.timeline import Span, Timeline
 
@@ -125,9 +125,9 @@ def test_a_lap_that_is_over_before_its_blocks_could_have_computed_is_told():
 
 def _asked(forward_late: int, backward_late: int, spoilt_rank: int, computed: int = 32) -> list[dict]:
     """Four micro-batches, of which one rank asks late in the second: beside each first block, for so many."""
-    names = [f"blocks.{i}" for i in range(drills.N_LAYERS)]
+    names = [f"blocks.{i}" for i in range(on_ranks.N_LAYERS)]
     order = [(name, "forward") for name in names] + [(name, "backward") for name in reversed(names)]
-    starts = [[*one, float(i)] for i, one in enumerate(drills.N_MICRO_BATCHES * order)]
+    starts = [[*one, float(i)] for i, one in enumerate(on_ranks.N_MICRO_BATCHES * order)]
     late = range(9, 9 + forward_late), range(13, 13 + backward_late)
     gathers = [("blocks.0", -0.5)] + [(starts[i][0], i - 0.5) for places in late for i in places]
     spoilt = {"gathers": gathers, "computed": starts[:computed]}
@@ -158,7 +158,7 @@ def _account(check: str, peak=0, kept=0, messages=0, sent=0, forwards=16, rank=1
     """Of one rank, beyond its budgets."""
 
     def reply(off):
-        budget = drills.BUDGETS
+        budget = on_ranks.BUDGETS
         return {
             "peak": {"activations": budget["peak_bytes"] + off * peak - 100, "gradients": 100},
             "kept": {"parameters": budget["kept_bytes"] + off * kept},
@@ -168,7 +168,7 @@ def _account(check: str, peak=0, kept=0, messages=0, sent=0, forwards=16, rank=1
             "units": 5,
         }
 
-    return judge_replies(check, {"account": [reply(int(r == rank)) for r in range(4)]})
+    return judge_replies(check, {"record_step": [reply(int(r == rank)) for r in range(4)]})
 
 
 def test_memory_and_messages_stay_within_the_budgets_on_every_rank():

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
 
-from grading.checks.lab8_capstone import drills, job, planner, step_record, tokens
+from grading.checks.lab8_capstone import job, on_ranks, planner, step_record, tokens
 from grading.judge.timed_laps import Lap
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
@@ -49,7 +49,7 @@ def test_one_strategy_for_all_does_not_get_full_points(seed):
 
 def test_what_a_card_computes_at_the_same_time_counts_once():
     sleeps = [Computation("", "forward", *when) for when in ((2.0, 2.5), (0.0, 1.0), (0.5, 1.5), (0.75, 1.25))]
-    assert drills.busy_s(sleeps) == 2.0
+    assert on_ranks.busy_s(sleeps) == 2.0
 
 
 @pytest.mark.night
@@ -59,13 +59,13 @@ def test_what_a_card_computes_at_the_same_time_counts_once():
 def test_proofs_hold_in_every_lap_of_a_race(looked_at):
     """Trained on without end, rounding alone would be as far off after some twenty laps as work that was left out."""
     n_laps = max(looked_at) + 1
-    facts = job.draw(0)["8x1"] | drills.NO_TIME
+    facts = job.draw(0)["8x1"] | on_ranks.NO_TIME
     choice = planner.best(job.job_of(job.draw(0)["8x1"])).as_json()
 
     def ranks():
         found = []
-        drills.serve_laps = lambda _, lap: found.extend(json.dumps(lap({"seed": 7 * i})) for i in range(n_laps))
-        drills.laps(drills.follow, facts, choice, "")
+        on_ranks.serve_laps = lambda _, lap: found.extend(json.dumps(lap({"seed": 7 * i})) for i in range(n_laps))
+        on_ranks.laps(on_ranks.follow, facts, choice, "")
         return [json.loads(reply) for reply in found]
 
     by_rank = launch(ranks, job.RANKS, device="cpu", network=simulated(facts["network"]))
@@ -85,7 +85,7 @@ def test_what_is_shown_is_what_is_run():
     assert shown["CONFIG"] == job.MODEL
     facts = job.draw(0)["4x2"]
     assert shown["middle"]("4x2").network.between.latency_s == job.job_of(facts).network.between.latency_s
-    models = shown["build_model"](job.job_of(facts), 1), drills.build_model(job.job_of(facts), 1)
+    models = shown["build_model"](job.job_of(facts), 1), on_ranks.build_model(job.job_of(facts), 1)
     for a, b in zip(*(m.parameters() for m in models), strict=True):
         assert a.equal(b)
 
@@ -144,7 +144,7 @@ def judged_account(check: str, weights, cluster="4x2", rank=5, moved=1.0, peak=0
         return [reply(r) for r in range(job.RANKS)]
 
     line = [{"link_bytes": 1000.0}] * job.RANKS
-    return judge_replies(check, {"account": replies}, {"line": line})
+    return judge_replies(check, {"record_step": replies}, {"line": line})
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)

@@ -5,7 +5,7 @@ import re
 import pytest
 from submissions import LABS, ROOT
 
-from grading.judge.labs import lab_module
+from grading.judge.find_lab import lab_module
 from grading.samples import read_lab
 
 ROW = re.compile(r"\| (\d) \| \[(.+)\]\((.+)\) \| .+ \| ([\d, ]+) \| (\d+) \| ([\d.]+) \|")

@@ -7,8 +7,8 @@ import pytest
 from submissions import LABS, ROOT
 
 from grading.bench.labs import run, show
-from grading.gradebook.classroom import Classroom
-from grading.judge.labs import lab_module
+from grading.gradebook.nbgrader_api import Classroom
+from grading.judge.find_lab import lab_module
 from grading.samples import read_lab
 
 

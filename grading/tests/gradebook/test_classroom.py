@@ -9,8 +9,8 @@ import pytest
 from submissions import LAB, ROOT
 
 from grading.boxes.notebook import NotebookRun
-from grading.gradebook.classroom import Classroom
 from grading.gradebook.inspect_files import SubmissionError, inspect
+from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.verdict import Verdict
 from grading.samples import samples
 

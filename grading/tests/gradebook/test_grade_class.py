@@ -11,12 +11,12 @@ from nbgrader.api import Gradebook
 from submissions import LAB, ROOT
 from traitlets.config import Config
 
-from grading.gradebook.classroom import Classroom
 from grading.gradebook.grade_class import grade_all
+from grading.gradebook.nbgrader_api import Classroom
 from grading.gradebook.nbgrader_executor import RefereeExecutor
 from grading.gradebook.queue import MOST_TRIES, Queue, alone
 from grading.gradebook.result_cache import Judged
-from grading.judge.labs import lab_module
+from grading.judge.find_lab import lab_module
 from grading.judge.verdict import Verdict
 from grading.samples import read_lab
 

@@ -12,8 +12,8 @@ import nbformat
 import pytest
 from submissions import LABS, ROOT
 
-from grading.gradebook.classroom import Classroom
-from grading.judge.labs import check_name, lab_module
+from grading.gradebook.nbgrader_api import Classroom
+from grading.judge.find_lab import check_name, lab_module
 from grading.samples import read_lab, samples
 
 TIERS = ("cpu", "gpu1", "gpu4", "gpu8")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grading.judge.betting_test import median_bounds, needed, wealth
-from grading.judge.timing import Timing, settled
+from grading.judge.timing_verdict import Timing, settled
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 30])

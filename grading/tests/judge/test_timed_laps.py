@@ -6,7 +6,7 @@ import cloudpickle
 import pytest
 from submissions import LAB
 
-from grading.boxes.answers import ANSWERS
+from grading.boxes.notebook_limits import ANSWERS
 from grading.boxes.sandbox import Bubblewrap
 from grading.judge.referee import Referee
 from grading.samples import samples

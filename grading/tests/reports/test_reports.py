@@ -13,11 +13,11 @@ from rich.console import Console
 from submissions import LAB, ROOT
 
 from grading.commands import explain
-from grading.gradebook.classroom import Classroom
 from grading.gradebook.grade_class import grade_all
+from grading.gradebook.nbgrader_api import Classroom
 from grading.gradebook.nbgrader_executor import RefereeExecutor
 from grading.gradebook.result_cache import Judged
-from grading.judge.labs import lab_module
+from grading.judge.find_lab import lab_module
 from grading.judge.verdict import Verdict
 from grading.reports.class_page import page, show
 from grading.reports.class_report import class_report

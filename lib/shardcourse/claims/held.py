@@ -4,9 +4,9 @@ from shardcourse.claims.claim import Findings
 from shardcourse.claims.planned import PRECISIONS, setups
 from shardplan.memory import memory_plan
 from shardplan.memory.states import gradients, optimizer_states, parameters
+from shardplan.planned_job import Setup
 from shardplan.records import Plan
-from shardplan.setup import Setup
-from shardplan.weights import stages
+from shardplan.stage_parameters import stages
 
 GB = 1e9
 

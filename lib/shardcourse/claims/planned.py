@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from shardplan.api import setup_of
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 
 PRECISIONS = ["fp32", "bf16-master", "bf16"]  # 4+4+8, 2+2+12 and 2+2+4 bytes a parameter with AdamW
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardcourse.claims.claim import Findings
 from shardcourse.claims.planned import setups
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.speed import hardware_flops, model_flops, speed_plan
 from shardsim.step_schedules import Unit, ddp_step, fsdp_step
 

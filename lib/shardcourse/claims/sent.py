@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from shardcourse.claims.claim import Findings
 from shardcourse.claims.planned import setups
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.traffic import bytes_by_link
 from shardsim.link_speeds import LINKS
 

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import ShardingStrategy, fully_shard
 from shardbench.engines import ENGINES, OURS, TORCH, Engine, data_parallel, fsdp1
 from shardcourse.claims.claim import Findings
 from shardlab import data, launch
-from shardlab.measure.probes import Evidence, probe
+from shardlab.measure.sharding_evidence import Evidence, probe
 from shardlab.model import ModelConfig, Transformer
 
 # A block is a seventh of the model; the root (embedding, last norm, output) is an eighth. All dimensions divide by 4.

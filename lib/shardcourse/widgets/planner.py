@@ -15,9 +15,9 @@ from shardcourse.widgets.base import Pane, choice, slider
 from shardlab.model import PRESETS
 from shardplan.advice.bottleneck import memory_in_words, time_in_words
 from shardplan.api import plan_of, setup_of
-from shardplan.figures import figures_of
+from shardplan.core_plan import figures_of
+from shardplan.planned_job import Setup
 from shardplan.records import Plan
-from shardplan.setup import Setup
 from shardplan.strategy import CHOICES
 from shardplan.tables import speed_line, verdict
 from shardsim.machines import MACHINES

@@ -14,7 +14,7 @@ belongs to which rank.
 
 Read in this order: `ranks` and `slots` (among whom, and where in the model),
 `per_parameter` (a `layout`), `unit` (what is held and sent), `schedule` (the hooks that make it happen in time), `api`
-(`fully_shard`); then `flat_parameter` (the other layout), `wrapper` (the older interface) and, as you meet them,
+(`fully_shard`); then `flat_parameter` (the other layout), `fsdp1` (the older interface) and, as you meet them,
 `shardlab.nested_tensors`, `limiter`, and the errors: `validate`, `freed`.
 
 Source: Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023, "PyTorch FSDP", sections 3 and 4;
@@ -33,8 +33,8 @@ from torch.distributed.fsdp import (
 
 from shardlab.fsdp.api import FSDPModule, fully_shard
 from shardlab.fsdp.flat_parameter import FlatParameter, flat_intervals
+from shardlab.fsdp.fsdp1 import FullyShardedDataParallel
 from shardlab.fsdp.per_parameter import PerParameter
-from shardlab.fsdp.wrapper import FullyShardedDataParallel
 
 __all__ = [
     "BackwardPrefetch",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from shardlab.fsdp.ranks import Ranks
 from shardlab.fsdp.slots import Slot, Unsharded, call_hooks
-from shardlab.parameters import flat_shards
+from shardlab.parameter_shards import flat_shards
 
 PREFIX = "_flat_param"  # its name on the unit's module, and a number
 

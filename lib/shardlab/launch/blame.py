@@ -5,7 +5,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from shardlab.launch import flight_recorder
-from shardlab.launch.hang_report import account
+from shardlab.launch.hang_report import stuck_collectives
 
 if TYPE_CHECKING:
     from shardlab.launch.rank_process import RankProcess
@@ -70,7 +70,7 @@ def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
         culprit = waiting[0].number
     stacks = [f"{_state(r)}\n{_stack(r)}" for r in waiting]
     known = {r.number: _log(r) for r in ranks if r.failure or r.whereabouts}
-    return _error([head, disagreement, account(known), *stacks], culprit, timed_out=True)
+    return _error([head, disagreement, stuck_collectives(known), *stacks], culprit, timed_out=True)
 
 
 def _culprit(ranks: list["RankProcess"]) -> "RankProcess":

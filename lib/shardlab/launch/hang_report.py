@@ -13,7 +13,7 @@ Calls = dict[int, dict[int, Collective]]  # of one group: by sequence number and
 _STUCK = "<- stuck"
 
 
-def account(by_rank: Mapping[int, Sequence[Collective]], last: int = 5) -> str:
+def stuck_collectives(by_rank: Mapping[int, Sequence[Collective]], last: int = 5) -> str:
     """Return a table of the last collectives and who waits for whom, for each stuck process group; "" if none is stuck.
 
     `by_rank` holds the logs of the ranks that answered.

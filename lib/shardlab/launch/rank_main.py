@@ -92,7 +92,7 @@ def main(
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: the other ranks are waiting
         send(("raised", _failure(error)))
         _flush()
-        threading.Event().wait()  # keep connections open, or the others fail too; the launcher ends this rank
+    threading.Event().wait()  # keep connections open until the launcher ends this rank, or the other ranks fail too
 
 
 def _redirect_output(output: Connection) -> None:

@@ -12,7 +12,7 @@ Events to look for in a trace, as this file does, or by eye in Perfetto:
     on a GPU    "ncclDevKernel_AllGather..."  a running collective, on NCCL's stream; its args tell kind, size, group
                 any other kernel or copy      the GPU computes
                 same args["correlation"]      the host launches that kernel
-    on both     "FSDP::all_gather (blocks.0)", "Optimizer.step#AdamW.step": labels, see `labels`
+    on both     "FSDP::all_gather (blocks.0)", "Optimizer.step#AdamW.step": labels, see `range_labels`
 
 [Note: what a profile can't tell] A collective's span begins when this rank hands it over, so it includes the time in
 which this rank waits for slower ranks: compare ranks. A trace shows what the host waits for only under `label_units`.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
-from shardlab.measure.labels import ROOT, meaning
+from shardlab.measure.range_labels import ROOT, meaning
 from shardlab.measure.spans import Label
 
 _ENGINE = "autograd::engine::evaluate_function"

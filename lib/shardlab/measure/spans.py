@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from shardlab.measure.labels import meaning
+from shardlab.measure.range_labels import meaning
 from shardlab.measure.timeline import Span, Timeline
 
 _TRIFLE_S = 50e-6  # to ask whether a collective has finished takes as long
@@ -160,7 +160,7 @@ def _host_spans(leaf: Leaf, served: list[Served]) -> Iterator[Span]:
 
 
 def _wait(start_s: float, end_s: float, served: list[Served]) -> list[Span]:
-    """Cut a wait as [Note: waits] in `record` says. The host waits for the collective that finished last."""
+    """Cut a wait as [Note: waits] in `record_timeline` says. The host waits for the collective that finished last."""
     through = [(s, unit) for s, unit in served if start_s < s.finished_s <= end_s]
     if not through:  # in a side stream the host goes on as soon as all ranks have asked
         unit = next((unit for s, unit in served if s.ready_s and start_s < s.ready_s <= end_s), None)

@@ -14,7 +14,7 @@ once), and A, when the rank computes.
 Only the exposed part makes a step longer; a schedule can at best hide all of it. A wait is not communication: before a
 collective starts, a rank may wait for a slower one while its links are idle.
 
-`record` makes timelines of a run, `profile` reads them from torch.profiler's traces.
+`record_timeline` makes timelines of a run, `profile` reads them from torch.profiler's traces.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ Interval = tuple[float, float]
 @dataclass(frozen=True)
 class Span:
     lane: str  # "compute", "link" or "wait"
-    name: str  # "forward", "backward", "recompute", "optimizer", "copy"; "all_gather", ...; for a wait, see `record`
+    name: str  # "forward", "backward", "recompute", "optimizer", "copy"; "all_gather", ...; waits: `record_timeline`
     start_s: float  # time.monotonic(): one clock for all ranks of a machine
     end_s: float
     unit: str = ""  # "blocks.3", "root", "bucket 0"

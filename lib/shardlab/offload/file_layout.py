@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from shardlab.parameters import local
+from shardlab.parameter_shards import local
 
 ALIGN = 64  # pieces begin at multiples of so many elements: vectorised kernels round their last few by other code
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shardlab.parameters import local
+from shardlab.parameter_shards import local
 
 
 class GradScaler:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from shardlab.parameters import hyperparameters, local
+from shardlab.parameter_shards import hyperparameters, local
 
 
 class _StepsInFloat32(torch.optim.Optimizer):

@@ -1,7 +1,7 @@
 """State of a training, the same for every strategy: in memory, whole on one rank, and on disk.
 
-Read in this order: `parts` (a tensor that ranks hold in intervals), `names` (every parameter and its states by name),
-`together` (find ranks that miss a collective), `full` (whole on rank 0), `checkpoint` (save and resume).
+Read in this order: `parts` (a tensor that ranks hold in intervals), `named_state` (every parameter and its states by
+name), `agreement` (find ranks that miss a collective), `full` (whole on rank 0), `checkpoint` (save and resume).
 """
 
 from shardlab.state.checkpoint import latest, load, load_from, save
@@ -11,7 +11,7 @@ from shardlab.state.full import (
     load_full_optimizer_state_dict,
     load_full_state_dict,
 )
-from shardlab.state.names import sharded_state_dict
+from shardlab.state.named_state import sharded_state_dict
 
 __all__ = [
     "full_optimizer_state_dict",

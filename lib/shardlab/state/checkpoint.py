@@ -36,7 +36,8 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from shardlab.state.names import (
+from shardlab.state.agreement import everybody_calls, from_rank_0, rank
+from shardlab.state.named_state import (
     Described,
     OptimizerMemory,
     check_names,
@@ -44,7 +45,6 @@ from shardlab.state.names import (
     sharded_state_dict,
     weights_have_changed,
 )
-from shardlab.state.together import everybody_calls, from_rank_0, rank
 
 LATEST = "latest"
 

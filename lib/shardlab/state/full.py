@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from shardlab.state.names import (
+from shardlab.state.agreement import everybody_calls, from_rank_0, rank, world_size
+from shardlab.state.named_state import (
     Described,
     OptimizerMemory,
     check_names,
@@ -23,7 +24,6 @@ from shardlab.state.names import (
     weights_have_changed,
 )
 from shardlab.state.parts import Part, held
-from shardlab.state.together import everybody_calls, from_rank_0, rank, world_size
 
 
 def full_state_dict(model: nn.Module, *, timeout_s: float = 30.0) -> dict[str, Tensor]:

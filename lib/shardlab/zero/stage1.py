@@ -32,7 +32,7 @@ from shardlab.ddp import (
     check_same_on_every_rank,
 )
 from shardlab.grad_norm import clip_sharded_, common_dtype
-from shardlab.parameters import hyperparameters
+from shardlab.parameter_shards import hyperparameters
 from shardlab.single_tensor_collectives import all_gather
 from shardlab.zero.bucket import Bucket, Shard
 

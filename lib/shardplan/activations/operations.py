@@ -206,7 +206,7 @@ def weight(t: Tape, name: str, dims: str, itemsize: int) -> Value:
 
 
 def words_of(x: Value) -> str:
-    return x.storage.account.words.split(",")[0] if x.storage else "a parameter"
+    return x.storage.entry.words.split(",")[0] if x.storage else "a parameter"
 
 
 def parameter_of(x: Value) -> Value:

@@ -8,8 +8,8 @@ from shardplan.activations.model import Model
 from shardplan.activations.regions import Region
 from shardplan.activations.sizes import Chosen, Sizes
 from shardplan.activations.tape import Snapshot, Tape, Value
+from shardplan.planned_job import Setup
 from shardplan.records import Part, Point, Term
-from shardplan.setup import Setup
 
 
 def embedding(setup: Setup, *, on_gpu: bool = False) -> Part:
@@ -94,10 +94,10 @@ def _casts_inputs(setup: Chosen) -> bool:
 
 def _part(t: Tape, forward: Callable[[], Value], gradient: str) -> Part:
     y = forward()
-    until_loss = [value.storage.account for value in (*t.casts.values(), *t.until_loss)]
+    until_loss = [value.storage.entry for value in (*t.casts.values(), *t.until_loss)]
     t.casts.clear()
     t.until_loss.clear()
-    kept = tuple(account for account in t.live if account.kept)
+    kept = tuple(entry for entry in t.live if entry.kept)
     forward_snapshots, t.snapshots = t.snapshots, []
     if y.edge:
         of, gradients = y.edge, [t.input(gradient, y.dims, y.itemsize)]
@@ -107,7 +107,7 @@ def _part(t: Tape, forward: Callable[[], Value], gradient: str) -> Part:
         kept=_terms(kept),
         forward=(_point(max(forward_snapshots, key=_n_bytes)),),
         backward=tuple(_first_and_fullest(t.snapshots[1:])),
-        until_loss=_terms(account for account in until_loss if account not in kept),
+        until_loss=_terms(entry for entry in until_loss if entry not in kept),
     )
 
 
@@ -128,5 +128,5 @@ def _point(snapshot: Snapshot) -> Point:
     return Point(snapshot.name, _terms(snapshot.live), snapshot.gradients)
 
 
-def _terms(accounts) -> tuple[Term, ...]:
-    return tuple(Term("activations" if a.kept else "temporaries", a.words, a.n_bytes) for a in accounts)
+def _terms(entries) -> tuple[Term, ...]:
+    return tuple(Term("activations" if a.kept else "temporaries", a.words, a.n_bytes) for a in entries)

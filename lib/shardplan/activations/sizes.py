@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.shape import Shape
 from shardplan.strategy import Strategy
 

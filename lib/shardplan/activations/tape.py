@@ -25,7 +25,7 @@ DTYPES = {1: "8 bits", 2: "16 bits", 4: "32 bits", 8: "64 bits"}
 
 
 @dataclass(eq=False)
-class Account:
+class HeldBytes:
     """Facts about a storage that stay known when it is freed."""
 
     words: str
@@ -34,10 +34,10 @@ class Account:
 
 
 class Storage:
-    __slots__ = ("__weakref__", "account")
+    __slots__ = ("__weakref__", "entry")
 
-    def __init__(self, account: Account) -> None:
-        self.account = account
+    def __init__(self, entry: HeldBytes) -> None:
+        self.entry = entry
 
 
 @dataclass(eq=False)
@@ -75,12 +75,12 @@ class Snapshot:
     """All that is live at one operation, and the parameters that have a gradient by then."""
 
     name: str
-    live: tuple[Account, ...]
+    live: tuple[HeldBytes, ...]
     gradients: tuple[str, ...]
 
     @property
     def n_bytes(self) -> int:
-        return sum(account.n_bytes for account in self.live)
+        return sum(entry.n_bytes for entry in self.live)
 
 
 class Tape:
@@ -116,14 +116,14 @@ class Tape:
     def new(self, words: str, dims: str, itemsize: int, node: Node | None = None) -> Value:
         """Make a new tensor, and take a snapshot at that moment."""
         n_bytes = self.count(dims) * itemsize
-        storage = Storage(Account(f"{words}, {self.sizes.shown(dims)} in {DTYPES[itemsize]}", n_bytes))
+        storage = Storage(HeldBytes(f"{words}, {self.sizes.shown(dims)} in {DTYPES[itemsize]}", n_bytes))
         self._live.append(weakref.ref(storage))
         self.look(words)
         return Value(storage, dims, itemsize, node)
 
     def look(self, words: str) -> None:
         self._live = [ref for ref in self._live if ref()]
-        live = tuple(storage.account for ref in self._live if (storage := ref()))
+        live = tuple(storage.entry for ref in self._live if (storage := ref()))
         self.snapshots.append(Snapshot(f"{self._at}{words}", live, tuple(self._gradients)))
 
     def node(self, name: str, inputs: tuple[Value, ...], saved: list[Value], backward: Callable) -> Node | None:
@@ -164,8 +164,8 @@ class Tape:
         return self.region.product(kind, make, node) if self.region else make()
 
     @property
-    def live(self) -> tuple[Account, ...]:
-        return tuple(storage.account for ref in self._live if (storage := ref()))
+    def live(self) -> tuple[HeldBytes, ...]:
+        return tuple(storage.entry for ref in self._live if (storage := ref()))
 
     # Backward
 
@@ -209,14 +209,14 @@ class Tape:
     def _hand_on(self, node: Node, output: int, gradient: Value) -> None:
         waiting = self._waiting.setdefault(node, {})
         if output in waiting:
-            words = waiting[output].storage.account.words.split(",")[0]
+            words = waiting[output].storage.entry.words.split(",")[0]
             gradient = self.new(words, gradient.dims, gradient.itemsize)
         waiting[output] = gradient
 
 
 def mark_kept(value: Value) -> None:
     if value.storage:
-        value.storage.account.kept = True
+        value.storage.entry.kept = True
 
 
 def _compute_again(node: Node) -> None:

@@ -13,8 +13,8 @@ from itertools import combinations, groupby, product
 from shardplan.advice.changes import GPUS, PRICES, TRAINING, Change, single_changes
 from shardplan.formatting import gib, percent
 from shardplan.memory import memory_plan
+from shardplan.planned_job import Setup
 from shardplan.records import MemoryPlan, Plan, SpeedPlan
-from shardplan.setup import Setup
 from shardplan.speed import speed_plan
 
 LEAST_GAIN = 0.02  # of tokens a second: below it a plan's own error hides the difference

@@ -7,7 +7,7 @@ that can't keep it says so in its note, and has the price of another training, o
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.strategy import CROSS_ENTROPY, OPTIMIZER_KERNELS, RECOMPUTE, Strategy
 
 # What a change costs, the cheapest first. A change's price is an index of this tuple.

@@ -5,9 +5,9 @@ from functools import cache
 from shardplan import activations
 from shardplan.activations.sizes import Chosen
 from shardplan.memory.live import Terms, total
+from shardplan.planned_job import Setup
 from shardplan.records import Part
-from shardplan.setup import Setup
-from shardplan.weights import Stage
+from shardplan.stage_parameters import Stage
 
 KEPT = 256  # number of Walks to remember
 

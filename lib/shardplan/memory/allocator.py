@@ -29,8 +29,8 @@ the context. With replicas, tensor, pipeline or context groups there is a commun
 from collections.abc import Sequence
 from math import ceil
 
+from shardplan.planned_job import Setup
 from shardplan.records import Moment
-from shardplan.setup import Setup
 
 MIB = 1 << 20
 SEGMENT_BYTES = 2 * MIB

@@ -24,9 +24,9 @@ Source: torch.distributed.fsdp._fully_shard, _fsdp_param_group.py and _fsdp_coll
 """
 
 from shardplan.memory.live import Live, Terms
+from shardplan.planned_job import Setup
 from shardplan.records import Term
-from shardplan.setup import Setup
-from shardplan.weights import Stage, Weight
+from shardplan.stage_parameters import Stage, Weight
 
 
 class Gathering:

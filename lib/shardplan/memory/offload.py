@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from shardplan.memory import states
 from shardplan.memory.live import total
+from shardplan.planned_job import Setup
 from shardplan.records import Term
-from shardplan.setup import Setup
-from shardplan.weights import Stage
+from shardplan.stage_parameters import Stage
 
 STREAMING_BUFFERS = 2
 

@@ -12,9 +12,9 @@ Source: torch/optim/adamw.py and adam.py, _single_tensor_adam and _multi_tensor_
 """
 
 from shardplan.memory import states
+from shardplan.planned_job import Setup
 from shardplan.records import Term
-from shardplan.setup import Setup
-from shardplan.weights import Stage
+from shardplan.stage_parameters import Stage
 
 
 def temporaries(setup: Setup, stage: Stage, on_gpu: bool) -> tuple[Term, ...]:
@@ -46,7 +46,7 @@ def _denominator(setup: Setup, shards: list[int]) -> tuple[Term, ...]:
 
 
 def _8bit(n: int, compiled: bool) -> Term:
-    """Temporaries of torchao's step, one parameter at a time; compiled on a GPU (see shardlab.quantised.AdamW8bit)."""
+    """Temporaries of torchao's step, one parameter at a time; compiled on a GPU (see shardlab.qlora.AdamW8bit)."""
     words = (
         "weight, moments, and the search for the second one's codes" if not compiled else "weight and moments in fp32"
     )

@@ -21,9 +21,9 @@ from math import ceil
 
 from shardplan.memory import states
 from shardplan.memory.live import Live
+from shardplan.planned_job import Setup
 from shardplan.records import Term
-from shardplan.setup import Setup
-from shardplan.weights import Stage
+from shardplan.stage_parameters import Stage
 
 
 class WholeParameters:

@@ -11,10 +11,10 @@ precision with Adam: weight 2, gradient 2, master 4, two moments of 4).
 from collections.abc import Sequence
 from math import ceil
 
+from shardplan.planned_job import Setup
 from shardplan.records import Term
-from shardplan.setup import Setup
+from shardplan.stage_parameters import Stage, Weight
 from shardplan.strategy import OPTIMIZERS
-from shardplan.weights import Stage, Weight
 
 STEP_BYTES = 4  # of Adam's count of steps, a float32 for each parameter
 SMALLEST_8BIT, BLOCK_8BIT = 4096, 256  # torchao: fewer numbers, or no multiple of a block, stay in float32

@@ -19,9 +19,9 @@ from shardplan.memory.activation_sums import Walk, walks
 from shardplan.memory.gathering import Gathering
 from shardplan.memory.live import Live, Terms, total
 from shardplan.memory.replicating import Ddp, WholeParameters, Zero1, Zero2
+from shardplan.planned_job import Setup
 from shardplan.records import MemoryPlan, Moment, Term
-from shardplan.setup import Setup
-from shardplan.weights import Stage, stages
+from shardplan.stage_parameters import Stage, stages
 
 ENGINES = {  # all have the same methods: see Gathering
     "NONE": WholeParameters,

@@ -11,9 +11,9 @@ from functools import cache
 
 from shardplan.api import setup_of
 from shardplan.memory import memory_plan
+from shardplan.planned_job import Setup
 from shardplan.records import Plan
 from shardplan.search.strategies import search
-from shardplan.setup import Setup
 from shardplan.speed import speed_plan
 from shardplan.strategy import Strategy
 

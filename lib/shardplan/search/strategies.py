@@ -14,8 +14,8 @@ from itertools import product
 
 from shardplan.api import setup_of
 from shardplan.memory import memory_plan
+from shardplan.planned_job import Setup
 from shardplan.records import Plan
-from shardplan.setup import Setup
 from shardplan.shape import Shape
 from shardplan.speed import speed_plan
 from shardplan.strategy import RECOMPUTE

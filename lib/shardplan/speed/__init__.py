@@ -1,8 +1,8 @@
 """The time of a step, the share of each part, and the figures that follow: tokens a second, MFU.
 
 Read `achievable` (shares of a data sheet's figures that programs reach), `passes` and `kernels` (how long a unit
-computes), `collectives` (how long its messages take), `micro_batch` and `replicas` (what waits for what), `updating`
-and `offloading` (the optimizer), `step` (the sum).
+computes), `collectives` (how long its messages take), `micro_batch` and `data_parallel` (what waits for what),
+`updating` and `offloading` (the optimizer), `step` (the sum).
 """
 
 from shardplan.flops import hardware_flops, model_flops

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import inf
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.speed import achievable
 from shardplan.traffic.groups import Group
 from shardplan.traffic.messages import Send

@@ -7,7 +7,7 @@ both. Messages between two products, or after backward, are not overlapped.
 from collections import Counter
 from collections.abc import Iterable
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.speed.micro_batch import MicroBatch
 from shardplan.traffic.groups import group
 

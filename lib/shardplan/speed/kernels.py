@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from shardplan import flops
 from shardplan.flops import Product
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.speed import achievable, passes
 from shardplan.speed.passes import Pass
 

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from shardlab.measure.timeline import Timeline
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.speed import achievable
 from shardplan.speed.collectives import all_s, seconds
+from shardplan.speed.data_parallel import bucket_timeline
 from shardplan.speed.kernels import Both, block_work, moved_s, root_work
 from shardplan.speed.offloading import stream_s
-from shardplan.speed.replicas import bucket_timeline
+from shardplan.stage_parameters import Stage, Weight
 from shardplan.traffic.data_parallel import unit_sends
 from shardplan.traffic.model_parallel import context_sends, root_tensor_sends, tensor_sends
 from shardplan.traffic.units import BLOCK, ROOT, gathered_bytes, gradient_bytes
-from shardplan.weights import Stage, Weight
 from shardsim.step_schedules import Unit, fsdp_step
 
 

@@ -13,11 +13,11 @@ Source: Ren et al. 2021, "ZeRO-Offload", section 4; Rajbhandari et al. 2021, "Ze
 """
 
 from shardplan.memory.states import shards_of_states
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.speed import achievable
 from shardplan.speed.updating import updated_bytes_each
+from shardplan.stage_parameters import Stage, Weight
 from shardplan.traffic.host import shard_bytes, updated_bytes
-from shardplan.weights import Stage, Weight
 
 
 def stream_s(setup: Setup, weights: tuple[Weight, ...]) -> tuple[float, float]:

@@ -22,7 +22,7 @@ blocks; for a compiled loss, see `cross_entropy`.
 from dataclasses import dataclass
 
 from shardplan.flops import block_products
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,19 @@ than the GPU's work, the GPU waits.
 
 from shardlab.measure.timeline import Timeline
 from shardplan.flops import hardware_flops, model_flops
+from shardplan.planned_job import Setup
 from shardplan.records import SpeedPlan
-from shardplan.setup import Setup
 from shardplan.speed import achievable
 from shardplan.speed.collectives import all_s, seconds
+from shardplan.speed.data_parallel import after_backward_s
 from shardplan.speed.exposed import waits_s
 from shardplan.speed.kernels import peak_flops
 from shardplan.speed.micro_batch import micro_batches
 from shardplan.speed.offloading import offload_s
-from shardplan.speed.replicas import after_backward_s
 from shardplan.speed.updating import optimizer_launches, optimizer_s
+from shardplan.stage_parameters import Stage, stages
 from shardplan.traffic import bytes_by_link
 from shardplan.traffic.model_parallel import pipeline_parallel, tied_matrix
-from shardplan.weights import Stage, stages
 
 
 def speed_plan(setup: Setup) -> SpeedPlan:

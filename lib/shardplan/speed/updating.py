@@ -16,10 +16,10 @@ An 8-bit state is read and written once, because torchao compiles its step.
 """
 
 from shardplan.memory.states import shards_of_states
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.speed.kernels import moved_s
+from shardplan.stage_parameters import Stage
 from shardplan.strategy import OPTIMIZERS
-from shardplan.weights import Stage
 
 # (optimizer, fused): reads and writes of (parameter, gradient, each state); AdamW's states include the temporary
 ACCESSES = {

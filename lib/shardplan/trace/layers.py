@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.trace.tracker import Part
 
 ENDS = 2  # blocks at each end of a decoder that differ: FSDP gathers one ahead, and reduces one behind

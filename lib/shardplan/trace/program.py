@@ -25,7 +25,7 @@ from shardlab.model import ModelConfig, Transformer
 from shardlab.precision.weights import MasterWeights
 from shardlab.recompute import checkpoint_blocks, create_selective_checkpoint_contexts, save_products
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.shape import Shape
 from shardplan.strategy import Strategy
 from shardplan.trace.no_hardware import is_fake, without_hardware

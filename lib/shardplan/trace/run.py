@@ -27,8 +27,8 @@ import torch
 
 from shardlab.launch import launch
 from shardlab.measure.ledger import Memory
+from shardplan.planned_job import Setup
 from shardplan.records import Moment, Term
-from shardplan.setup import Setup
 from shardplan.trace.layers import deeper, depths
 from shardplan.trace.no_hardware import no_hardware
 from shardplan.trace.program import batch, build

@@ -1,6 +1,6 @@
 """Check that a setup can be traced, that is, that the course's model and the engines of `program` support it."""
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.strategy import Strategy
 
 # field -> its one value that can be traced

@@ -4,12 +4,12 @@ Read `messages` (one kind of message), `groups` (who sends to whom, over which l
 reduces), `data_parallel`, `model_parallel`, `host`. `speed` computes how long it all takes.
 """
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
+from shardplan.stage_parameters import stages
 from shardplan.traffic.data_parallel import data_parallel, unit_sends
 from shardplan.traffic.host import host_bytes
 from shardplan.traffic.messages import Send
 from shardplan.traffic.model_parallel import context_parallel, pipeline_parallel, tensor_parallel, tied_matrix
-from shardplan.weights import stages
 
 __all__ = ["Send", "bytes_by_link", "sends", "unit_sends"]
 

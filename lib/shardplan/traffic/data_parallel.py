@@ -21,11 +21,11 @@ Source: Rajbhandari et al. 2020, "ZeRO", section 7; Zhao et al. 2023, "PyTorch F
 from collections.abc import Iterable
 from dataclasses import replace
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
+from shardplan.stage_parameters import Stage, Weight
 from shardplan.traffic.groups import group
 from shardplan.traffic.messages import Send
 from shardplan.traffic.units import gathered_bytes, gathers, gradient_bytes, held_bytes, reductions, units
-from shardplan.weights import Stage, Weight
 
 
 def data_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:

@@ -11,7 +11,7 @@ Source: torch.distributed.device_mesh (the last dimension is contiguous); torcht
 
 from dataclasses import dataclass, replace
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ Source: torch.distributed.fsdp's CPUOffloadPolicy; Ren et al. 2021, "ZeRO-Offloa
 
 from math import ceil
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
+from shardplan.stage_parameters import Weight, stages
 from shardplan.strategy import OPTIMIZERS
 from shardplan.traffic.units import gathers, reductions, units
-from shardplan.weights import Weight, stages
 
 
 def host_bytes(setup: Setup) -> dict[str, float]:

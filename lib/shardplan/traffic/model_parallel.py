@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from shardplan.flops import recomputed_blocks
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
+from shardplan.stage_parameters import Stage
 from shardplan.traffic.groups import ends, group
 from shardplan.traffic.messages import Send
-from shardplan.weights import Stage
 
 # For one micro-batch: "forward"; "backward", recomputation included; "hidden", which computation does not wait for
 ByPass = dict[str, list[Send]]

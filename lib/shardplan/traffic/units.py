@@ -1,7 +1,7 @@
 """Units of a stage, blocks and the root: how often a step gathers and reduces each, and how many bytes that is."""
 
-from shardplan.setup import Setup
-from shardplan.weights import Stage, Weight
+from shardplan.planned_job import Setup
+from shardplan.stage_parameters import Stage, Weight
 
 BLOCK, ROOT = "a block", "the root"
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.night  # what people measure once is tried once a night
 
 SMALL = {"model": "1M", "pairs": 2, "micro_batch": 1, "seq_len": 16}
 PSI = 4 * preset("1M").n_params
-ENGINES_BY_DAY = ("ZeRO-2",)  # whose torch's strategy is another one; test_probes has all
+ENGINES_BY_DAY = ("ZeRO-2",)  # whose torch's strategy is another one; test_sharding_evidence has all
 STATES = ("parameters", "gradients", "optimizer_states")
 
 

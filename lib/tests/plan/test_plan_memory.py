@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from shardlab.model import ModelConfig, Transformer, preset
 from shardplan.formulas import Expected, units_of
 from shardplan.memory import allocator, memory_plan, offload, states
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.shape import Shape
+from shardplan.stage_parameters import nf4_bytes_each, stages
 from shardplan.strategy import OPTIMIZERS, PRECISIONS, Strategy
-from shardplan.weights import nf4_bytes_each, stages
 from shardsim.machines import machine
 
 UNEVEN = ModelConfig(257, 72, 3, 4, 2, 190, 256)
@@ -82,7 +82,7 @@ def test_states_of_optimizers_and_precisions(optimizer, precision):
 
 
 def test_nf4_weighs_what_the_librarys_own_does():
-    quantised = pytest.importorskip("shardlab.quantised")
+    quantised = pytest.importorskip("shardlab.qlora")
     assert nf4_bytes_each(4) * 2**20 == quantised.nf4_bytes(2**20, itemsize=4)
 
 

@@ -17,15 +17,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from shardlab.model import Transformer, preset, rotary_angles
 from shardlab.recompute import checkpoint_blocks, create_selective_checkpoint_contexts, save_products
 from shardplan import flops
+from shardplan.planned_job import Setup
 from shardplan.published import runs
-from shardplan.setup import Setup
 from shardplan.shape import Shape
 from shardplan.speed import achievable, kernels, passes, speed_plan, updating
 from shardplan.speed.collectives import seconds
-from shardplan.speed.replicas import buckets, gradients_in_order
+from shardplan.speed.data_parallel import buckets, gradients_in_order
+from shardplan.stage_parameters import stages
 from shardplan.strategy import CROSS_ENTROPY, Strategy
 from shardplan.traffic import sends
-from shardplan.weights import stages
 from shardsim.link import Link
 from shardsim.machines import machine
 from shardsim.step_schedules import Unit
@@ -217,7 +217,7 @@ def test_losses_that_never_widen_the_logits_move_less():
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_weights_out_of_four_bits(precision):
     """A frozen matrix is unpacked, looked up and scaled, in forward and once more in backward."""
-    quantised = pytest.importorskip("shardlab.quantised", reason="needs torchao")
+    quantised = pytest.importorskip("shardlab.qlora", reason="needs torchao")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     linear = quantised.LoRALinear(torch.nn.Linear(512, 1024, bias=False).to(dtype), 8, 16.0)
     x = torch.randn(1, 512, dtype=dtype, requires_grad=True)

@@ -15,8 +15,8 @@ from shardlab.model import ModelConfig, Transformer, preset
 from shardplan import trace as package
 from shardplan.formulas import Expected, units_of
 from shardplan.memory import memory_plan
+from shardplan.planned_job import Setup
 from shardplan.records import Moment
-from shardplan.setup import Setup
 from shardplan.shape import Shape
 from shardplan.strategy import Strategy
 from shardplan.trace import step_parts, trace_memory

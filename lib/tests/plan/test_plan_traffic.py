@@ -12,7 +12,7 @@ from shardlab import launch
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import Transformer, preset
 from shardplan.formulas import Expected, units_of
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.shape import Shape
 from shardplan.speed import speed_plan
 from shardplan.strategy import Strategy

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardplan.formulas import STRATEGIES
 from shardplan.memory import memory_plan
 from shardplan.models import shape_of
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 from shardplan.speed import speed_plan
 from shardplan.strategy import ATTENTION, CHOICES, CROSS_ENTROPY, OFFLOAD, PRECISIONS, RECOMPUTE, Strategy
 from shardsim.machines import machine

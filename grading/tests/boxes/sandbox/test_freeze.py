@@ -10,8 +10,8 @@ from deadlines import deadline_s
 from test_sandbox import SMALL, Python, bubblewrap
 
 from grading.boxes.sandbox import Bubblewrap
+from grading.boxes.sandbox.boxed_program import WallError
 from grading.boxes.sandbox.process_tree import family
-from grading.boxes.sandbox.wall import WallError
 
 
 @bubblewrap
@@ -116,7 +116,7 @@ def test_who_stops_the_program_that_would_stop_it_is_ended(programs, monkeypatch
         sys.stdout.write("{}\\n"); sys.stdout.flush()
         time.sleep(60)
         """
-    monkeypatch.setattr("grading.boxes.sandbox.wall._PATIENCE_S", 1.0)
+    monkeypatch.setattr("grading.boxes.sandbox.boxed_program._PATIENCE_S", 1.0)
     for _ in range(programs):  # its helper, told to stop first, is not always quick enough
         program = Python(source, Bubblewrap(SMALL))
         began = time.monotonic()

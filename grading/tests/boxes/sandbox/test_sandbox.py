@@ -16,10 +16,10 @@ from deadlines import deadline_s
 from submissions import running
 
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes, best_box
+from grading.boxes.sandbox.boxed_program import BoxedProgram, WallError
 from grading.boxes.sandbox.guard import _alive, wait_until_dead
 from grading.boxes.sandbox.process_tree import family
 from grading.boxes.sandbox.scratch import Scratch
-from grading.boxes.sandbox.wall import BoxedProgram, WallError
 
 SMALL = Limits(memory_bytes=400 << 20, processes=20, scratch_bytes=64 << 20, file_bytes=32 << 20)
 bubblewrap = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=Bubblewrap.obstacle() or "it works")

@@ -11,8 +11,8 @@ import pytest
 
 from grading.boxes.ranks import Watched
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes
+from grading.boxes.sandbox.boxed_program import BoxedProgram
 from grading.boxes.sandbox.usage import Seen, Witness
-from grading.boxes.sandbox.wall import BoxedProgram
 from grading.judge import memory_audit
 
 MIB = 1 << 20

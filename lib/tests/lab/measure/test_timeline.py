@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcourse.trace_exercise import communication, markdown
-from shardlab.measure.labels import meaning
+from shardlab.measure.range_labels import meaning
 from shardlab.measure.spans import Label, Queued, Sent, timeline
 from shardlab.measure.timeline import Span, Timeline, union, without
 from shardlab.measure.trace_file import trace_events, write_trace

@@ -18,7 +18,7 @@ from shardlab import fsdp as ours
 from shardlab import launch
 from shardlab.data import batch
 from shardlab.measure.profile import read_profile
-from shardlab.measure.record import record_timeline
+from shardlab.measure.record_timeline import record_timeline
 from shardlab.measure.timeline import Timeline
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from shardlab.measure.gloo_threads import wait_until_idle
+from shardlab.measure.wait_for_gloo import wait_until_idle
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.nn.functional import pad
 
-from grading.judge.fingerprints import project
+from grading.judge.tensor_projections import project
 from grading.judge.timed_laps import serve_laps
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.record import record_timeline
+from shardlab.measure.record_timeline import record_timeline
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer
 from shardsim import slept_computation
@@ -81,7 +81,7 @@ def whole(model: nn.Module) -> dict[str, Tensor]:
     return {name: (p.full_tensor() if isinstance(p, DTensor) else p).clone() for name, p in parts.items()}
 
 
-def account(implementation, seed: int) -> dict:
+def record_step(implementation, seed: int) -> dict:
     """Record a third step: bytes at the peak and afterwards, messages sent, forwards of blocks, and units."""
     model, forwards = make_model(seed, N_LAYERS), []
     with MemoryTracker(model) as memory:  # from the beginning: what `build` stores counts too
@@ -198,4 +198,4 @@ def train_step(model, optimizer, micro_batches) -> float:
     return total.item() / dist.get_world_size()
 
 
-REFERENCE = {drill: (build, train_step) for drill in ("steps", "account", "asked", "laps")}
+REFERENCE = {drill: (build, train_step) for drill in ("steps", "record_step", "asked", "laps")}

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from grading.boxes.return_memory import rest
-from grading.judge.fingerprints import project, project_cheaply
+from grading.boxes.trim_memory import rest
 from grading.judge.pictures import moments
+from grading.judge.tensor_projections import project, project_cheaply
 from grading.judge.timed_laps import serve_laps
 from shardlab import local_device
 from shardlab.data import batch
@@ -111,7 +111,7 @@ def gradients(implementation, seed: int, cap_mb: float, tied: bool) -> dict[str,
     return project(gradients_of(module), seed)
 
 
-def account(implementation, seed: int, cap_mb: float) -> dict:
+def record_step(implementation, seed: int, cap_mb: float) -> dict:
     """Record each collective of a third step: its micro-batch, and whether it preceded the last gradient."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     module = build(seed, rank, ACCOUNT_SHAPE["n_layers"]).to(device)
@@ -218,4 +218,4 @@ def _counts(plan) -> list[int] | str:
         return repr(plan)
 
 
-REFERENCE = {"account": PlainDDP, "memory": PlainDDP, "laps": PlainDDP}
+REFERENCE = {"record_step": PlainDDP, "memory": PlainDDP, "laps": PlainDDP}

@@ -15,7 +15,7 @@ Source: Hu et al. 2021, "LoRA", section 4.1; Dettmers et al. 2023, "QLoRA", sect
 from dataclasses import dataclass
 from math import ceil, prod
 
-from shardplan.setup import Setup
+from shardplan.planned_job import Setup
 
 BY_ROWS = ("query", "key", "value", "gate", "up", "embedding", "output")
 BY_COLUMNS = ("out", "down")

@@ -5,7 +5,7 @@
 
 A falling loss is no proof of sharding: with a broadcast, an all_reduce and a plain AdamW, a model trains just as well
 and holds N times the memory. So `probe` measures the bytes themselves, at five moments of a step (MOMENTS) and at their
-peaks in between, and the messages. `shardplan.formulas` computes the expected values; `shardplan.promises` compares.
+peaks in between, and the messages. `shardplan.formulas` computes the expected values, and `compare_formulas` compares.
 """
 
 import gc

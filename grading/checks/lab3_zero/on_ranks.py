@@ -12,17 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
-from grading.boxes.return_memory import rest
+from grading.boxes.trim_memory import rest
 from grading.checks.lab3_zero.events import watch_waits
-from grading.judge.fingerprints import project
 from grading.judge.pictures import moments
+from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic, wire_bytes
 
 MIB = 1 << 20
-# By tier: the model of `account`; below, its buckets and what a rank may hold, in MiB. The notebook states the same.
+# By tier: the model of `record_step`; below, its buckets and budgets a rank in MiB. The notebook states the same.
 SIZES = {
     "cpu": dict(width=125, hidden=501, n_blocks=12, seq_len=16),
     "gpu1": dict(width=1021, hidden=4093, n_blocks=12, seq_len=64),
@@ -184,7 +184,7 @@ def report(weights: list[tuple[str, Tensor]], start: list[Tensor], seed: int) ->
     return {"change": project(changes, seed), "bits": bits, "still": still}
 
 
-def account(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
+def record_step(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
     """Record what a third step of two micro-batches holds at its end and peak, and what a fourth sends and when."""
     run = Run(implementation, seed, tier, shares, cap_mb)
     with MemoryTracker(run.module) as memory:
@@ -209,7 +209,7 @@ def account(implementation, seed: int, tier: str, shares: list[int], cap_mb: flo
 
 
 def memory(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
-    """Record what a third step holds, as `account` does, with nothing else on the rank.
+    """Record what a third step holds, as `record_step` does, with nothing else on the rank.
 
     So whatever else the system sees belongs to the submission.
     """

@@ -16,8 +16,8 @@ from shardlab import launch
 from shardlab.ddp import DDP
 from shardlab.fsdp import fully_shard
 from shardlab.fsdp.flat_parameter import FlatParameter
-from shardlab.parameters import local
-from shardlab.quantised import AdamW8bit, LoRALinear, NF4Weight, add_lora, nf4_bytes
+from shardlab.parameter_shards import local
+from shardlab.qlora import AdamW8bit, LoRALinear, NF4Weight, add_lora, nf4_bytes
 from shardlab.state import checkpoint
 from shardlab.zero import ZeroRedundancyOptimizer
 
@@ -277,11 +277,11 @@ def imported() -> None:
     """On a rank, which has imported torch and no more: without torchao, and then with it."""
     sys.modules["torchao"] = None
     try:
-        importlib.import_module("shardlab.quantised")
+        importlib.import_module("shardlab.qlora")
     except ImportError as error:
         print(error)
     del sys.modules["torchao"]
-    importlib.import_module("shardlab.quantised")
+    importlib.import_module("shardlab.qlora")
     logging.getLogger("x").warning("heard")
 
 

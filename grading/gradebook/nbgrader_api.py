@@ -23,7 +23,7 @@ from traitlets.utils.importstring import import_item
 from grading.gradebook.inspect_files import SubmissionError, inspect
 from grading.gradebook.nbgrader_executor import LACKS_CELLS, close_referees, not_graded, read_verdicts
 from grading.gradebook.result_cache import Shelf
-from grading.judge.labs import lab_module
+from grading.judge.find_lab import lab_module
 from grading.judge.verdict import Verdict
 
 SPOILT = "Cells are not what was released, in number or in form: ask for the notebook with its cells as they were."

@@ -31,7 +31,7 @@ from shardlab.fsdp.api import make_unit, schedule_of
 from shardlab.fsdp.flat_parameter import FlatParameter, OrigParams
 from shardlab.fsdp.ranks import Ranks, current_device, default_device_type, ranks_of
 from shardlab.grad_norm import clip_sharded_, common_dtype
-from shardlab.parameters import shard_groups
+from shardlab.parameter_shards import shard_groups
 from shardlab.precision import cast_buffers
 
 HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)

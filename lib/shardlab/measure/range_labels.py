@@ -2,8 +2,8 @@
 
 torch labels some of them itself: an optimizer's step and, in FSDP2, the work for each parameter group
 ("FSDP::all_gather (blocks.0)"). `label_units` adds the rest in the same way: each unit's forward and backward, waits,
-and FSDP1's work for each group, since FSDP1 labels what it does but not for which group. torch.profiler and `record`
-both see all labels, and `meaning` reads them.
+and FSDP1's work for each group, since FSDP1 labels what it does but not for which group. torch.profiler and
+`record_timeline` both see all labels, and `meaning` reads them.
 
 [Note: where a unit's backward is] It begins when the gradient of the unit's output is ready, and ends where another
 unit's begins. The last one ends in a callback at the end of autograd. DDP waits for its buckets in such a callback,

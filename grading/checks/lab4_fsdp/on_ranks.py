@@ -18,7 +18,7 @@ from grading.judge.timed_laps import serve_laps
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.probes import probe
+from shardlab.measure.sharding_evidence import probe
 from shardlab.measure.tensors import plain_tensors
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer, preset
@@ -104,8 +104,8 @@ def _every_tensor() -> list[Tensor]:
         return [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.is_floating_point()]
 
 
-def account(implementation, tier: str, seed: int, depth: int) -> dict:
-    """Record what a step in the steady state holds and sends (see shardlab.measure.probes), and its FLOPs."""
+def record_step(implementation, tier: str, seed: int, depth: int) -> dict:
+    """Record what a step in the steady state holds and sends (see `sharding_evidence`), and its FLOPs."""
     data = batches(TIERS[tier], seed, 1)[0]
     model, optimizer = implementation(build(config_of(TIERS[tier], depth), seed), learning_rate(seed))
     evidence = probe(model, optimizer, lambda: model(*data))
@@ -187,4 +187,4 @@ def _local(t: Tensor) -> Tensor:
     return t.to_local() if isinstance(t, DTensor) else t
 
 
-REFERENCE = {"train": ddp, "account": by_block, "laps": by_block, "ddp_peaks": None}
+REFERENCE = {"train": ddp, "record_step": by_block, "laps": by_block, "ddp_peaks": None}

@@ -1,4 +1,4 @@
-"""Events of a simulated network for `shardlab.measure.record`: messages sent, and computation queued."""
+"""Events of a simulated network for `shardlab.measure.record_timeline`: messages sent, and computation queued."""
 
 import time
 from collections.abc import Iterator

@@ -6,8 +6,9 @@
     recording.timeline.exposed_s
 
 A simulated network gives the times of its collectives itself, and recording is cheap: we note torch's and our labels
-(see `labels`) as they begin and end. On a real network torch.profiler runs underneath, and `profile` reads its trace.
-This costs far more, and a collective's span begins when this rank hands it over, not when the last rank has arrived.
+(see `range_labels`) as they begin and end. On a real network torch.profiler runs underneath, and `profile` reads its
+trace. This costs far more, and a collective's span begins when this rank hands it over, not when the last rank has
+arrived.
 
 [Note: waits] A wait is cut in three. "slower rank": another rank has not asked for the collective yet. "link taken":
 all ranks have, but the links carry another collective. From the collective's start, the wait is named after its kind.
@@ -24,9 +25,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from shardlab.measure.event_source import event_source
-from shardlab.measure.labels import label_units
 from shardlab.measure.profile import read_profile
+from shardlab.measure.range_labels import label_units
+from shardlab.measure.simulated_events import event_source
 from shardlab.measure.spans import Label, timeline
 from shardlab.measure.timeline import Timeline
 

@@ -27,9 +27,9 @@ from torch.optim import Optimizer
 from shardlab.fsdp.flat_parameter import PREFIX, FlatInterval, FlatParameter, flat_intervals
 from shardlab.offload import FileOffloadOptimizer
 from shardlab.offload.host import CPUOffloadOptimizer
-from shardlab.parameters import hyperparameters, local
+from shardlab.parameter_shards import hyperparameters, local
+from shardlab.state.agreement import rank
 from shardlab.state.parts import Part
-from shardlab.state.together import rank
 from shardlab.zero import ZeroRedundancyOptimizer
 
 Views = dict[str, Callable[[Tensor], Tensor]]  # by name

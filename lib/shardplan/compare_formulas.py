@@ -1,12 +1,12 @@
-"""Check a strategy's promises one by one: compare the evidence of `shardlab.measure.probes` with `formulas`.
+"""Check a strategy's promises one by one: compare the evidence of `shardlab.measure.sharding_evidence` with `formulas`.
 
 Each check is a function that yields its findings in words. For each check there is a broken program that no other check
-catches (lib/tests/lab/measure/test_probes.py), so every check is needed.
+catches (lib/tests/lab/measure/test_sharding_evidence.py), so every check is needed.
 """
 
 from collections.abc import Callable, Iterator
 
-from shardlab.measure.probes import MOMENTS, Evidence, reducing
+from shardlab.measure.sharding_evidence import MOMENTS, Evidence, reducing
 from shardplan.formulas import Expected
 
 ELSEWHERE = ("buckets", "activations", "temporaries", "other")

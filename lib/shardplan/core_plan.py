@@ -1,8 +1,8 @@
 """Figures of a plan, memory and speed, without words."""
 
 from shardplan.memory import memory_plan
+from shardplan.planned_job import Setup
 from shardplan.records import Plan
-from shardplan.setup import Setup
 from shardplan.speed import speed_plan
 
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from grading.checks.lab5_precision_recompute import reference
 from grading.checks.lab5_precision_recompute.flops import Flops
 from grading.checks.lab5_precision_recompute.reader import Block, FeedForward, Forget, Memory, Reader, price_list
-from grading.judge.fingerprints import project
+from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker

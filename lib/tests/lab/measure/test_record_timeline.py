@@ -17,7 +17,7 @@ from shardlab import fsdp as ours
 from shardlab import launch
 from shardlab.data import batch
 from shardlab.ddp import DDP
-from shardlab.measure.record import record_timeline
+from shardlab.measure.record_timeline import record_timeline
 from shardlab.measure.timeline import Span, Timeline, union, without
 from shardlab.model import ModelConfig, Transformer
 from shardlab.recompute import checkpoint_wrapper as our_checkpoint_wrapper

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from grading.checks.lab8_capstone.job import BUDGETS as BUDGETS
 from grading.checks.lab8_capstone.job import RANKS, SEQ_LEN, SEQUENCES, Job, build_model, job_of
 from grading.checks.lab8_capstone.planner import Choice
-from grading.judge.fingerprints import project
+from grading.judge.tensor_projections import project
 from grading.judge.timed_laps import serve_laps
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
@@ -64,7 +64,7 @@ def weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return sorted(found, key=lambda entry: entry[0])
 
 
-def account(implementation, seed: int, facts: dict) -> dict:
+def record_step(implementation, seed: int, facts: dict) -> dict:
     """Return the projected weights after some steps, the peak of the last one, and its bytes on this node's card.
 
     No network is simulated and nothing is slept: the bytes held must not depend on when a message arrives.
