@@ -65,16 +65,14 @@ class Library:
     name: str
     DDP: type[nn.Module]
     fully_shard: Callable
-    FSDP: type[nn.Module]
 
 
 TORCH = Library(
     "torch",
     torch.nn.parallel.DistributedDataParallel,
     torch.distributed.fsdp.fully_shard,
-    torch.distributed.fsdp.FullyShardedDataParallel,
 )
-OURS = Library("ours", ddp.DDP, fsdp.fully_shard, fsdp.FullyShardedDataParallel)
+OURS = Library("ours", ddp.DDP, fsdp.fully_shard)
 
 
 def data_parallel(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB) -> Engine:
@@ -125,9 +123,15 @@ def fsdp2_bf16(library: Library, model: Transformer) -> Engine:
 
 
 def fsdp1(library: Library, model: Transformer, strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD) -> Engine:
-    """Build FSDP1, with flat parameters."""
+    """Build torch's FSDP1, or ours with FSDP1's flat layout. With NO_SHARD all ranks are replicas."""
+    if library == OURS:
+        replicas = dist.get_world_size() if strategy is ShardingStrategy.NO_SHARD else 1
+        reshards = strategy is ShardingStrategy.FULL_SHARD
+        return fsdp2(library, model, reshard_after_forward=reshards, replicas=replicas, layout=fsdp.FlatParameter)
     policy, device = ModuleWrapPolicy({Block}), local_device()
-    module = library.FSDP(model, sharding_strategy=strategy, auto_wrap_policy=policy, device_id=device)
+    module = torch.distributed.fsdp.FullyShardedDataParallel(
+        model, sharding_strategy=strategy, auto_wrap_policy=policy, device_id=device
+    )
     return Engine(module, _adamw(module.parameters()), module.no_sync)
 
 

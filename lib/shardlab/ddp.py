@@ -10,13 +10,12 @@ live in anyway (views).
 Source: Li et al. 2020, "PyTorch Distributed" (VLDB), sections 3.2.1 to 3.2.3; torch's DistributedDataParallel.
 """
 
-from itertools import zip_longest
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from shardlab.bucketed_backward import BucketedBackward, broadcast_tensors
+from shardlab.rank_differences import difference
 
 MIB = 1 << 20
 DEFAULT_CAP_MB, FIRST_BUCKET_BYTES = 25, MIB  # torch's: a small first bucket puts the link to work early
@@ -165,15 +164,11 @@ def assign_buckets(params: list[nn.Parameter], first_cap_bytes: int, cap_bytes: 
 
 
 def check_same_on_every_rank(tensors: list[tuple[str, Tensor]], group: dist.ProcessGroup | None) -> None:
-    """Raise RuntimeError on the first whose name, shape, dtype or training differs; sends the names to all."""
-    mine = [f"{name} {list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in tensors]
-    everyone: list = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, mine, group=group)
-    me, ranks = dist.get_rank(), dist.get_process_group_ranks(group)
-    for rank, theirs in zip(ranks, everyone, strict=True):
-        for a, b in zip_longest(mine, theirs, fillvalue="nothing more"):
-            if a != b:
-                raise RuntimeError(f"the model differs between ranks: rank {me} has {a}, rank {rank} has {b}")
+    """Compare names, shapes, dtypes and what is trained. Raises RuntimeError, naming the first that differs."""
+    mine = [f"has {name} {list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in tensors]
+    device = next((t.device for _, t in tensors), torch.device("cpu"))
+    if found := difference(mine, [group], device):
+        raise RuntimeError(f"rank {dist.get_rank()}: the model differs between ranks: {found}")
 
 
 def _check_device(module: nn.Module, wanted: list) -> None:

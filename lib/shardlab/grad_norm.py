@@ -1,7 +1,4 @@
-"""Clip gradients that are sharded over ranks: sum the p-th powers of the ranks' norms, take the root, and scale.
-
-torch.nn.utils.clip_grad_norm_ would clip plain tensors by this rank's norm alone.
-"""
+"""Clip gradients that are sharded over ranks: sum the p-th powers of the ranks' norms, take the root, and scale."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -12,8 +9,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from shardlab.parameter_shards import local, shard_groups
+
 # The groups whose ranks together hold a parameter, once each, with the kind of device that they send from.
 Groups = tuple[tuple[str | torch.device, dist.ProcessGroup | None], ...]
+
+
+def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float, norm_type: float | str = 2.0) -> Tensor:
+    """Scale gradients so that their norm over parameters and ranks is at most `max_norm`; return the norm before.
+
+    Whole parameters, DTensors and flat parameters may be mixed. torch.nn.utils.clip_grad_norm_ would clip a flat
+    parameter by this rank's norm alone.
+    Sends: one all_reduce of one element for each group over which parameters are sharded.
+    """
+    params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    gradients = [(shard_groups(p), None if p.grad is None else local(p.grad)) for p in params]
+    return clip_sharded_(gradients, max_norm, norm_type, common_dtype(params), params[0].device)
 
 
 @torch.no_grad()

@@ -12,42 +12,19 @@ units inside it. A rank *shards* a parameter by keeping its own part, *unshards*
 *reduce_scatter_input*, (N, S), holds the unit's gradients: rank r keeps row r. The unit's *layout* says which element
 belongs to which rank.
 
-Read in this order: `ranks` and `slots` (among whom, and where in the model),
-`per_parameter` (a `layout`), `unit` (what is held and sent), `schedule` (the hooks that make it happen in time), `api`
-(`fully_shard`); then `flat_parameter` (the other layout), `fsdp1` (the older interface) and, as you meet them,
-`shardlab.nested_tensors`, `limiter`, and the errors: `validate`, `freed`.
+Read in this order: `param` (a parameter's places, shards and memory), `unit` (what is held and sent), `schedule` (the
+hooks that make it happen in time), `api` (`fully_shard`); then `flat_parameter` (the other layout) and `validate`
+(mistakes that are found early). `shardlab.shard_groups` says among which ranks.
 
 Source: Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023, "PyTorch FSDP", sections 3 and 4;
 torch.distributed.fsdp.
 """
 
-from torch.distributed.fsdp import (
-    BackwardPrefetch,
-    CPUOffload,
-    CPUOffloadPolicy,
-    MixedPrecision,
-    MixedPrecisionPolicy,
-    OffloadPolicy,
-    ShardingStrategy,
-)
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from shardlab.fsdp.api import FSDPModule, fully_shard
-from shardlab.fsdp.flat_parameter import FlatParameter, flat_intervals
-from shardlab.fsdp.fsdp1 import FullyShardedDataParallel
-from shardlab.fsdp.per_parameter import PerParameter
+from shardlab.fsdp.flat_parameter import FlatParameter
+from shardlab.fsdp.param import PerParameter
 
-__all__ = [
-    "BackwardPrefetch",
-    "CPUOffload",
-    "CPUOffloadPolicy",
-    "FSDPModule",
-    "FlatParameter",
-    "FullyShardedDataParallel",
-    "MixedPrecision",
-    "MixedPrecisionPolicy",
-    "OffloadPolicy",
-    "PerParameter",
-    "ShardingStrategy",
-    "flat_intervals",
-    "fully_shard",
-]
+__all__ = ["CPUOffloadPolicy", "FSDPModule", "FlatParameter", "MixedPrecisionPolicy", "OffloadPolicy"]
+__all__ += ["PerParameter", "fully_shard"]

@@ -1,7 +1,7 @@
-"""`fully_shard`, and the methods that it adds to a module.
+"""`fully_shard`, and the methods that it adds to a module. Source: torch.distributed.fsdp.fully_shard."""
 
-Source: torch.distributed.fsdp.fully_shard.
-"""
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -10,12 +10,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from shardlab.fsdp import validate
-from shardlab.fsdp.layout import Layout
-from shardlab.fsdp.per_parameter import PerParameter
-from shardlab.fsdp.ranks import Ranks, ranks_of
+from shardlab.fsdp.param import Param, PerParameter, modules_of, params_of
 from shardlab.fsdp.schedule import Schedule
-from shardlab.fsdp.slots import modules_of, slots_of
-from shardlab.fsdp.unit import Unit
+from shardlab.fsdp.unit import Layout, Unit
+from shardlab.shard_groups import ranks_of
 
 
 def fully_shard(
@@ -30,51 +28,37 @@ def fully_shard(
 ) -> nn.Module | list[nn.Module]:
     """Make one unit of all parameters of `module` that are in no unit yet: so call it on the inner modules first.
 
-    The module stays the same object; its class becomes a subclass that is an FSDPModule too. Several modules in a list
-    share a unit, as a tied weight asks for. `mesh`: 1-D, or 2-D as (replicate, shard). `reshard_after_forward` None
-    means True, but False for the root. `layout`: PerParameter or FlatParameter.
+    The module's class becomes a subclass that is an FSDPModule too. Modules in a list share a unit, as a tied weight
+    asks for. `mesh`: 1-D, or 2-D as (replicate, shard). `reshard_after_forward` None means True, but False for the
+    root. `layout`: PerParameter or FlatParameter.
 
     Sends: a step 3 (N-1)/N of the unit's padded bytes a rank, 2 (N-1)/N if it does not reshard after forward; at once,
-    16 bytes to compare the ranks' parameters.
-    Keeps: 1/N of parameters and gradients between steps.
+    16 bytes to compare the ranks' parameters. Keeps: 1/N of parameters and gradients between steps.
 
-    Raises ValueError for a module that was sharded already, on its own or with a module around it; one without forward;
-    a parameter tied to another unit's, or cut up by another scheme, or a scalar, or not contiguous (FlatParameter takes
-    that), or not the same on all ranks; trained parameters of two dtypes.
+    Raises ValueError for a module without forward or in a unit already; for a parameter that is tied to another unit's,
+    cut up by another scheme, a scalar, not contiguous (FlatParameter takes that), or not the same on all ranks; for
+    trained parameters of two dtypes.
     """
     if not isinstance(reshard_after_forward, bool | None):
         raise ValueError(f"rank {dist.get_rank()}: reshard_after_forward is True, False or None here, not a number")
     modules = [module] if isinstance(module, nn.Module) else list(module)
-    on_cpu = isinstance(offload_policy, CPUOffloadPolicy)
-    make_unit(modules, ranks_of(mesh), layout, mp_policy, reshard_after_forward, on_cpu, ignored_params or set())
-    return module
-
-
-def make_unit(
-    modules: list[nn.Module],
-    ranks: Ranks,
-    layout: type[Layout],
-    mp_policy: MixedPrecisionPolicy,
-    reshard_after_forward: bool | None,
-    on_cpu: bool = False,
-    ignored_params: set[nn.Parameter] = frozenset(),
-) -> Unit:
+    ranks, on_cpu = ranks_of(mesh), isinstance(offload_policy, CPUOffloadPolicy)
     for m in modules:
         validate.can_be_a_unit(m)
     managed = [pair for m in modules for pair in modules_of(m, FSDPModule, layout.children_first)]
-    slots = slots_of(managed, ignored_params, unit_module=modules[-1])
-    validate.can_be_sharded(managed, slots)
-    _move([m for _, m in managed], slots, ranks.device)
-    validate.same_on_every_rank(slots, ranks)
-    layouts = [layout(group, ranks, mp_policy.param_dtype, on_cpu) for group in layout.groups(slots)]
+    params = params_of(managed, ignored_params or set(), unit_module=modules[-1])
+    validate.can_be_sharded(managed, params)
+    _move([m for _, m in managed], params, ranks.device)
+    validate.same_on_every_rank(params, ranks)
+    layouts = [layout(group, ranks, mp_policy.param_dtype, on_cpu) for group in layout.groups(params)]
     unit = Unit(modules, layouts, ranks, mp_policy, reshard_after_forward)
-    validate.replace(slots)
+    validate.replace(params)
     for m in modules:
         _attach(m, unit)
     for name, m in managed:
-        if any(m is module for slot in slots for module, _ in slot.places):
+        if any(m is place for p in params for place, _ in p.places):
             _guard(name, m, unit)
-    return unit
+    return module
 
 
 class FSDPModule:
@@ -92,7 +76,7 @@ class FSDPModule:
         """Gather this unit's parameters, but not those of units inside it; `async_op` returns a handle to wait for."""
         self._unit.unshard()
         if async_op:
-            return UnshardHandle(self._unit)
+            return UnshardHandle(self._unit.wait_for_unshard)
         self._unit.wait_for_unshard()
         return None
 
@@ -139,13 +123,8 @@ class FSDPModule:
         return self
 
 
-class UnshardHandle:
-    def __init__(self, unit: Unit) -> None:
-        self._unit = unit
-
-    def wait(self) -> None:
-        """Return when the unit's modules hold whole parameters."""
-        self._unit.wait_for_unshard()
+class UnshardHandle(NamedTuple):
+    wait: Callable[[], None]  # returns when the unit's modules hold whole parameters
 
 
 def schedule_of(unit: Unit) -> Schedule:
@@ -155,7 +134,7 @@ def schedule_of(unit: Unit) -> Schedule:
     """
     if unit.schedule is None:
         units: dict[Unit, None] = {}
-        names = {m: name.replace("_fsdp_wrapped_module.", "") for name, m in unit.modules[0].named_modules()}
+        names = {m: name for name, m in unit.modules[0].named_modules()}
         for m, name in names.items():
             if isinstance(m, FSDPModule) and m._unit not in units:
                 validate.can_join_schedule(m._unit, name)
@@ -189,8 +168,8 @@ def _guard(name: str, module: nn.Module, unit: Unit) -> None:
     module.register_load_state_dict_post_hook(lambda *_: unit.refresh())
 
 
-def _move(modules: list[nn.Module], slots, device: torch.device) -> None:
+def _move(modules: list[nn.Module], params: list[Param], device: torch.device) -> None:
     buffers = [b for m in modules for b in m._buffers.values() if b is not None]
-    for t in [*(slot.param for slot in slots), *buffers]:
+    for t in [*(p.original for p in params), *buffers]:
         if t.device not in (device, torch.device("meta")):
             t.data = t.to(device)

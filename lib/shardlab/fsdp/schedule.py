@@ -1,41 +1,35 @@
 """When a unit is gathered, freed and reduced: hooks before and after each unit's forward and backward.
 
 [Note: the hooks]
-    pre_forward     gather, wait; then begin to gather the units that the user named for it
+    pre_forward     gather, wait; then begin to gather the units that the user named for prefetching
     post_forward    free, or keep until backward
-    pre_backward    hooks on the operations that made what forward returned: backward is about to enter. Gather, wait;
-                    then begin to gather the unit that backward enters next
-    post_backward   an autograd function through which the inputs of forward passed: their gradients are the last that
-                    a unit's backward makes. Free the parameters, begin to reduce their gradients
+    pre_backward    runs when backward enters the operations that made forward's outputs. Gather, wait; then begin to
+                    gather the unit that backward enters next
+    post_backward   runs when the gradients of forward's inputs are there, the last that a unit's backward makes. Free
+                    the parameters, and begin to reduce their gradients. Inputs without a gradient, such as the first
+                    unit's, have no such hook: their unit's turn comes in the callback at backward's end
 
-Inputs that need no gradient, as those of the first unit, have no such function. Their unit's turn comes when all of
-backward is through, in the callback that also waits for what is still under way.
-
-[Note: prefetch] Backward enters units in about the reverse order of forward, which is written down as it happens. In
-pre_backward the unit that ran before in forward is asked for, so that it arrives while this one computes. Two units
-are gathered at a time then, and no more: this one's turn came when the one behind it was freed. In forward the host
-itself runs ahead on a GPU: the next pre_forward comes long before its turn to compute, and `RateLimiter` holds it
-back. On a CPU nothing runs ahead, and the user names units to prefetch.
+[Note: prefetch] Backward enters units in about the reverse order of forward, which is recorded. pre_backward asks for
+the unit that ran before in forward, so that it arrives while this one computes: two units are gathered at a time. In
+forward a GPU's host runs ahead by itself, and `RateLimiter` holds it back; on a CPU the user names units to prefetch.
 
 [Note: recomputation] A forward may run inside of backward. If the unit's own backward is under way, its parameters
-are there and stay. Else its backward comes next: they are gathered, and not freed in between. Such a forward may be
-broken off in its middle by an exception, so it must leave nothing behind that a post_forward would have to undo.
+are there and stay. Else its backward comes next: they are gathered, and not freed in between. An exception may break
+such a forward off in the middle, so it leaves nothing behind that a post_forward would have to undo.
 
 Source: Zhao et al. 2023, sections 3.3 and 4.3; torch.distributed.fsdp._fully_shard._fsdp_state.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
 
 import torch
-from torch.distributed.fsdp import BackwardPrefetch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from shardlab.fsdp.limiter import RateLimiter
 from shardlab.fsdp.unit import State, Unit
 from shardlab.nested_tensors import after_backward, before_backward, cast, map_tensors, with_gradient
+from shardlab.rate_limiter import RateLimiter
 
 _alive: WeakSet["Schedule"] = WeakSet()
 
@@ -45,8 +39,6 @@ class Schedule:
 
     def __init__(self, root: Unit, units: list[Unit]) -> None:
         self.root, self.units = root, units
-        self.forward_prefetch = False  # whether each unit prefetches the one that followed it in the last forward
-        self.backward_prefetch: BackwardPrefetch | None = BackwardPrefetch.BACKWARD_PRE
         self.is_last_backward = True
         self.forward_order: list[Unit] = []  # units whose backward is to come, once for each call
         self.reductions: list[Iterator[None]] = []  # begun, to be waited for
@@ -106,12 +98,7 @@ class Schedule:
         return map_tensors(lambda t: t.to(device, non_blocking=True), (args, kwargs))
 
     def _end_forward(self) -> None:
-        """Free what no backward will free: all units without gradients. Units of several modules only know now which
-        call was their last."""
-        if self.forward_prefetch:
-            order = [self.outermost, *self.forward_order[:-1]]
-            for unit, following in pairwise(order):
-                unit.forward_prefetch = [following]
+        """Free what no backward will free. Units of several modules only know now which call was their last."""
         self.outermost = None
         self.watched.clear()
         for unit in self.units:
@@ -140,8 +127,8 @@ class Schedule:
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
         self._unshard(unit)
         unit.wait_for_unshard()
-        if unit.backward_prefetch or self.backward_prefetch is BackwardPrefetch.BACKWARD_PRE:
-            self._prefetch(unit)
+        for other in unit.backward_prefetch or self._next_in_backward(unit):
+            self._unshard(other)
 
     @torch.no_grad()
     def post_backward(self, unit: Unit) -> None:
@@ -150,19 +137,15 @@ class Schedule:
         Memory for new messages is allocated when the unit's parameters and the last messages' buffers are free.
         """
         unit.in_backward = False
-        gradients = unit.take_gradients() if unit.requires_gradient_sync else unit.keep_gradients()
+        gradients = unit.take_gradients() if unit.requires_gradient_sync else []
+        if not unit.requires_gradient_sync:
+            unit.keep_gradients()
         if unit.reshard_after_backward:
             self._reshard(unit)
-        if self.backward_prefetch is BackwardPrefetch.BACKWARD_POST:
-            self._prefetch(unit)
         if gradients:
-            self._go_on()
+            self.reductions = _advanced(self.reductions)
         for layout, by_param in gradients:
             self.reductions += _advanced([unit.reduce(layout, by_param)])
-
-    def _prefetch(self, unit: Unit) -> None:
-        for other in unit.backward_prefetch or self._next_in_backward(unit):
-            self._unshard(other)
 
     def _next_in_backward(self, unit: Unit) -> list[Unit]:
         if unit not in self.forward_order:
@@ -171,17 +154,13 @@ class Schedule:
         del self.forward_order[i]
         return self.forward_order[i - 1 : i]
 
-    def _go_on(self) -> None:
-        """Advance all reductions. One ends after one call on a 1-D mesh, after two on a 2-D mesh."""
-        self.reductions = _advanced(self.reductions)
-
     @torch.no_grad()
     def _backward_done(self) -> None:
         for unit in self.units:
             self.post_backward(unit)
         if self.is_last_backward:
-            while self.reductions:
-                self._go_on()
+            while self.reductions:  # each ends after one message on a 1-D mesh, after two on a 2-D mesh
+                self.reductions = _advanced(self.reductions)
             self.forward_order.clear()
         self.backward_runs = False
 

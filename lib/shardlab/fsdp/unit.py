@@ -4,18 +4,18 @@
 gloo a worker thread runs it; on a GPU, NCCL's own stream.
 
 [Note: streams and memory] On a GPU the host runs ahead and all work is queued on streams. all_gathers are queued from
-the `gather_stream`, so that they wait for the optimizer's step but not for the computation in front of them.
-`work.wait()` makes the computation's stream wait for NCCL's, not the host. A block of memory belongs to the stream that
-was current when it was allocated, and the caching allocator hands it out again on that stream as soon as Python lets go
-of it: though the computation's stream may still have to read it. `record_stream` tells the allocator of that reader.
-Gradients need none of this: their buffers are allocated, read and freed on the computation's stream, and NCCL's work
-object keeps them until it is waited for. On a CPU streams are stand-ins that do nothing.
+the `gather_stream`: they wait for the optimizer's step, not for the computation in front of them. `work.wait()` makes
+the computation's stream wait for NCCL's, not the host. Memory belongs to the stream on which it was allocated, and the
+allocator reuses it there as soon as Python drops it, though the computation's stream may still have to read it:
+`record_stream` tells the allocator of that reader. Gradients' buffers live on the computation's stream and need none of
+this. On a CPU streams do nothing.
 
 Source: torch.distributed.fsdp._fully_shard._fsdp_param_group; Zhao et al. 2023, section 3.3.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from typing import ClassVar, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,9 +23,29 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.profiler import record_function
 
-from shardlab.fsdp.layout import Gradients, Layout
-from shardlab.fsdp.ranks import Ranks, divide_factors
+from shardlab.fsdp.param import Param
+from shardlab.shard_groups import Ranks, divide_factors
 from shardlab.single_tensor_collectives import all_gather, reduce_scatter
+
+Gradients = dict[int, Tensor]  # whole gradients, by the parameter's position in its layout
+
+
+class Layout(Protocol):
+    """How parameters that travel in one message are cut: `param` has FSDP2's way, `flat_parameter` FSDP1's."""
+
+    children_first: ClassVar[bool]  # the order of parameters in a unit
+    params: list[Param]
+    sharded_params: list[nn.Parameter]  # the parameters that the optimizer sees
+    groups: Callable[[list[Param]], list[list[Param]]]  # the parameters of a unit, by message
+
+    def __init__(self, params: list[Param], ranks: Ranks, param_dtype: torch.dtype | None, on_cpu: bool) -> None: ...
+    def put_sharded(self) -> None: ...
+    def refresh(self) -> None: ...
+    def all_gather_tensors(self) -> tuple[Tensor, Tensor]: ...
+    def use(self, output: Tensor | None) -> None: ...
+    def free(self) -> None: ...
+    def reduce_scatter_input(self, gradients: Gradients, dtype: torch.dtype) -> Tensor: ...
+    def take_reduced_gradients(self, used: list[int], shard: Tensor) -> None: ...
 
 
 class State(Enum):
@@ -61,17 +81,14 @@ class Unit:
     def enter(self, names: dict[nn.Module, str]) -> None:
         """Give the unit and its parameters their names in the whole model."""
         self.name = names[self.modules[0]]
-        for slot in (slot for layout in self.layouts for slot in layout.slots):
-            module, name = slot.places[0]
-            slot.name = f"{names[module]}.{name}".lstrip(".")
+        for p in (p for layout in self.layouts for p in layout.params):
+            module, name = p.places[0]
+            p.name = f"{names[module]}.{name}".lstrip(".")
 
     # Parameters
 
     def unshard(self) -> None:
-        """Begin to gather the whole parameters.
-
-        Sends: (N-1)/N of the unit's padded bytes in param_dtype.
-        """
+        """Begin to gather the whole parameters. Sends: (N-1)/N of the unit's padded bytes in param_dtype."""
         if self.state is not State.SHARDED:
             return
         with torch.no_grad(), torch.get_device_module(self.ranks.device).stream(self.gather_stream):
@@ -96,7 +113,8 @@ class Unit:
             work, output, input = gathering.pop()
             if work is not None:
                 work.wait()
-                _used_by_current_stream(output, input)
+                for t in (output, input):
+                    t.record_stream(torch.cuda.current_stream()) if t.is_cuda else None  # [Note: streams and memory]
             layout.use(output)
         self.state = State.UNSHARDED
 
@@ -117,18 +135,16 @@ class Unit:
     # Gradients
 
     @torch.no_grad()
-    def keep_gradients(self) -> list:
-        """Keep whole gradients without communication; they add up in reduce_dtype. None are left to be reduced.
-
-        Keeps: N S elements.
-        """
-        for layout in self.layouts:
-            layout.keep_gradients(self.mp_policy.reduce_dtype)
-        return []
+    def keep_gradients(self) -> None:
+        """Keep whole gradients, N S elements, without communication; they add up in reduce_dtype."""
+        for p in (p for layout in self.layouts for p in layout.params):
+            p.keep_gradient(self.mp_policy.reduce_dtype)
 
     def take_gradients(self) -> list[tuple[Layout, Gradients]]:
-        gradients = [(layout, layout.take_gradients()) for layout in self.layouts]
-        return [(layout, by_param) for layout, by_param in gradients if by_param]
+        """Return the whole gradients of each layout that has any; the caller frees them."""
+        taken = [(layout, [p.take_gradient() for p in layout.params]) for layout in self.layouts]
+        by_position = [(layout, {i: g for i, g in enumerate(found) if g is not None}) for layout, found in taken]
+        return [(layout, gradients) for layout, gradients in by_position if gradients]
 
     def forget_gradients(self) -> None:
         """Drop gradients of a backward that was broken off, and those that earlier ones left for an all_reduce."""
@@ -146,7 +162,7 @@ class Unit:
         dtype = self.mp_policy.reduce_dtype or next(iter(gradients.values())).dtype
         before, after, mean = divide_factors(self.ranks, dtype)
         all_reduce_too = self.requires_all_reduce  # as it was when this backward came by
-        params, rows = list(gradients), layout.reduce_scatter_input(gradients, dtype)
+        used, rows = list(gradients), layout.reduce_scatter_input(gradients, dtype)
         gradients.clear()
         rows.div_(before) if before != 1 else None
         shard = rows[0]
@@ -169,15 +185,8 @@ class Unit:
                 yield
                 work.wait()
         shard.div_(after) if after != 1 else None
-        layout.take_reduced_gradients(params, shard)
+        layout.take_reduced_gradients(used, shard)
 
     def _label(self, what: str) -> record_function:
         """Label of the work in a profile, as FSDP2 writes it."""
         return record_function(f"FSDP::{what} ({self.name})")
-
-
-def _used_by_current_stream(*tensors: Tensor) -> None:
-    """See [Note: streams and memory]."""
-    for t in tensors:
-        if t.is_cuda:
-            t.record_stream(torch.cuda.current_stream())

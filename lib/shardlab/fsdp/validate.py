@@ -1,8 +1,5 @@
 """Mistakes that training would not survive, or survive silently wrong: found early and called by name."""
 
-import zlib
-from itertools import zip_longest
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -10,13 +7,12 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from shardlab.fsdp.ranks import Ranks
-from shardlab.fsdp.slots import Slot
+from shardlab.fsdp.param import Param
 from shardlab.fsdp.unit import State, Unit
+from shardlab.rank_differences import checksum, difference
+from shardlab.shard_groups import Ranks
 
-# Before sharding
-
-_replaced: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameter that was sharded -> its slot
+_replaced: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameter that was sharded -> its Param
 
 
 def can_be_a_unit(module: nn.Module) -> None:
@@ -31,7 +27,7 @@ def can_be_a_unit(module: nn.Module) -> None:
         )
 
 
-def can_be_sharded(managed: list[tuple[str, nn.Module]], slots: list[Slot]) -> None:
+def can_be_sharded(managed: list[tuple[str, nn.Module]], params: list[Param]) -> None:
     """Raises ValueError for parameters that are somebody else's already, or have no rows, or dtypes of their own."""
     for name, module in managed:
         if "_unit_around" in vars(module):
@@ -39,18 +35,18 @@ def can_be_sharded(managed: list[tuple[str, nn.Module]], slots: list[Slot]) -> N
                 f"rank {dist.get_rank()}: {name or type(module).__name__} is sharded already, by a module around it: "
                 "call fully_shard on inner modules first"
             )
-    for slot in slots:
-        where = f"rank {dist.get_rank()}: {slot.name}"
-        if isinstance(slot.param, DTensor):
+    for p in params:
+        where = f"rank {dist.get_rank()}: {p.name}"
+        if isinstance(p.original, DTensor):
             raise ValueError(f"{where} is a DTensor: parameters that are cut up by another scheme are not supported")
-        if slot.param in _replaced:
+        if p.original in _replaced:
             raise ValueError(
-                f"{where} is tied to {_replaced[slot.param].name} of another unit, and would go its own way from now "
+                f"{where} is tied to {_replaced[p.original].name} of another unit, and would go its own way from now "
                 "on: make one unit of both modules, fully_shard([a, b])"
             )
-        if slot.param.ndim == 0:
+        if p.original.ndim == 0:
             raise ValueError(f"{where} is a scalar, without rows to share out: make it a vector of one element")
-    trained = {slot.param.dtype: slot.name for slot in slots if slot.param.requires_grad}
+    trained = {p.original.dtype: p.name for p in params if p.original.requires_grad}
     if len(trained) > 1:
         listed = ", ".join(f"{name} {dtype}" for dtype, name in trained.items())
         raise ValueError(
@@ -59,10 +55,10 @@ def can_be_sharded(managed: list[tuple[str, nn.Module]], slots: list[Slot]) -> N
         )
 
 
-def replace(slots: list[Slot]) -> None:
+def replace(params: list[Param]) -> None:
     """Let go of the originals, so that their memory is free; those that somebody still holds are remembered."""
-    for slot in slots:
-        _replaced[slot.param], slot.param = slot, None
+    for p in params:
+        _replaced[p.original], p.original = p, None
 
 
 def can_join_schedule(unit: Unit, name: str) -> None:
@@ -88,64 +84,23 @@ def is_unsharded(unit: Unit, name: str) -> None:
         )
 
 
-# The same on every rank
-
-
-def same_on_every_rank(slots: list[Slot], ranks: Ranks) -> None:
-    """Compare checksums of names, shapes, dtypes and values; only if they differ, look for the parameter that does.
-
-    Sends: one all_reduce of 16 bytes a group.
-
-    Raises ValueError on all ranks, naming the first parameter that differs.
-    """
-    mine = [(slot.name, _checksum(slot.param)) for slot in slots]
-    total = zlib.crc32(repr(mine).encode())
-    extremes = torch.tensor([total, -total], device=ranks.device)  # of all ranks: the smallest, and minus the largest
-    for group in ranks.groups:
-        dist.all_reduce(extremes, op=dist.ReduceOp.MIN, group=group)
-    if extremes[0] != -extremes[1]:
-        _raise_difference(mine, ranks)
-
-
-def _checksum(p: nn.Parameter) -> str:
-    kind = f"{list(p.shape)} {p.dtype}{' trained' * p.requires_grad}"
-    if p.is_meta or type(p.data) is not torch.Tensor:
-        return kind
-    data = p.detach().contiguous().view(-1).view(torch.uint8)
-    if data.storage_offset() % 8:  # a view from somewhere in the middle
-        data = data.clone()
-    whole_words = data.numel() // 8 * 8
-    sums = data[:whole_words].view(torch.int64).sum(), data[whole_words:].sum()
-    return f"{kind}, checksum {' '.join(f'{int(n):x}' for n in sums)}"
-
-
-def _raise_difference(mine: list[tuple[str, str]], ranks: Ranks) -> None:
-    everyone: list = [(dist.get_rank(), mine)]
-    for group in ranks.groups:
-        rows: list = [None] * group.size()
-        dist.all_gather_object(rows, everyone, group=group)
-        everyone = [entry for row in rows for entry in row]
-    for rank, theirs in everyone:
-        for here, there in zip_longest(mine, theirs, fillvalue=("nothing more", "there")):
-            if here != there:
-                raise ValueError(
-                    f"rank {dist.get_rank()}: parameters differ between ranks: here {here[0]} is {here[1]}, on rank "
-                    f"{rank} {there[0]} is {there[1]}. Build the model from the same seed on every rank, load the same "
-                    "checkpoint, or broadcast rank 0's weights first"
-                )
-    raise ValueError(f"rank {dist.get_rank()}: parameters differ between ranks, but not from this one: see the others")
-
-
-# Optimizers
+def same_on_every_rank(params: list[Param], ranks: Ranks) -> None:
+    """Compare checksums of names, shapes, dtypes and values. Raises ValueError, naming the first that differs."""
+    mine = [f"{p.name} is {checksum(p.original)}" for p in params]
+    if found := difference(mine, ranks.groups, ranks.device):
+        raise ValueError(
+            f"rank {dist.get_rank()}: parameters differ between ranks: {found}. Build the model from the same seed on "
+            "every rank, load the same checkpoint, or broadcast rank 0's weights first"
+        )
 
 
 def _look_at_optimizer(optimizer: torch.optim.Optimizer, args, kwargs) -> None:
     for p in (p for group in optimizer.param_groups for p in group["params"]):
-        if isinstance(slot := getattr(p, "slot", None), Slot):
+        if isinstance(whole_of := getattr(p, "of", None), Param):
             raise RuntimeError(
-                f"rank {dist.get_rank()}: the optimizer holds {slot.name} whole, as the model has it between a forward "
-                "and its backward, and gets no gradient: build the optimizer before, or run that forward under "
-                "torch.no_grad()"
+                f"rank {dist.get_rank()}: the optimizer holds {whole_of.name} whole, as the model has it between a "
+                "forward and its backward, and gets no gradient: build the optimizer before, or run that forward "
+                "under torch.no_grad()"
             )
         if p in _replaced:
             raise RuntimeError(

@@ -24,11 +24,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from shardlab.fsdp.flat_parameter import PREFIX, FlatInterval, FlatParameter, flat_intervals
+from shardlab.fsdp.flat_parameter import PREFIX, FlatParameter
 from shardlab.offload import FileOffloadOptimizer
 from shardlab.offload.host import CPUOffloadOptimizer
 from shardlab.parameter_shards import hyperparameters, local
 from shardlab.state.agreement import rank
+from shardlab.state.flat_intervals import FlatInterval, flat_intervals
 from shardlab.state.parts import Part
 from shardlab.zero import ZeroRedundancyOptimizer
 
@@ -71,8 +72,8 @@ def _names_of_flat(model: nn.Module) -> dict[str, list[str]]:
     for path, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(module, []).append(path)
     layouts = [layout for m in model.modules() if hasattr(m, "_unit") for layout in m._unit.layouts]
-    slots = [slot for layout in layouts if isinstance(layout, FlatParameter) for slot in layout.slots]
-    all_names = [[f"{path}.{name}" for m, name in slot.places for path in paths[m]] for slot in slots]
+    params = [p for layout in layouts if isinstance(layout, FlatParameter) for p in layout.params]
+    all_names = [[f"{path}.{name}" for m, name in p.places for path in paths[m]] for p in params]
     return {names[0]: names for names in ([_cleaned(name).lstrip(".") for name in names] for names in all_names)}
 
 
@@ -93,7 +94,7 @@ def _views_of(model: nn.Module) -> dict[nn.Parameter, Views]:
 
 
 def _cleaned(name: str) -> str:
-    return name.replace("_fsdp_wrapped_module.", "").replace("_checkpoint_wrapped_module.", "")
+    return name.replace("_checkpoint_wrapped_module.", "")
 
 
 def _view_of(p: nn.Parameter) -> Callable[[Tensor], Tensor]:

@@ -1,7 +1,5 @@
 """Regressions of DDP and of ZeRO-2: each case behaves as under torch's DDP, or is refused by name."""
 
-from functools import partial
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,7 +8,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from two_layers import sharded_sgd, two_layers
 
-from shardlab import fsdp as ours
 from shardlab import launch
 from shardlab.ddp import DDP
 from shardlab.measure.traffic import record_traffic
@@ -37,12 +34,9 @@ def first_outputs(wrapper, **options) -> list:
 
 
 def test_rank_0s_values_arrive_whatever_their_strides():
-    """Under FSDP1, too; torch's sends them from GPUs only."""
-    synced = partial(first_outputs, ours.FullyShardedDataParallel, device_id=CPU, sync_module_states=True)
     torchs = launch(first_outputs, 2, DistributedDataParallel)
     assert torchs[0] == torchs[1]
     assert launch(first_outputs, 2, DDP) == torchs
-    assert launch(synced, 2) == torchs
 
 
 def forwards_that_send(wrapper) -> tuple[list[bool], list]:

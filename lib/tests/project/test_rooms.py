@@ -1,6 +1,7 @@
 """The packages import each other as pyproject.toml's contracts say, and files stay short enough to read."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -71,3 +72,18 @@ def test_no_file_has_more_than_300_lines():
     files = [f for f in files if not {"tests", "samples"} & set(f.relative_to(ROOT).parts)]
     assert len(files) > 300
     assert [f"{f.relative_to(ROOT)}: {n}" for f in files if (n := len(f.read_text().splitlines())) > 300] == []
+
+
+def test_the_readme_says_where_each_hop_of_a_parameter_is():
+    hops = re.findall(r"`(\w+\.py):(\d+) (\w+)`", (ROOT / "lib" / "README.md").read_text())
+    assert len(hops) == 16
+    for file, line, name in hops:
+        found = (ROOT / "lib" / "shardlab" / "fsdp" / file).read_text().splitlines()[int(line) - 1]
+        assert f"def {name}(" in found, f"{file}:{line} is not {name}"
+
+
+def test_what_a_student_reads_stays_small():
+    files = list((ROOT / "lib" / "shardlab").rglob("*.py"))
+    fsdp = [f for f in files if f.parent.name == "fsdp"]
+    assert len([f for f in fsdp if f.name != "__init__.py"]) <= 6
+    assert sum(len(f.read_text().splitlines()) for f in fsdp) <= 1100

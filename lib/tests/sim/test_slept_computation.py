@@ -230,8 +230,9 @@ def test_run_ahead_sleeps_when_it_is_asked_for_the_time(clock):
 
 def wrapped() -> dict[str, list[tuple[str, str]]]:
     """What sleeps below each engine, in a step."""
-    whole = {"torch's DDP": DistributedDataParallel, "torch's FSDP1": torch_fsdp1, "our FSDP1": our_fsdp1}
-    sharded = {"torch's FSDP2": fully_shard, "our FSDP2": fsdp.fully_shard}
+    whole = {"torch's DDP": DistributedDataParallel, "torch's FSDP1": torch_fsdp1}
+    flat = partial(fsdp.fully_shard, layout=fsdp.FlatParameter)
+    sharded = {"torch's FSDP2": fully_shard, "our FSDP2": fsdp.fully_shard, "our FSDP2, flat": flat}
     found = {}
     for name, wrap in (whole | sharded).items():
         m = model()
@@ -251,10 +252,6 @@ def torch_fsdp1(m: nn.Module) -> nn.Module:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     return FullyShardedDataParallel(m, auto_wrap_policy=is_block, device_id=torch.device("cpu"))
-
-
-def our_fsdp1(m: nn.Module) -> nn.Module:
-    return fsdp.FullyShardedDataParallel(m, auto_wrap_policy=is_block)
 
 
 def is_block(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:

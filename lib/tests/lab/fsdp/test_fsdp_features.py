@@ -18,9 +18,9 @@ from training import CLOSE, SINCE_2_12, Mixer, decoder, samples, train, train_al
 
 from shardlab import launch
 from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, fully_shard
-from shardlab.fsdp.ranks import default_device_type
 from shardlab.measure.traffic import record_traffic
 from shardlab.recompute import checkpoint, checkpoint_wrapper
+from shardlab.shard_groups import default_device_type
 from shardsim import simulated
 
 

@@ -1,4 +1,4 @@
-"""The flat layout, and FullyShardedDataParallel: equal to one process and to torch's FSDP1."""
+"""The flat layout: equal to one process and to torch's FSDP1."""
 
 from functools import partial
 from itertools import product
@@ -6,34 +6,20 @@ from itertools import product
 import pytest
 import torch
 import torch.distributed as dist
-from sharding import (
-    DTYPES,
-    HYBRIDS,
-    NIGHT,
-    STRATEGIES,
-    adamw,
-    assert_as_one_process,
-    differing,
-    memory,
-    shard,
-    states,
-)
+from sharding import DTYPES, NIGHT, STRATEGIES, adamw, assert_as_one_process, memory, shard
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecision, MixedPrecisionPolicy, ShardingStrategy
 from torch.distributed.fsdp import FullyShardedDataParallel as TorchFSDP
-from torch.distributed.fsdp.wrap import (
-    CustomPolicy,
-    ModuleWrapPolicy,
-    size_based_auto_wrap_policy,
-    transformer_auto_wrap_policy,
-)
-from training import CLOSE, Mixer, decoder, samples, train, train_alone, uneven
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from training import CLOSE, Mixer, decoder, samples, train, uneven
 
 from shardlab import launch
-from shardlab.fsdp import FlatParameter, FSDPModule, FullyShardedDataParallel, flat_intervals, fully_shard
+from shardlab.fsdp import FlatParameter, fully_shard
+from shardlab.grad_norm import clip_grad_norm_
 from shardlab.measure.traffic import record_traffic, wire_bytes
 from shardlab.model import Block
+from shardlab.state.flat_intervals import flat_intervals
 
 BLOCKS = ModuleWrapPolicy({Mixer, Block})
 IN_A_ROW = [s for s in ShardingStrategy if "HYBRID" not in s.name]
@@ -41,12 +27,29 @@ ON_A_MESH = [s for s in ShardingStrategy if "HYBRID" in s.name]  # of four ranks
 ALL = IN_A_ROW + ON_A_MESH
 
 
-def wrap(model: nn.Module, with_=FullyShardedDataParallel, strategy=ShardingStrategy.FULL_SHARD, **options):
+def ours(model: nn.Module, strategy=ShardingStrategy.FULL_SHARD, policy=None, **options) -> nn.Module:
+    """fully_shard with the flat layout, by the name of FSDP1's strategy. NO_SHARD: all ranks are replicas."""
+    if strategy is ShardingStrategy.NO_SHARD:
+        options["mesh"] = (dist.get_world_size(), 1)
+    elif "HYBRID" in strategy.name:
+        options["mesh"] = (2, 2)
+    if strategy.name in ("SHARD_GRAD_OP", "NO_SHARD", "_HYBRID_SHARD_ZERO2"):
+        options["reshard_after_forward"] = False
+    if policy:  # FSDP1 casts the inputs of the root alone
+        fields = {"param_dtype": policy.param_dtype, "reduce_dtype": policy.reduce_dtype}
+        inner = options | {"mp_policy": MixedPrecisionPolicy(**fields, cast_forward_inputs=False)}
+        for block in model.blocks:
+            shard(block, layout=FlatParameter, units=lambda _: [], **inner)
+        root = options | {"mp_policy": MixedPrecisionPolicy(**fields)}
+        return shard(model, layout=FlatParameter, units=lambda _: [], **root)
+    return shard(model, layout=FlatParameter, **options)
+
+
+def torchs(model: nn.Module, strategy=ShardingStrategy.FULL_SHARD, policy=None, **options) -> nn.Module:
     if "HYBRID" in strategy.name:
         options["device_mesh"] = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    if with_ is TorchFSDP:
-        options["device_id"] = torch.device("cpu")
-    return with_(model, sharding_strategy=strategy, auto_wrap_policy=BLOCKS, **options)
+    options |= {"device_id": torch.device("cpu"), "mixed_precision": policy}
+    return TorchFSDP(model, sharding_strategy=strategy, auto_wrap_policy=BLOCKS, **options)
 
 
 def full_state(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -67,15 +70,11 @@ def full_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def trained(strategies: list, *, steps: int, n_blocks: int) -> dict:
-    """On a rank: losses and weights of AdamW, under fully_shard and the wrapper, by every strategy."""
-    in_a_row, on_a_mesh = IN_A_ROW[0] in strategies, ON_A_MESH[0] in strategies
-    in_units = (STRATEGIES if in_a_row else {}) | (HYBRIDS if on_a_mesh else {})
-    models = {name: partial(shard, layout=FlatParameter, **options) for name, options in in_units.items()}
-    if in_a_row:
-        models["offloaded"] = partial(wrap, cpu_offload=CPUOffload(offload_params=True))
-    for s in strategies:
-        models[s.name] = partial(wrap, strategy=s)
-        models[f"{s.name}, original"] = partial(wrap, strategy=s, use_orig_params=True)
+    """On a rank: losses and weights of AdamW, by every strategy; on a row of ranks also offloaded."""
+    models = {s.name: partial(ours, strategy=s) for s in strategies}
+    if IN_A_ROW[0] in strategies:
+        models |= {name: partial(shard, layout=FlatParameter, **options) for name, options in STRATEGIES.items()}
+        models["offloaded"] = partial(ours, offload_policy=CPUOffloadPolicy())
     results = {}
     for name, make in models.items():
         model = make(uneven(n_blocks=n_blocks))
@@ -107,7 +106,7 @@ def test_training_equals_one_process_for_20_steps(world_size):
 
 def compare(make, run, *, steps=2, same=torch.equal, **options) -> list[str]:
     """On a rank: train ours and torch's side by side; what differs."""
-    models = [wrap(make(), with_, **options) for with_ in (FullyShardedDataParallel, TorchFSDP)]
+    models = [with_(make(), **options) for with_ in (ours, torchs)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in models]
     found = []
     for step in range(steps):
@@ -116,9 +115,9 @@ def compare(make, run, *, steps=2, same=torch.equal, **options) -> list[str]:
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-    ours, theirs = full_state(models[0]), torch_state(models[1])
-    assert ours.keys() == theirs.keys()
-    return found + [name for name in ours if not same(ours[name], theirs[name])]
+    mine, theirs = full_state(models[0]), torch_state(models[1])
+    assert mine.keys() == theirs.keys()
+    return found + [name for name in mine if not same(mine[name], theirs[name])]
 
 
 def one_layer() -> nn.Module:
@@ -150,18 +149,12 @@ def backward(model: nn.Module, step: int) -> torch.Tensor:
     ids=["2", "1", "4"],
 )
 def test_equals_torch(world_size, strategies):
-    """To the bit for powers of two: else torch's FSDP1 rounds in its own place, where it divides twice.
-
-    But with original parameters torch aligns each to 16 bytes, so that some of odd sizes lie in another rank's shard
-    than ours do: sums of four in another order.
-    """
+    """To the bit for powers of two: else torch's FSDP1 rounds in its own place, where it divides twice."""
 
     def ranks():
         found = {}
-        for make, strategy, orig in product((one_layer, uneven), strategies, (False, True)):
-            same = close if make is uneven and orig and world_size == 4 else torch.equal
-            options = {"strategy": strategy, "use_orig_params": orig, "same": same}
-            found[f"{make.__name__} {strategy.name} {orig}"] = compare(make, backward, **options)
+        for make, strategy in product((one_layer, uneven), strategies):
+            found[f"{make.__name__} {strategy.name}"] = compare(make, backward, strategy=strategy)
         return {case: differing for case, differing in found.items() if differing}
 
     assert launch(ranks, world_size) == [{}] * world_size
@@ -171,12 +164,13 @@ def test_parameters_lie_in_torchs_order():
     """A module's own before its children's. Else the ranks' sums, each in the order of its shard, differ in a bit."""
 
     def ranks():
-        ours, theirs = (wrap(uneven(), with_) for with_ in (FullyShardedDataParallel, TorchFSDP))
-        blocks = zip(ours.module.blocks, theirs.module.blocks, strict=True)
-        return [([s.name for s in b._unit.layouts[0].slots], list(t._flat_param._fqns)) for b, t in blocks]
+        blocks = zip(ours(uneven()).blocks, torchs(uneven()).module.blocks, strict=True)
+        cut = len("blocks.0.")
+        return [([p.name for p in b._unit.layouts[0].params], list(t._flat_param._fqns)) for b, t in blocks], cut
 
-    for ours, theirs in launch(ranks, 1)[0]:
-        assert ours == theirs == ["gain", *(f"{m}.{n}" for m in ("norm", "up", "down") for n in ("weight", "bias"))]
+    found, _ = launch(ranks, 1)[0]
+    for mine, theirs in found:
+        assert mine == theirs == ["gain", *(f"{m}.{n}" for m in ("norm", "up", "down") for n in ("weight", "bias"))]
 
 
 PAIRS = [(p, r) for p in DTYPES for r in DTYPES]
@@ -198,60 +192,43 @@ SOME = [(torch.bfloat16, torch.float32), (torch.float16, None)]
 def test_mixed_precision_equals_torch(world_size, strategy, pairs):
     def ranks():
         policies = [MixedPrecision(param_dtype=p, reduce_dtype=r) for p, r in pairs]
-        runs = {str(p): compare(one_layer, backward, mixed_precision=p, strategy=strategy) for p in policies}
+        runs = {str(p): compare(one_layer, backward, policy=p, strategy=strategy) for p in policies}
         return {policy: found for policy, found in runs.items() if found}
 
     assert launch(ranks, world_size) == [{}] * world_size
 
 
-# The wrapper's settings
-
-
-def model_like_torchs(with_, **options) -> nn.Module:
-    if with_ is TorchFSDP:
-        options["device_id"] = torch.device("cpu")
-    return with_(uneven(), **options)
+# Training loops
 
 
 def micro_batches(model, step):
-    with model.no_sync():
-        for i in range(2):
-            backward(model, 3 * step + i)
-    return backward(model, 3 * step + 2)
-
-
-def micro_batches_nested(model, step):
-    """The inner block's end does not end the outer one."""
-    with model.no_sync():
+    """Two micro-batches that send nothing, and one that reduces the sum."""
+    if isinstance(model, TorchFSDP):
         with model.no_sync():
-            backward(model, 3 * step)
-        backward(model, 3 * step + 1)
-    return backward(model, 3 * step + 2)
+            for i in range(2):
+                backward(model, 3 * step + i)
+        return backward(model, 3 * step + 2)
+    for i in range(3):
+        model.set_requires_gradient_sync(i == 2)
+        loss = backward(model, 3 * step + i)
+    return loss
 
 
 def clipped(model, step, norm_type=2.0):
     loss = backward(model, step)
-    return loss + model.clip_grad_norm_(0.1, norm_type)
+    if isinstance(model, TorchFSDP):
+        return loss + model.clip_grad_norm_(0.1, norm_type)
+    return loss + clip_grad_norm_(model.parameters(), 0.1, norm_type)
 
 
-def test_settings_train_as_under_torch():
-    """no_sync, clipping and prefetching change when messages are sent, and what is done with gradients, as torch's do.
-
-    Norms are sums of squares in another order than torch's.
-    """
+def test_loops_train_as_under_torch():
+    """Micro-batches and clipping. Norms are sums of squares in another order than torch's."""
     cases = {
-        "no_sync": (micro_batches, {}),
-        "no_sync, nested": (micro_batches_nested, {}),
-        "no_sync, shard grad op": (micro_batches, {"strategy": ShardingStrategy.SHARD_GRAD_OP}),
-        "no_sync, no shard": (micro_batches, {"strategy": ShardingStrategy.NO_SHARD}),
+        "micro-batches": (micro_batches, {}),
+        "micro-batches, shard grad op": (micro_batches, {"strategy": ShardingStrategy.SHARD_GRAD_OP}),
+        "micro-batches, no shard": (micro_batches, {"strategy": ShardingStrategy.NO_SHARD}),
         "clipped": (clipped, {"same": nearly}),
-        "clipped, no shard": (clipped, {"same": nearly, "strategy": ShardingStrategy.NO_SHARD}),
-        "clipped, original": (clipped, {"same": nearly, "use_orig_params": True}),
         "clipped by the largest": (partial(clipped, norm_type=float("inf")), {"same": nearly}),
-        "prefetch after": (backward, {"backward_prefetch": BackwardPrefetch.BACKWARD_POST}),
-        "no prefetch": (backward, {"backward_prefetch": None}),
-        "forward prefetch": (backward, {"forward_prefetch": True}),
-        "unlimited": (backward, {"limit_all_gathers": False}),
     }
 
     def ranks():
@@ -262,98 +239,6 @@ def test_settings_train_as_under_torch():
         return {name: differing for name, differing in found.items() if differing}
 
     assert launch(ranks, 2) == [{}] * 2
-
-
-def test_when_the_wrapper_prefetches():
-    """What state each block is in when another one's forward or backward runs: S, G or U."""
-
-    def ranks():
-        found = {}
-        for name, options in {
-            "pre": {},
-            "post": {"backward_prefetch": BackwardPrefetch.BACKWARD_POST},
-            "none": {"backward_prefetch": None},
-            "forward": {"forward_prefetch": True},
-        }.items():
-            model = wrap(uneven(), **options)
-            backward(model, 0)  # the order of forward is learnt
-            found[name] = states(model)
-        return found
-
-    forward = {"forward 0": "USS", "forward 1": "SUS", "forward 2": "SSU"}
-    pre = {"backward 2": "SGU", "backward 1": "GUS", "backward 0": "USS"}
-    alone = {"backward 2": "SSU", "backward 1": "SUS", "backward 0": "USS"}
-    expected = {"pre": forward | pre, "post": forward | alone, "none": forward | alone}
-    expected["forward"] = pre | {"forward 0": "UGS", "forward 1": "SUG", "forward 2": "SSU"}
-    for found in launch(ranks, 2):
-        assert found == expected
-
-
-def test_policies_pick_what_torch_wraps():
-    def ranks():
-        policies = {
-            "classes": BLOCKS,
-            "custom": CustomPolicy(lambda m: isinstance(m, nn.Linear)),
-            "size": partial(size_based_auto_wrap_policy, min_num_params=400),
-            "size, leaves": partial(size_based_auto_wrap_policy, min_num_params=200),
-            "transformer": partial(transformer_auto_wrap_policy, transformer_layer_cls={Mixer}),
-        }
-        found = {}
-        for name, policy in policies.items():
-            ours = model_like_torchs(FullyShardedDataParallel, auto_wrap_policy=policy)
-            theirs = model_like_torchs(TorchFSDP, auto_wrap_policy=policy)
-            units = [n for n, m in ours.module.named_modules() if isinstance(m, FSDPModule)]
-            wrapped = [n for n, m in theirs.named_modules() if isinstance(m, TorchFSDP)]
-            wrapped = [n.replace("_fsdp_wrapped_module.", "").replace("_fsdp_wrapped_module", "") for n in wrapped]
-            found[name] = (sorted(units), sorted(set(wrapped)))
-        return found
-
-    for found in launch(ranks, 2):
-        for name, (ours, theirs) in found.items():
-            assert ours == theirs, name
-            assert len(ours) > 1, name
-
-
-def test_states_are_synchronised_and_initialised():
-    """Rank 0's weights for everybody, also on a 2-D mesh; from the meta device by a function, or by themselves."""
-
-    def ranks():
-        model = wrap(uneven(seed=dist.get_rank()), strategy=ShardingStrategy.HYBRID_SHARD, sync_module_states=True)
-        same = differing(full_state(model), dict(uneven().named_parameters())) == []
-
-        def ones(module):
-            module.to_empty(device="cpu", recurse=False)
-            for p in module.parameters(recurse=False):
-                nn.init.ones_(p)
-
-        with torch.device("meta"):
-            linear, other = nn.Sequential(nn.Linear(5, 3)), nn.Sequential(nn.Linear(5, 3))
-        wrapped = FullyShardedDataParallel(linear, param_init_fn=ones, device_id=torch.device("cpu"))
-        torch.manual_seed(0)
-        FullyShardedDataParallel(other)  # on the accelerator, or on the CPU where there is none
-        return same, {float(t.sum()) for t in full_state(wrapped).values()}
-
-    assert launch(ranks, 4) == [(True, {15.0, 3.0})] * 4
-
-
-def test_wrappers_inside_wrappers():
-    """The model's own attributes shine through, and names are the model's."""
-
-    def ranks():
-        model = uneven()
-        for i, block in enumerate(model.blocks):
-            model.blocks[i] = FullyShardedDataParallel(block)
-        model = FullyShardedDataParallel(model)
-        losses = train(model, adamw(model), 3)
-        names = [i.name for i in flat_intervals(model)]
-        return losses, sorted(names) == sorted(n for n, _ in uneven().named_parameters()), len(model.blocks)
-
-    def alone():
-        model = uneven()
-        return train_alone(model, adamw(model), 2, 3)
-
-    [losses] = launch(alone, 1)
-    assert launch(ranks, 2) == [(losses, True, 3)] * 2
 
 
 # Messages and memory
@@ -378,7 +263,7 @@ def test_bytes_sent_and_kept(world_size, strategies):
     def ranks():
         found = {}
         for strategy in strategies:
-            models = [wrap(uneven(), w, strategy) for w in (FullyShardedDataParallel, TorchFSDP)]
+            models = [with_(uneven(), strategy) for with_ in (ours, torchs)]
             for model in models:
                 model.name = f"_{strategy.name}"
             found[strategy.name] = [cost(model) for model in models]
@@ -407,14 +292,14 @@ def test_bytes_sent_and_kept(world_size, strategies):
         ),
     }
     for results in launch(ranks, world_size):
-        for name, ((kinds, sent, ours), (_, sent_by_torch, theirs)) in results.items():
+        for name, ((kinds, sent, mine), (_, sent_by_torch, theirs)) in results.items():
             assert (kinds, sent) == (expected[name][0], pytest.approx(expected[name][1])), name
             assert sent <= sent_by_torch, name
             n = 1 if name == "NO_SHARD" else 2 if "HYBRID" in name else world_size
-            assert ours["between"]["parameters"] == sum(padded(n)) / n, name
-            assert ours["backward"]["gradients"] == sum(padded(n)) / n, name
-            assert ours["backward"]["unsharded"] == ours["between"]["buckets"] == 0, name
-            assert ours["peak"] <= theirs["peak"], name
+            assert mine["between"]["parameters"] == sum(padded(n)) / n, name
+            assert mine["backward"]["gradients"] == sum(padded(n)) / n, name
+            assert mine["backward"]["unsharded"] == mine["between"]["buckets"] == 0, name
+            assert mine["peak"] <= theirs["peak"], name
 
 
 class Forked(nn.Module):

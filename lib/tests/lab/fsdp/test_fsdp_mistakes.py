@@ -8,11 +8,10 @@ import torch.distributed as dist
 from sharding import adamw, backward, shard
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import ShardingStrategy
 from training import uneven
 
 from shardlab import launch
-from shardlab.fsdp import FlatParameter, FullyShardedDataParallel, fully_shard
+from shardlab.fsdp import FlatParameter, fully_shard
 
 
 def optimizer_first():
@@ -108,10 +107,6 @@ def reshards_to_a_number():
     fully_shard(uneven(), reshard_after_forward=2)
 
 
-def hybrid_without_groups():
-    FullyShardedDataParallel(uneven(), sharding_strategy=ShardingStrategy.HYBRID_SHARD)
-
-
 MISTAKES = {
     optimizer_first: (
         RuntimeError,
@@ -134,7 +129,6 @@ MISTAKES = {
     copies: (RuntimeError, "can't be copied", "copy it before"),
     three_axes: (ValueError, "not 3", "1 axis (shard) or 2 (replicate, shard)"),
     reshards_to_a_number: (ValueError, "reshard_after_forward", "True, False or None"),
-    hybrid_without_groups: (ValueError, "HYBRID_SHARD shards inside of one group", "2-D device_mesh"),
 }
 
 

@@ -40,10 +40,17 @@ def ddp(wrap, views: bool) -> int:
     return peak(wrap(Chain(), bucket_cap_mb=CAP_MB, gradient_as_bucket_view=views))
 
 
-def flat(library, strategy: str) -> int:
+def flat(strategy: str) -> int:
+    model, reshards = Chain(), {"FULL_SHARD": None, "SHARD_GRAD_OP": False}[strategy]
+    for linear in [m for m in model.modules() if isinstance(m, nn.Linear)]:
+        fsdp.fully_shard(linear, reshard_after_forward=reshards, layout=fsdp.FlatParameter)
+    return peak(fsdp.fully_shard(model, reshard_after_forward=reshards, layout=fsdp.FlatParameter))
+
+
+def torchs_fsdp1(strategy: str) -> int:
     options = {"auto_wrap_policy": ModuleWrapPolicy({nn.Linear}), "device_id": torch.device("cpu")}
     strategy = torch.distributed.fsdp.ShardingStrategy[strategy]
-    return peak(library.FullyShardedDataParallel(Chain(), sharding_strategy=strategy, **options))
+    return peak(torch.distributed.fsdp.FullyShardedDataParallel(Chain(), sharding_strategy=strategy, **options))
 
 
 OURS = {
@@ -51,14 +58,14 @@ OURS = {
     "DDP, views": partial(ddp, DDP, True),
     "ZeRO-1": partial(zero, 1),
     "ZeRO-2": partial(zero, 2),
-    "flat FULL_SHARD": partial(flat, fsdp, "FULL_SHARD"),
-    "flat SHARD_GRAD_OP": partial(flat, fsdp, "SHARD_GRAD_OP"),
+    "flat FULL_SHARD": partial(flat, "FULL_SHARD"),
+    "flat SHARD_GRAD_OP": partial(flat, "SHARD_GRAD_OP"),
 }
 TORCHS = {
     "DDP": partial(ddp, DistributedDataParallel, False),
     "DDP, views": partial(ddp, DistributedDataParallel, True),
-    "flat FULL_SHARD": partial(flat, torch.distributed.fsdp, "FULL_SHARD"),
-    "flat SHARD_GRAD_OP": partial(flat, torch.distributed.fsdp, "SHARD_GRAD_OP"),
+    "flat FULL_SHARD": partial(torchs_fsdp1, "FULL_SHARD"),
+    "flat SHARD_GRAD_OP": partial(torchs_fsdp1, "SHARD_GRAD_OP"),
 }
 
 

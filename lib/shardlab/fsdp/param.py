@@ -1,0 +1,238 @@
+"""A parameter of a unit, and FSDP2's layout: every parameter is cut along dim 0; each rank's part of it is a DTensor.
+
+Rank r holds rows [r c, (r+1) c) of a parameter with R rows, c = R/N rounded up: the last ranks may hold fewer, or none.
+On the wire every part has c rows; the padding is never read.
+
+[Note: what a layout costs] Here the parts of a parameter lie S elements apart in the all_gather_output, and are copied
+together; gradients are copied apart. In return each parameter remains itself: optimizers, clipping and checkpoints see
+a DTensor with a name, a shape and a dtype. In `flat_parameter` nothing is copied, but the optimizer sees one vector.
+
+[Note: lifetime] From forward to backward autograd keeps references to whole parameters, or to views of them such as a
+transposed weight. A new tensor in their place would not be found by backward. Hence `whole` is one object for ever, and
+only its memory comes and goes: its storage is resized to 0 bytes, and back, and filled again before backward reads it.
+Filling must not look like an in-place change, which autograd would report: `whole` is made from `.data`, and so counts
+its versions by itself.
+
+Source: torch.distributed.fsdp._fully_shard._fsdp_param.
+"""
+
+from itertools import chain
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from shardlab.freed_parameter import FreedParameter
+from shardlab.shard_groups import Ranks
+
+
+class Param:
+    """A parameter: its places in the modules (several if it is tied), and the whole parameter that autograd sees."""
+
+    def __init__(self, name: str, original: nn.Parameter, unit_module: nn.Module) -> None:
+        self.name = name  # from the unit's module on; from the root on, once that is known
+        self.original: nn.Parameter | None = original  # until it is sharded
+        self.unit_module, self.shape = unit_module, original.shape
+        self.places: list[tuple[nn.Module, str]] = []
+        self.forget_whole()
+
+    def forget_whole(self) -> None:
+        self.memory: Tensor | None = None  # of `whole`, padding included
+        self.whole: nn.Parameter | None = None  # see [Note: lifetime]
+        self.kept: Tensor | None = None  # the gradient in reduce_dtype, of backwards that did not reduce it
+
+    def put(self, p: nn.Parameter) -> None:
+        for module, name in self.places:
+            module._parameters[name] = p  # as setattr does, without its checks
+
+    def remove(self) -> None:
+        for module, name in self.places:
+            module._parameters.pop(name, None)
+
+    @property
+    def current(self) -> nn.Parameter:
+        module, name = self.places[0]
+        return module._parameters[name]
+
+    def use(self, memory: Tensor, requires_grad: bool) -> None:
+        """Put the whole parameter, which begins at `memory`, 1-D, into the modules."""
+        if self.whole is None:
+            self.whole = nn.Parameter(memory.data[: self.shape.numel()].view(self.shape), requires_grad)
+            self.whole.of = self  # for the error if it is used when its memory is free
+        self.whole.__class__ = nn.Parameter
+        self.whole.requires_grad = requires_grad  # as it was set on the optimizer's side meanwhile
+        self.put(self.whole)
+
+    def free(self) -> None:
+        self.whole.__class__ = FreedParameter
+
+    def keep_gradient(self, reduce_dtype: torch.dtype | None) -> None:
+        """Keep the gradient in `reduce_dtype` until a backward reduces it. In its own dtype, autograd keeps it."""
+        gradient = self.whole.grad if self.whole is not None else None
+        if gradient is not None and reduce_dtype not in (None, gradient.dtype):
+            self.kept = gradient.to(reduce_dtype) if self.kept is None else self.kept.add_(gradient)
+            self.whole.grad = None
+
+    def take_gradient(self) -> Tensor | None:
+        """Whole gradient over all backwards since the last one that reduced; None if there is none."""
+        if self.whole is None:
+            return None
+        gradient, self.whole.grad = self.whole.grad, None
+        kept, self.kept = self.kept, None
+        if kept is None or gradient is None:
+            return gradient if kept is None else kept
+        return kept.add_(gradient)
+
+
+def modules_of(root: nn.Module, units: type, children_first: bool) -> list[tuple[str, nn.Module]]:
+    """Return (name, module) for root and the modules below it, without other `units`."""
+    seen: set[nn.Module] = set()
+
+    def walk(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
+        if module in seen:
+            return []
+        seen.add(module)
+        inner = ((n, m) for n, m in module.named_children() if not isinstance(m, units))
+        below = [pair for n, m in inner for pair in walk(f"{name}.{n}".lstrip("."), m)]
+        return [*below, (name, module)] if children_first else [(name, module), *below]
+
+    return walk("", root)
+
+
+def params_of(modules: list[tuple[str, nn.Module]], ignored: set[nn.Parameter], unit_module: nn.Module) -> list[Param]:
+    """Return the parameters of `modules` but those `ignored`; a tied parameter once, with all its places."""
+    params: dict[nn.Parameter, Param] = {}
+    for module_name, module in modules:
+        for name, p in module._parameters.items():
+            if p is not None and p not in ignored:
+                param = params.setdefault(p, Param(f"{module_name}.{name}".lstrip("."), p, unit_module))
+                param.places.append((module, name))
+    return list(params.values())
+
+
+def call_hooks(sharded: nn.Parameter) -> None:
+    """Call post-accumulate hooks, as autograd does, for gradients that autograd did not make."""
+    for hook in (sharded._post_accumulate_grad_hooks or {}).values():
+        hook(sharded)
+
+
+class PerParameter:
+    """The parameters of a unit, sent together. S is the sum of their padded parts.
+
+    Keeps: sharded, 1/N of each parameter and no padding; unsharded, N S elements of `param_dtype` more.
+    """
+
+    children_first = True  # the order of parameters in a unit, as FSDP2 has it
+
+    def __init__(self, params: list[Param], ranks: Ranks, param_dtype: torch.dtype | None, on_cpu: bool) -> None:
+        for p in params:
+            if not p.original.is_contiguous():
+                raise ValueError(
+                    f"rank {dist.get_rank()}: {p.name}, of shape {list(p.shape)} and stride {p.original.stride()}, is "
+                    "not contiguous: shards are cut from rows, so make it contiguous before"
+                )
+        self.params, self.ranks, self.param_dtype = params, ranks, param_dtype
+        for p in params:
+            p.put(self._shard(p.original, on_cpu))
+        self.refresh()
+
+    @staticmethod
+    def groups(params: list[Param]) -> list[list[Param]]:
+        """Put all parameters of a unit into one message."""
+        return [params] if params else []
+
+    def _shard(self, p: nn.Parameter, on_cpu: bool) -> nn.Parameter:
+        rows = -(-p.shape[0] // self.ranks.shard_size)
+        start = min(self.ranks.shard_rank * rows, p.shape[0])
+        mine = p.detach()[start : start + rows].clone()
+        if on_cpu and not mine.is_meta:
+            mine = mine.cpu()
+        placements = [Shard(0)] if self.ranks.replicate_group is None else [Replicate(), Shard(0)]
+        sizes = {"shape": p.shape, "stride": p.stride()}
+        dtensor = DTensor.from_local(mine, self.ranks.mesh, placements, run_check=False, **sizes)
+        return nn.Parameter(dtensor, requires_grad=p.requires_grad)
+
+    def put_sharded(self) -> None:
+        for p, sharded in zip(self.params, self.sharded_params, strict=True):
+            p.put(sharded)
+
+    def refresh(self) -> None:
+        """Take parameters that were loaded, converted or moved, and forget what was made of the former ones."""
+        self.sharded_params = [p.current for p in self.params]
+        self.put_sharded()
+        wire = self.param_dtype
+        self.dtypes = [wire if wire and p.is_floating_point() else p.dtype for p in self.sharded_params]
+        self.mixed = len(set(self.dtypes)) > 1  # then everything travels as bytes
+        for p in self.params:
+            p.forget_whole()
+
+    # Parameters: shards -> all_gather_input -> all_gather_output -> whole parameters
+
+    def all_gather_tensors(self) -> tuple[Tensor, Tensor]:
+        """Return the all_gather_output, (N, S), and its row of this rank, which holds the all_gather_input already."""
+        shards, sizes = [sharded._local_tensor.view(-1) for sharded in self.sharded_params], self._wire_sizes()
+        if self.mixed:
+            shards = [shard.to(dtype).view(torch.uint8) for dtype, shard in zip(self.dtypes, shards, strict=True)]
+        dtype = torch.uint8 if self.mixed else self.dtypes[0]
+        output = torch.empty(self.ranks.shard_size, sum(sizes), dtype=dtype, device=self.ranks.device)
+        row = output[self.ranks.shard_rank]
+        parts_and_paddings = chain(*((s.numel(), size - s.numel()) for s, size in zip(shards, sizes, strict=True)))
+        torch._foreach_copy_(row.split(list(parts_and_paddings))[::2], shards, non_blocking=True)
+        return output, row
+
+    def use(self, output: Tensor | None) -> None:
+        """Copy the parts of each parameter together. None: this rank shards alone, and its parts are all there is."""
+        memories = [self._allocate(p, dtype) for p, dtype in zip(self.params, self.dtypes, strict=True)]
+        if output is None:
+            locals_ = [sharded._local_tensor.view(1, -1) for sharded in self.sharded_params]
+            torch._foreach_copy_(memories, locals_, non_blocking=True)
+        else:
+            memories = [memory.view(torch.uint8) for memory in memories] if self.mixed else memories
+            torch.split_with_sizes_copy(output, self._wire_sizes(), dim=1, out=memories)
+        for p, sharded in zip(self.params, self.sharded_params, strict=True):
+            p.use(p.memory.view(-1), sharded.requires_grad)
+
+    def _allocate(self, p: Param, dtype: torch.dtype) -> Tensor:
+        """Return memory for a whole parameter and its padding, (N, S of the parameter), to be filled."""
+        if p.memory is None:
+            size = self.ranks.shard_size, self._padded(p)
+            p.memory = torch.empty(size, dtype=dtype, device=self.ranks.device)
+        p.memory.untyped_storage().resize_(p.memory.nbytes)
+        return p.memory
+
+    def _padded(self, p: Param) -> int:
+        """Number of elements in each rank's part of p, padding included."""
+        return -(-p.shape[0] // self.ranks.shard_size) * p.shape[1:].numel()
+
+    def _wire_sizes(self) -> list[int]:
+        dtypes = zip(self.params, self.dtypes, strict=True)
+        return [self._padded(p) * (dtype.itemsize if self.mixed else 1) for p, dtype in dtypes]
+
+    def free(self) -> None:
+        for p in self.params:
+            p.memory.untyped_storage().resize_(0)
+            p.free()
+
+    # Gradients: whole gradients -> reduce_scatter_input -> reduced shards
+
+    def reduce_scatter_input(self, gradients: dict[int, Tensor], dtype: torch.dtype) -> Tensor:
+        """Return (N, S) in `dtype`: in row r the parts that rank r is to keep, zeros where they are padded."""
+        size = self.ranks.shard_size, sum(self._padded(self.params[i]) for i in gradients)
+        rows = torch.empty(size, dtype=dtype, device=self.ranks.device)
+        return torch._chunk_cat(list(gradients.values()), dim=0, num_chunks=self.ranks.shard_size, out=rows)
+
+    def take_reduced_gradients(self, used: list[int], shard: Tensor) -> None:
+        """Add each part of (S,) to its sharded parameter's gradient, in the parameter's own dtype.
+
+        A part is a view; it becomes the gradient if there is none and dtype and device agree.
+        """
+        for i, part in zip(used, shard.split([self._padded(self.params[i]) for i in used]), strict=True):
+            sharded = self.sharded_params[i]
+            mine = sharded._local_tensor
+            gradient = part[: mine.numel()].view_as(mine).to(mine)
+            if sharded.grad is None:
+                sharded.grad = DTensor(gradient, sharded._spec, requires_grad=False)
+            else:
+                sharded.grad._local_tensor.add_(gradient)
+            call_hooks(sharded)
