@@ -14,11 +14,11 @@ from shardbench.interconnect_predictions import cluster, held_bytes, predicted_d
 from shardbench.interconnect_runs import STAND_IN, Variant, collective_times, losses, memory, overhead, step_times
 from shardbench.interconnect_table import show as show
 from shardlab import launch
-from shardlab.measure.timeline import Timeline
 from shardlab.model import preset
 from shardsim import closed_forms, simulated
 from shardsim.imitated_job import Imitation, imitate
 from shardsim.network import Network
+from shardtrace.timeline import Timeline
 
 WORLD_SIZE = 4
 TOPOLOGIES = {  # slow links, so that this machine's own cost of about 1 ms for a collective is small in comparison

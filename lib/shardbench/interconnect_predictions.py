@@ -7,7 +7,6 @@ import torch
 
 from shardbench.interconnect_runs import STAND_IN
 from shardlab.ddp import assign_buckets
-from shardlab.measure.timeline import Timeline
 from shardlab.model import Transformer
 from shardplan.formulas import Expected, units_of
 from shardsim import closed_forms
@@ -15,6 +14,7 @@ from shardsim.closed_forms import Cluster
 from shardsim.imitated_job import Imitation
 from shardsim.network import Network
 from shardsim.step_schedules import Unit, ddp_step, fsdp_step
+from shardtrace.timeline import Timeline
 
 
 def cluster(network: Network) -> Cluster:

@@ -62,7 +62,7 @@ def _quantise(model: Transformer, setup: Setup) -> None:
             "lora_rank without base_4bit can be planned, but the course's LoRA is QLoRA: set base_4bit=True"
         )
     if s.lora_rank:
-        from shardlab.qlora import add_lora  # needs torchao
+        from shardnext.qlora import add_lora  # needs torchao
 
         add_lora(model, s.lora_rank, targets=lambda name, linear: name.startswith("blocks"))
 
@@ -123,7 +123,7 @@ def _zero(setup: Setup, library: Library, model: Transformer) -> Engine:
 def _optimizer(setup: Setup) -> Callable[..., Optimizer]:
     s, kernel = setup.strategy, _kernel(setup)
     if s.optimizer == "adamw-8bit":
-        from shardlab.qlora import AdamW8bit
+        from shardnext.qlora import AdamW8bit
 
         return partial(AdamW8bit, lr=LEARNING_RATE)
     if s.optimizer == "adamw":

@@ -1,9 +1,11 @@
 """The notebooks' own code: how they are stored and run, their figures and widgets, and the claims on trial.
 
-lessons/            the form of a notebook, its rules, how it is executed, the book
-figures/            one function for each figure; widgets/: figures with controls
-claims/             the claims of the course's sources, each one tested
-leaky_programs, scaling, trace_exercise      the material of lessons 6, 10 and 12
-source_text         source code and error reports, formatted for a lesson
-cli/                the command line; the only part that imports `grading`
+Each part stands alone:
+
+    lessons/            the form of a notebook, its rules, how it is executed, the book
+    figures/            one function for each figure; widgets/: figures with controls
+    claims/             the claims of the course's sources, each one tested
+    leaky_programs, scaling, trace_exercise      the material of lessons 6, 10 and 12
+    source_text         source code and error reports, formatted for a lesson
+    cli/                the command line; the only part that imports `grading`
 """

@@ -6,7 +6,7 @@ print(markdown(communication(read_profile(prof))))
 from collections import Counter
 from dataclasses import dataclass
 
-from shardlab.measure.timeline import Timeline
+from shardtrace.timeline import Timeline
 
 
 @dataclass(frozen=True)

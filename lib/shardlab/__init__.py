@@ -12,12 +12,11 @@ Read in this order:
     recompute       activation checkpointing: less memory for more computation
     offload         optimizer states in host memory, or in a file
     state           checkpoints: saved by one strategy on N ranks, loaded by another on M
-    qlora           LoRA on frozen weights of 4 bits, optimizer states of 8: torchao's, under fully_shard
-    measure         bytes held, bytes sent, seconds, and who did what when
+    measure         bytes held, bytes sent, seconds; proof that a program shards
 
-Each engine has the signature of PyTorch's own: swap the import. Four packages stand beside this one: `shardsim` (a
-cluster's network under real ranks), `shardplan` (will a job fit, and how fast will it be), `shardcourse` (notebooks,
-figures, widgets) and `shardbench`. They import `shardlab`; it imports none of them.
+Each engine has the signature of PyTorch's own: swap the import. The packages beside this one import it, and it imports
+none of them: `shardtrace` (timelines of ranks), `shardsim` (a cluster's network under real ranks), `shardplan` (will a
+job fit, and how fast will it be), `shardnext` (engines beyond the core), `shardbench`, and `shardcourse` (figures).
 """
 
 from shardlab.launch import LaunchError, launch, local_device, warm_up

@@ -6,6 +6,7 @@ from itertools import zip_longest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def difference(mine: list[str], groups: list[dist.ProcessGroup | None], device: torch.device) -> str | None:
@@ -18,7 +19,7 @@ def difference(mine: list[str], groups: list[dist.ProcessGroup | None], device: 
     extremes = torch.tensor([total, -total], device=device)  # the smallest of all ranks, and minus the largest
     for group in groups:
         dist.all_reduce(extremes, op=dist.ReduceOp.MIN, group=group)
-    if extremes[0] == -extremes[1]:
+    if isinstance(extremes, FakeTensor) or extremes[0] == -extremes[1]:  # fake: this rank is traced alone
         return None
     everyone: list = [(dist.get_rank(), mine)]
     for group in groups:

@@ -1,5 +1,7 @@
 """Predict whether a training job fits on machines that you do not have, and how fast it runs.
 
+Read in this order; only `trace/` computes with tensors:
+
     shape, models, huggingface          a model: its parameters' shapes, from a name or a config.json
     strategy, planned_job, validation   how it is trained, on which machines; and whether these go together
     stage_parameters                    which part of each parameter one GPU holds
@@ -14,6 +16,4 @@
     published                           other people's runs, to compare plans with
     formulas                            each strategy's bytes by the papers' formulas, without a plan
     tables, command                     a plan as tables, and `shardlab plan`
-
-Read in this order. Only `trace/` computes with tensors.
 """

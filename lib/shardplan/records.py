@@ -6,7 +6,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from shardlab.measure.ledger import CATEGORIES
-from shardlab.measure.timeline import Timeline
+from shardtrace.timeline import Timeline
 
 if TYPE_CHECKING:
     from shardplan.planned_job import Setup

@@ -13,7 +13,7 @@ time they would take on that network. Read in this order:
     timeline_events         the times of messages, for `shardlab.measure`
     closed_forms, bucket_overlap, step_schedules, pipeline_schedules    predictions that run nothing
 
-Predictions and measurements share only the form of a record, `shardlab.measure.timeline`.
+Predictions and measurements share only the form of a record, `shardtrace.timeline`.
 """
 
 from shardsim.rank_network import simulated

@@ -12,7 +12,7 @@ section 2.2, for 1F1B and its interleaved form.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shardlab.measure.timeline import Span, Timeline
+from shardtrace.timeline import Span, Timeline
 
 
 class Action(NamedTuple):

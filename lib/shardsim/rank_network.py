@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from shardlab.measure import simulated_events
 from shardsim.network import Network
 from shardsim.process_group import use_network
 from shardsim.timeline_events import SimulatedEvents
+from shardtrace import simulated_events
 
 
 @dataclass(frozen=True)

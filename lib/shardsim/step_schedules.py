@@ -22,7 +22,7 @@ for DDP, Li et al. 2020, section 3.2.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardlab.measure.timeline import Span, Timeline
+from shardtrace.timeline import Span, Timeline
 
 
 @dataclass(frozen=True)

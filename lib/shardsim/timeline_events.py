@@ -1,12 +1,12 @@
-"""Events of a simulated network for `shardlab.measure.record_timeline`: messages sent, and computation queued."""
+"""Events of a simulated network for `shardtrace.record_timeline`: messages sent, and computation queued."""
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shardlab.measure.spans import Queued, Sent
 from shardsim import slept_computation, transfers
 from shardsim.cpu_streams import current_stream, reached_s
+from shardtrace.spans import Queued, Sent
 
 
 class SimulatedEvents:

@@ -15,9 +15,7 @@ from shardlab.data import batch
 from shardlab.ddp import DDP, assign_buckets
 from shardlab.fsdp import fully_shard as our_fully_shard
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.record_timeline import record_timeline
 from shardlab.measure.throughput import time_step
-from shardlab.measure.timeline import Timeline
 from shardlab.model import ModelConfig, Transformer
 from shardplan.api import setup_of
 from shardplan.core_plan import figures_of
@@ -28,6 +26,8 @@ from shardsim import simulated
 from shardsim.bucket_overlap import finish_time
 from shardsim.pipeline_schedules import gpipe, interleaved, one_f_one_b, pipeline_timelines
 from shardsim.slept_computation import sleep_in
+from shardtrace.record_timeline import record_timeline
+from shardtrace.timeline import Timeline
 
 CONFIG = ModelConfig(vocab_size=256, dim=64, n_layers=4, n_heads=4, n_kv_heads=2, hidden_dim=160, max_seq_len=64)
 N = 4

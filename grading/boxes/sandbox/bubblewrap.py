@@ -18,6 +18,7 @@ from pathlib import Path
 from grading.boxes.sandbox.limits import Limits
 from grading.boxes.sandbox.process_tree import family, first_inside
 
+_SHOWN = ("shardlab", "shardtrace", "shardnext", "shardsim", "shardplan", "shardcourse", "benchmarks")  # of lib/
 _GRADING = Path(__file__).resolve().parents[2]
 _ROOT = _GRADING.parent
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
@@ -84,7 +85,7 @@ class Bubblewrap:
 @cache
 def _readable() -> list[Path]:
     python = [Path(p) for p in (sys.base_prefix, sys.prefix) if not p.startswith("/usr")]
-    lib = [_ROOT / "lib" / name for name in ("shardlab", "shardsim", "shardplan", "shardcourse", "benchmarks")]
+    lib = [_ROOT / "lib" / name for name in _SHOWN]
     rooms = [_GRADING / name for name in ("__init__.py", "__pycache__", "student", "judge", "boxes", "checks")]
     places = [*map(Path, _SYSTEM), *(Path("/etc", name) for name in _SETTINGS), *python, *lib, *rooms]
     return [place for place in places if place.exists()]

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from types import CodeType, FunctionType, ModuleType
 
 # The planner, everything that imports it, and subprocess, which could ask the planner in another process.
-REFUSED = ("torch", "shardlab", "shardsim", "shardplan", "shardcourse", "shardbench", "grading", "subprocess")
+REFUSED = ("torch", "shardlab", "shardtrace", "shardnext", "shardsim", "shardplan", "shardcourse", "shardbench")
+REFUSED += ("grading", "subprocess")
 
 
 class Refused(ImportError):

@@ -2,7 +2,7 @@
 
 from grading.checks.error_size import largest
 from grading.checks.lab6_profile.traces import SHARES, bounds, figures_of, gathers_of_units, length, moments
-from shardlab.measure.timeline import union, without
+from shardtrace.timeline import union, without
 
 TOLERANCE = 1e-3
 N_PLAIN = 3  # the first of the drawn traces are plain

@@ -13,10 +13,10 @@ from torch.nn.functional import pad
 from grading.judge.tensor_projections import project
 from grading.judge.timed_laps import serve_laps
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.record_timeline import record_timeline
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer
 from shardsim import slept_computation
+from shardtrace.record_timeline import record_timeline
 
 WORLD_SIZE = 4
 SLOW_LINK = "5 MB/s, 1 ms"

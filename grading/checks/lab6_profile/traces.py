@@ -2,8 +2,8 @@
 
 import random
 
-from shardlab.measure.timeline import Interval, Span, Timeline, union, without
-from shardlab.measure.trace_file import trace_events
+from shardtrace.timeline import Interval, Span, Timeline, union, without
+from shardtrace.trace_file import trace_events
 
 RANKS, STEPS, BLOCKS = 3, 3, 4
 MS = 1e-3

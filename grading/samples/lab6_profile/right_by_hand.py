@@ -1,5 +1,5 @@
 # %% read_step
-from shardlab.measure.timeline import union, without
+from shardtrace.timeline import union, without
 
 
 def read_step(events, rank, step):

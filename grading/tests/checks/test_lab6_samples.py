@@ -11,7 +11,7 @@ from grading.checks.lab6_profile.traces import bounds, draw_trace, figures_of, g
 from grading.judge.timed_laps import Lap
 from grading.judge.timing_verdict import Timing
 from grading.samples import samples
-from shardlab.measure.timeline import Span, Timeline
+from shardtrace.timeline import Span, Timeline
 
 ONE_RANK = ("lab6.shares", "lab6.hidden")  # checks whose drills need no other
 LAB = "lab6_profile"

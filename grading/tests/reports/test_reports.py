@@ -166,7 +166,7 @@ def test_manual_points_and_late_penalties_are_exported(classroom):
 
 def test_who_imports_or_copies_a_reference_is_named(classroom):
     nb = read_lab("labs", LAB)
-    references = Path(lab_module(LAB).__file__).with_name("drills.py").read_text()
+    references = Path(lab_module(LAB).__file__).with_name("on_ranks.py").read_text()
     references += f"\nfrom grading.checks.{LAB} import drills"
     next(c for c in nb.cells if c.metadata.nbgrader.get("solution")).source = references
     classroom.hand_in(LAB, "eve", nb)

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from shardcourse.figures.style import BLUE, TEXT, figure, note
-from shardlab.measure.timeline import Timeline
 from shardsim.pipeline_schedules import idle_share
+from shardtrace.timeline import Timeline
 
 _LOOKS = {  # face colour and colour of text: predicted is grey, measured is blue
     ("forward", False): ("#c3c7cd", "black"),

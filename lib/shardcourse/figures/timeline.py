@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from shardcourse.figures.style import BLUE, ORANGE, TEXT, figure, note
-from shardlab.measure.timeline import Span, Timeline, union, without
+from shardtrace.timeline import Span, Timeline, union, without
 
 _LOOKS = {  # kind of bar: face colour, hatch, colour of the hatch, colour of text
     "forward": ("#a9aeb6", "", "none", "black"),

@@ -12,7 +12,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from shardcourse.lessons.folders import ROOT
 from shardcourse.lessons.lint import code_cells
 
-PACKAGES = {name: ROOT / "lib" / name for name in ("shardlab", "shardsim", "shardplan", "shardcourse", "shardbench")}
+PACKAGES = {folder.name: folder for folder in (ROOT / "lib").glob("shard*") if (folder / "__init__.py").exists()}
 PACKAGES["grading"] = ROOT / "grading"
 DATA = [ROOT / "lib" / "benchmarks" / name for name in ("claims.toml", "published-runs.json")]
 TURNS = 4

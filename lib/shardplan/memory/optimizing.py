@@ -46,7 +46,7 @@ def _denominator(setup: Setup, shards: list[int]) -> tuple[Term, ...]:
 
 
 def _8bit(n: int, compiled: bool) -> Term:
-    """Temporaries of torchao's step, one parameter at a time; compiled on a GPU (see shardlab.qlora.AdamW8bit)."""
+    """Temporaries of torchao's step, one parameter at a time; compiled on a GPU (see shardnext.qlora.AdamW8bit)."""
     words = (
         "weight, moments, and the search for the second one's codes" if not compiled else "weight and moments in fp32"
     )

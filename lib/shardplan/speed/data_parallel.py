@@ -8,7 +8,6 @@ Source: Li et al. 2020, "PyTorch Distributed", section 3.2; Rajbhandari et al. 2
 
 from collections.abc import Iterator, Sequence
 
-from shardlab.measure.timeline import Timeline
 from shardplan.planned_job import Setup
 from shardplan.speed.collectives import seconds
 from shardplan.speed.kernels import moved_s
@@ -17,6 +16,7 @@ from shardplan.traffic.groups import group
 from shardplan.traffic.messages import Send
 from shardplan.traffic.units import held_bytes
 from shardsim.step_schedules import Unit, ddp_step
+from shardtrace.timeline import Timeline
 
 Ready = tuple[float, float]  # bytes of a bucket, seconds of backward until it is full
 

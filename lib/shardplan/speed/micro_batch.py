@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from shardlab.measure.timeline import Timeline
 from shardplan.planned_job import Setup
 from shardplan.speed import achievable
 from shardplan.speed.collectives import all_s, seconds
@@ -24,6 +23,7 @@ from shardplan.traffic.data_parallel import unit_sends
 from shardplan.traffic.model_parallel import context_sends, root_tensor_sends, tensor_sends
 from shardplan.traffic.units import BLOCK, ROOT, gathered_bytes, gradient_bytes
 from shardsim.step_schedules import Unit, fsdp_step
+from shardtrace.timeline import Timeline
 
 
 @dataclass(frozen=True)

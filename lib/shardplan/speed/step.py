@@ -15,7 +15,6 @@ Source: Narayanan et al. 2021, section 2.2.
 than the GPU's work, the GPU waits.
 """
 
-from shardlab.measure.timeline import Timeline
 from shardplan.flops import hardware_flops, model_flops
 from shardplan.planned_job import Setup
 from shardplan.records import SpeedPlan
@@ -30,6 +29,7 @@ from shardplan.speed.updating import optimizer_launches, optimizer_s
 from shardplan.stage_parameters import Stage, stages
 from shardplan.traffic import bytes_by_link
 from shardplan.traffic.model_parallel import pipeline_parallel, tied_matrix
+from shardtrace.timeline import Timeline
 
 
 def speed_plan(setup: Setup) -> SpeedPlan:

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 
 from shardlab.measure.ledger import CATEGORIES
-from shardlab.measure.timeline import Timeline
 from shardlab.model import ModelConfig
 from shardplan.advice.advice import LEAST_GAIN, Advice, advise
 from shardplan.advice.bottleneck import bottleneck, memory_in_words, time_in_words
@@ -17,6 +16,7 @@ from shardplan.api import plan, plan_of, setup_of
 from shardplan.core_plan import figures_of
 from shardplan.records import MemoryPlan, Moment, Plan, SpeedPlan, Term
 from shardplan.shape import Shape
+from shardtrace.timeline import Timeline
 
 GIB = 1 << 30
 SETUP = setup_of("8B", "dgx-h100", 8)

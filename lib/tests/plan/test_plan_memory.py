@@ -82,7 +82,7 @@ def test_states_of_optimizers_and_precisions(optimizer, precision):
 
 
 def test_nf4_weighs_what_the_librarys_own_does():
-    quantised = pytest.importorskip("shardlab.qlora")
+    quantised = pytest.importorskip("shardnext.qlora")
     assert nf4_bytes_each(4) * 2**20 == quantised.nf4_bytes(2**20, itemsize=4)
 
 

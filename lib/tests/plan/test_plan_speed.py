@@ -217,7 +217,7 @@ def test_losses_that_never_widen_the_logits_move_less():
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_weights_out_of_four_bits(precision):
     """A frozen matrix is unpacked, looked up and scaled, in forward and once more in backward."""
-    quantised = pytest.importorskip("shardlab.qlora", reason="needs torchao")
+    quantised = pytest.importorskip("shardnext.qlora", reason="needs torchao")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     linear = quantised.LoRALinear(torch.nn.Linear(512, 1024, bias=False).to(dtype), 8, 16.0)
     x = torch.randn(1, 512, dtype=dtype, requires_grad=True)

@@ -9,7 +9,6 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 
 from shardcourse.figures import pipeline_schedules
 from shardlab import launch
-from shardlab.measure.timeline import Span, Timeline
 from shardsim.pipeline_schedules import (
     Action,
     gpipe,
@@ -19,6 +18,7 @@ from shardsim.pipeline_schedules import (
     one_f_one_b,
     pipeline_timelines,
 )
+from shardtrace.timeline import Span, Timeline
 
 FORWARD_S, BACKWARD_S = 1.0, 2.0
 SIZES = [(2, 2), (4, 4), (4, 8), (3, 9), (8, 16)]

@@ -17,7 +17,7 @@ from shardcourse.figures.roofline import hidden_share
 from shardcourse.figures.style import BLUE, ORANGE, TEXT, figure, note, spread
 from shardcourse.scaling import Row
 from shardlab.measure.ledger import CATEGORIES
-from shardlab.measure.timeline import Span, Timeline
+from shardtrace.timeline import Span, Timeline
 
 FOLDER = ROOT / "build" / "pictures"
 MiB = 2**20

@@ -7,9 +7,9 @@ from matplotlib.colors import to_hex
 from shardcourse import figures
 from shardcourse.figures import memory, plan
 from shardcourse.figures.style import BLUE, ORANGE
-from shardlab.measure.timeline import Timeline
 from shardplan.api import setup_of
 from shardplan.records import MemoryPlan, Moment, Plan, SpeedPlan, Term
+from shardtrace.timeline import Timeline
 
 GIB = 1 << 30
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from shardlab.measure.range_labels import meaning
-from shardlab.measure.timeline import Span, Timeline
+from shardtrace.range_labels import meaning
+from shardtrace.timeline import Span, Timeline
 
 _TRIFLE_S = 50e-6  # to ask whether a collective has finished takes as long
 _FSDP = ("FSDP::", "FullyShardedDataParallel._")

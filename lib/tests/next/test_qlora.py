@@ -17,9 +17,9 @@ from shardlab.ddp import DDP
 from shardlab.fsdp import fully_shard
 from shardlab.fsdp.flat_parameter import FlatParameter
 from shardlab.parameter_shards import local
-from shardlab.qlora import AdamW8bit, LoRALinear, NF4Weight, add_lora, nf4_bytes
 from shardlab.state import checkpoint
 from shardlab.zero import ZeroRedundancyOptimizer
+from shardnext.qlora import AdamW8bit, LoRALinear, NF4Weight, add_lora, nf4_bytes
 
 CLOSE_32 = {"rtol": 1e-5, "atol": 1e-6}  # float32, 6 steps; measured: 2e-7
 SIZES = {"dim": 64, "hidden_dim": 128, "n_heads": 4, "n_kv_heads": 2}
@@ -277,11 +277,11 @@ def imported() -> None:
     """On a rank, which has imported torch and no more: without torchao, and then with it."""
     sys.modules["torchao"] = None
     try:
-        importlib.import_module("shardlab.qlora")
+        importlib.import_module("shardnext.qlora")
     except ImportError as error:
         print(error)
     del sys.modules["torchao"]
-    importlib.import_module("shardlab.qlora")
+    importlib.import_module("shardnext.qlora")
     logging.getLogger("x").warning("heard")
 
 

@@ -17,13 +17,13 @@ from shardlab import fsdp as ours
 from shardlab import launch
 from shardlab.data import batch
 from shardlab.ddp import DDP
-from shardlab.measure.record_timeline import record_timeline
-from shardlab.measure.timeline import Span, Timeline, union, without
 from shardlab.model import ModelConfig, Transformer
 from shardlab.recompute import checkpoint_wrapper as our_checkpoint_wrapper
 from shardsim import process_group, simulated, slept_computation
 from shardsim.cpu_streams import run_ahead
 from shardsim.slept_computation import sleep_in
+from shardtrace.record_timeline import record_timeline
+from shardtrace.timeline import Span, Timeline, union, without
 
 SMALL = ModelConfig(vocab_size=256, dim=64, n_layers=3, n_heads=4, n_kv_heads=2, hidden_dim=96, max_seq_len=64)
 BLOCKS = [f"blocks.{i}" for i in range(SMALL.n_layers)]

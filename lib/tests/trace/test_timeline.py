@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcourse.trace_exercise import communication, markdown
-from shardlab.measure.range_labels import meaning
-from shardlab.measure.spans import Label, Queued, Sent, timeline
-from shardlab.measure.timeline import Span, Timeline, union, without
-from shardlab.measure.trace_file import trace_events, write_trace
+from shardtrace.range_labels import meaning
+from shardtrace.spans import Label, Queued, Sent, timeline
+from shardtrace.timeline import Span, Timeline, union, without
+from shardtrace.trace_file import trace_events, write_trace
 
 
 def spans(lane: str, *intervals: tuple[float, float], name: str = "") -> list[Span]:

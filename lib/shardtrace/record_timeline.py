@@ -25,11 +25,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from shardlab.measure.profile import read_profile
-from shardlab.measure.range_labels import label_units
-from shardlab.measure.simulated_events import event_source
-from shardlab.measure.spans import Label, timeline
-from shardlab.measure.timeline import Timeline
+from shardtrace.profile import read_profile
+from shardtrace.range_labels import label_units
+from shardtrace.simulated_events import event_source
+from shardtrace.spans import Label, timeline
+from shardtrace.timeline import Timeline
 
 
 @dataclass

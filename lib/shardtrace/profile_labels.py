@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
-from shardlab.measure.range_labels import ROOT, meaning
-from shardlab.measure.spans import Label
+from shardtrace.range_labels import ROOT, meaning
+from shardtrace.spans import Label
 
 _ENGINE = "autograd::engine::evaluate_function"
 

@@ -36,19 +36,9 @@ from typing import Any
 
 import torch
 
-from shardlab.measure.profile_labels import Event, host_labels
-from shardlab.measure.spans import (
-    Leaf,
-    Sent,
-    Served,
-    compute_span,
-    leaves,
-    link_spans,
-    ordered,
-    wait_spans,
-    with_units,
-)
-from shardlab.measure.timeline import Span, Timeline
+from shardtrace.profile_labels import Event, host_labels
+from shardtrace.spans import Leaf, Sent, Served, compute_span, leaves, link_spans, ordered, wait_spans, with_units
+from shardtrace.timeline import Span, Timeline
 
 _ELEMENT_BYTES = {"float": 4, "float32": 4, "int": 4, "double": 8, "float64": 8, "long": 8, "long int": 8, "int64": 8}
 _ELEMENT_BYTES |= {

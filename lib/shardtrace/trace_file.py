@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
-from shardlab.measure.timeline import Span, Timeline
+from shardtrace.timeline import Span, Timeline
 
 _COMPUTE, _WAIT, _LINK = 0, 1, 2  # lanes; further links get the next numbers
 _LANES = 1000  # more than a rank has

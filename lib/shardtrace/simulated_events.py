@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch.distributed as dist
 
-from shardlab.measure.spans import Queued, Sent
+from shardtrace.spans import Queued, Sent
 
 
 class EventSource(Protocol):

@@ -17,12 +17,12 @@ from shardcourse.trace_exercise import communication
 from shardlab import fsdp as ours
 from shardlab import launch
 from shardlab.data import batch
-from shardlab.measure.profile import read_profile
-from shardlab.measure.record_timeline import record_timeline
-from shardlab.measure.timeline import Timeline
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer
 from shardsim import simulated
+from shardtrace.profile import read_profile
+from shardtrace.record_timeline import record_timeline
+from shardtrace.timeline import Timeline
 
 SMALL = ModelConfig(vocab_size=256, dim=64, n_layers=3, n_heads=4, n_kv_heads=2, hidden_dim=96, max_seq_len=64)
 BLOCKS = [f"blocks.{i}" for i in range(SMALL.n_layers)]
