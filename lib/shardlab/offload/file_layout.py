@@ -65,7 +65,7 @@ def chunks(pieces: list[Piece], buffer_bytes: int) -> list[list[Piece]]:
     for piece in pieces:
         for part in _parts(piece, buffer_bytes):
             size = sum(rounded_up(span.n_bytes) for span in part.spans)
-            if size > room:
+            if size > room or not cut:
                 chunk, room = [], buffer_bytes
                 cut.append(chunk)
             chunk.append(part)

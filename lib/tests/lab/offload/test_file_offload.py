@@ -5,6 +5,7 @@ import os
 import resource
 import threading
 from functools import partial
+from tempfile import gettempdir
 
 import pytest
 import torch
@@ -310,3 +311,38 @@ def test_other_optimizers_are_refused(optimizer_class, says, tmp_path):
 def test_a_buffer_that_is_too_small_is_refused(tmp_path):
     with pytest.raises(ValueError, match="buffer_bytes=100 does not hold the states of 64 elements"):
         FileOffloadOptimizer([nn.Parameter(torch.ones(2))], torch.optim.Adam, tmp_path, 100)
+
+
+def test_states_that_were_never_made_are_loaded_as_such(tmp_path):
+    """A state_dict from before the first step: the next step is a first one again."""
+
+    def stepped(optimizer, p):
+        with torch.no_grad():
+            p.fill_(1.0)
+        p.grad = torch.full((200,), 0.5)
+        optimizer.step()
+        return p.detach().clone()
+
+    p = nn.Parameter(torch.ones(200))
+    optimizer = FileOffloadOptimizer([p], torch.optim.AdamW, tmp_path)
+    untouched = copy.deepcopy(optimizer.state_dict())
+    first, second = stepped(optimizer, p), stepped(optimizer, p)
+    assert not torch.equal(optimizer.state[p]["step"], torch.tensor(1.0)) and second.shape == first.shape
+    optimizer.load_state_dict(untouched)
+    assert p not in optimizer.state
+    assert torch.equal(stepped(optimizer, p), first)
+    assert optimizer.state[p]["step"] == 1
+
+
+def steps_of_one_row() -> float:
+    """Two ranks share one row: the second holds nothing of it."""
+    model = fully_shard(nn.Linear(2, 1, bias=False))
+    optimizer = FileOffloadOptimizer(model.parameters(), torch.optim.AdamW, gettempdir())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    return float(optimizer.state[model.weight].get("step", 0))
+
+
+def test_a_rank_without_elements_of_a_parameter_counts_its_steps():
+    """So that every rank has the same states to save."""
+    assert launch(steps_of_one_row, 2) == [1.0, 1.0]

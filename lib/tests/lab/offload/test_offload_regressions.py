@@ -82,3 +82,16 @@ def test_a_file_of_states_takes_no_more_parameters_and_none_that_can_not_be_cut(
         assert (p != 1).all()
     with pytest.raises(ValueError, match=r"\[3, 2\] is not contiguous"):
         FileOffloadOptimizer([nn.Parameter(torch.ones(2, 3).t())], torch.optim.AdamW, gettempdir())
+
+
+def test_zero_grad_drops_gradients_that_are_on_the_host_already():
+    """So the step changes nothing, and the next gradient is not added to the dropped one."""
+    p = nn.Parameter(torch.ones(3))
+    optimizer = CPUOffloadOptimizer([p], torch.optim.SGD, lr=1.0)
+    p.sum().backward()
+    optimizer.zero_grad()
+    optimizer.step()
+    assert p.tolist() == [1.0, 1.0, 1.0]
+    p.sum().backward()
+    optimizer.step()
+    assert p.tolist() == [0.0, 0.0, 0.0]

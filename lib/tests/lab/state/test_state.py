@@ -344,3 +344,16 @@ def test_a_state_that_cannot_be_cut_is_named():
 
     with pytest.raises(LaunchError, match="row_var of embedding.weight, of shape .*, can't be cut up as the parameter"):
         launch(ranks, 2)
+
+
+def test_a_full_state_is_a_copy():
+    """Training goes on, and what was taken before stays as it was: also of a model that is not sharded."""
+
+    def ranks():
+        model, optimizer = single(uneven())
+        before = {name: t.clone() for name, t in model.state_dict().items()}
+        taken = full_state_dict(model)
+        train(model, optimizer, 1)
+        return [name for name in taken if not torch.equal(taken[name], before[name])]
+
+    assert launch(ranks, 1) == [[]]
