@@ -1,0 +1,59 @@
+"""Single parts of the planner, by hand: one figure of each, where the whole plan would hide a mistake."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from shardplan.advice import advice
+from shardplan.api import setup_of
+from shardplan.memory import gathering
+from shardplan.search import strategies
+from shardplan.speed import achievable, collectives, offloading
+from shardplan.stage_parameters import Weight, in_flight
+from shardplan.traffic.groups import group
+from shardplan.traffic.messages import Send
+
+
+def test_shard_size_divides_the_ranks_that_share_the_data():
+    """Eight GPUs in pairs of tensor parallelism: four share the data."""
+    with pytest.raises(ValueError, match="it must divide the 4 ranks that share the data"):
+        setup_of("1B", "dgx-h100", 8, tensor=2, shard_size=8)
+    assert setup_of("1B", "dgx-h100", 8, tensor=2, shard_size=4).shards == 4
+
+
+def test_context_parallel_ranks_share_their_sequences():
+    """Eight GPUs, two to a sequence: a micro-batch of one sequence is four, and a global batch of 8 takes two."""
+    start = setup_of("1B", "dgx-h100", 8, context=2)
+    assert strategies._setup(start, {"micro_batch": 1}, 8).strategy.accumulation == 2
+    assert strategies._setup(start, {"micro_batch": 1}, 6) is None
+
+
+def test_only_changes_that_fit_are_called_faster(monkeypatch):
+    monkeypatch.setattr(advice, "_keeps_the_job", lambda *_: True)
+    tries = [SimpleNamespace(fits=fits, is_faster_than=lambda _: True) for fits in (False, True)]
+    assert advice._faster(None, tries) == tries[1:]
+
+
+def test_a_reduce_scatter_has_its_input_in_the_wires_dtype():
+    """Gradients are held in 4 bytes and reduced in 2: 8 ranks' rows of the wire, and this rank's share of gradients."""
+    setup = setup_of("1B", "dgx-h100", 8, precision="bf16-mixed-bf16-reduce")
+    unit = gathering._Unit("a block", (Weight("up", (64, 16), stored=4, gathered=2),), setup)
+    [sent], [kept] = unit.reduce_input, unit.gradient
+    assert sent.n_bytes == 8 * kept.n_bytes * 2 / 4
+
+
+def test_keys_and_values_go_round_by_one_hop_less_than_there_are_ranks():
+    setup = setup_of("1B", "dgx-h100", 8, context=4)
+    ring, hop = (Send(kind, "keys and values", group(setup, "context"), 1e6, 1) for kind in ("ring", "send"))
+    assert collectives.seconds(setup, ring) == pytest.approx(3 * collectives.seconds(setup, hop))
+
+
+def test_the_gpus_of_a_node_share_its_hosts_memory():
+    setup = setup_of("1B", "dgx-h100", 16)
+    assert offloading._host_memory(setup) == achievable.HOST_MEMORY / 8
+
+
+@pytest.mark.parametrize(("accumulation", "first"), [(2, 2), (4, 4), (8, 4)])
+def test_no_more_micro_batches_are_in_flight_than_there_are(accumulation, first):
+    setup = setup_of("1B", "dgx-h100", 8, pipeline=4, accumulation=accumulation)
+    assert in_flight(setup) == (first, 1)
