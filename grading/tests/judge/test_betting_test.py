@@ -75,3 +75,12 @@ def test_bursts_that_slow_whoever_runs_fail_nobody_who_is_fast_enough():
 def test_a_race_ends_when_the_first_bar_that_holds_is_known(low, high, is_settled):
     assert settled(Timing(1.0, low, high, 1.0, 1.0, 20), (1.2, 1.5)) == is_settled
     assert not settled(None, (1.2, 1.5))
+
+
+def test_each_bound_has_its_own_chance():
+    """Of twenty values a rare mistake takes more of them above the bar than a common one takes below."""
+    values = [float(v) for v in range(1, 21)]
+    rare, common = needed(20, 1e-3), needed(20, 0.05)
+    assert common < rare <= 20
+    assert median_bounds(values, too_low=1e-3, too_high=0.05) == (values[20 - rare], values[common - 1])
+    assert median_bounds(values, too_low=0.05, too_high=1e-3) == (values[20 - common], values[rare - 1])
