@@ -1,4 +1,4 @@
-"""Where the original parameters lie inside flat ones, on this rank."""
+"""Intervals of the original parameters inside flat ones, on this rank."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
