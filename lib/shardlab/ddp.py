@@ -165,10 +165,13 @@ def assign_buckets(params: list[nn.Parameter], first_cap_bytes: int, cap_bytes: 
 
 def check_same_on_every_rank(tensors: list[tuple[str, Tensor]], group: dist.ProcessGroup | None) -> None:
     """Compare names, shapes, dtypes and what is trained. Raises RuntimeError, naming the first that differs."""
-    mine = [f"has {name} {list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in tensors]
+    mine = [f"{name} {list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in tensors]
     device = next((t.device for _, t in tensors), torch.device("cpu"))
     if found := difference(mine, [group], device):
-        raise RuntimeError(f"rank {dist.get_rank()}: the model differs between ranks: {found}")
+        rank, here, there = found
+        raise RuntimeError(
+            f"the model differs between ranks: rank {dist.get_rank()} has {here}, rank {rank} has {there}"
+        )
 
 
 def _check_device(module: nn.Module, wanted: list) -> None:

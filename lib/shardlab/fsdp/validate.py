@@ -88,9 +88,10 @@ def same_on_every_rank(params: list[Param], ranks: Ranks) -> None:
     """Compare checksums of names, shapes, dtypes and values. Raises ValueError, naming the first that differs."""
     mine = [f"{p.name} is {checksum(p.original)}" for p in params]
     if found := difference(mine, ranks.groups, ranks.device):
+        rank, here, there = found
         raise ValueError(
-            f"rank {dist.get_rank()}: parameters differ between ranks: {found}. Build the model from the same seed on "
-            "every rank, load the same checkpoint, or broadcast rank 0's weights first"
+            f"rank {dist.get_rank()}: parameters differ between ranks: here {here}, on rank {rank} {there}. Build the "
+            "model from the same seed on every rank, load the same checkpoint, or broadcast rank 0's weights first"
         )
 
 

@@ -11,7 +11,7 @@ from shardlab.rank_differences import checksum, difference
 CPU = torch.device("cpu")
 
 
-def compared(differing_rank: int | None) -> str | None:
+def compared(differing_rank: int | None) -> tuple | None:
     mine = ["a is 1", "b is 3" if dist.get_rank() == differing_rank else "b is 2"]
     return difference(mine, [None], CPU)
 
@@ -19,17 +19,15 @@ def compared(differing_rank: int | None) -> str | None:
 def test_the_first_difference_is_named_on_every_rank():
     assert launch(compared, 3, None) == [None] * 3
     found = launch(compared, 3, 1)
-    assert found[0] == "here b is 2, on rank 1 b is 3"
-    assert found[1] == "here b is 3, on rank 0 b is 2"
-    assert found[2] == "here b is 2, on rank 1 b is 3"
+    assert found == [(1, "b is 2", "b is 3"), (0, "b is 3", "b is 2"), (1, "b is 2", "b is 3")]
 
 
-def fewer_on_rank_1() -> str | None:
+def fewer_on_rank_1() -> tuple | None:
     return difference(["a"] if dist.get_rank() else ["a", "b"], [None], CPU)
 
 
 def test_what_only_one_rank_has_is_a_difference():
-    assert launch(fewer_on_rank_1, 2) == ["here b, on rank 1 nothing more", "here nothing more, on rank 0 b"]
+    assert launch(fewer_on_rank_1, 2) == [(1, "b", "nothing more"), (0, "nothing more", "b")]
 
 
 @pytest.mark.parametrize("n", [1, 3, 4, 7])
