@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 import psutil
@@ -23,7 +24,6 @@ from grading.judge.referee import HANGS
 from grading.judge.submission_run import LONGEST_DEADLINE_S
 from grading.samples import read_lab
 from shardcourse.lessons.folders import copy_files
-from shardlab.launch.environment import environ
 
 ATTACKS: list[Attack] = [a for group in (reads, lies, floods, escapes, notebooks) for a in group.ATTACKS]
 CELL_S, NOTEBOOK_S = 20, 60
@@ -57,7 +57,7 @@ def course() -> Iterator[Classroom]:
         root, temporary = (stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)) for _ in range(2))
         stack.callback(setattr, tempfile, "tempdir", before)
         tempfile.tempdir = temporary
-        stack.enter_context(environ({"GRADER_TOKEN": "secret"}))
+        stack.enter_context(patch.dict(os.environ, {"GRADER_TOKEN": "secret"}))
         copy_files(ROOT / "solutions", Path(root, "solutions"))
         settings = Config({"RefereeExecutor": {"timeout": CELL_S, "notebook_timeout": NOTEBOOK_S}})
         classroom = stack.enter_context(closing(Classroom(Path(root), settings)))

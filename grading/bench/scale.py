@@ -7,6 +7,7 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
 import nbformat
 import papermill
@@ -21,7 +22,6 @@ from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom
 from grading.gradebook.nbgrader_executor import close_referees
 from grading.judge.referee import Referee
-from shardlab.launch.environment import environ
 
 STOCK = ["Execute", "LimitOutput", "SaveAutoGrades", "AssignLatePenalties", "CheckCellMetadata"]
 INTERVAL_S = 1.0
@@ -82,7 +82,7 @@ def _executed(classroom: Classroom, student: str, folder: Path) -> tuple[float, 
     answers = folder / f"answers-{student}"
     answers.mkdir()
     nbformat.write(all_cells_run(nb), folder / "in.ipynb")
-    with environ({ANSWERS: str(answers)}), suppress(papermill.PapermillExecutionError):
+    with patch.dict(os.environ, {ANSWERS: str(answers)}), suppress(papermill.PapermillExecutionError):
         run = dict(parameters={"tier": "cpu", "seed": 0}, kernel_name="python3", language="python", progress_bar=False)
         seconds = _seconds(lambda: papermill.execute_notebook(folder / "in.ipynb", folder / "out.ipynb", **run))
     return seconds, {file.name: file.read_bytes() for file in answers.iterdir()}

@@ -1,9 +1,11 @@
 """A sample before the referee: what its notebook hands in, and what the verdicts are beside what is due."""
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import nbformat
 
@@ -11,7 +13,6 @@ from grading.boxes.notebook_limits import ANSWERS
 from grading.judge.referee import Referee
 from grading.judge.verdict import Verdict
 from grading.samples import Sample
-from shardlab.launch.environment import environ
 
 RETRIES = 3  # of a check that noise hid, as the executor does
 
@@ -31,7 +32,7 @@ def run_cells(nb: nbformat.NotebookNode) -> dict:
 
 def handed_in(sample: Sample) -> dict[str, bytes]:
     """The pickled answers that a sample's notebook hands in, by check."""
-    with TemporaryDirectory() as folder, environ({ANSWERS: folder}):
+    with TemporaryDirectory() as folder, patch.dict(os.environ, {ANSWERS: folder}):
         run_cells(sample.notebook())
         return {answer.name: answer.read_bytes() for answer in Path(folder).iterdir()}
 

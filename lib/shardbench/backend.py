@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shardlab import collectives, launch, local_device
 from shardlab.measure.throughput import compare
-from shardlab.single_tensor_collectives import all_gather, reduce_scatter
+from shardlab.shard_groups import all_gather, reduce_scatter
 
 
 def run(n_elements: int, world_size: int, pairs: int) -> dict[str, dict]:

@@ -20,7 +20,7 @@ from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.throughput import compare, time_step
 from shardlab.model import ModelConfig, Transformer, preset
-from shardlab.single_tensor_collectives import all_gather, reduce_scatter
+from shardlab.shard_groups import all_gather, reduce_scatter
 from shardsim import cpu_streams
 from shardsim.process_group import Network, use_network
 from shardsim.slept_computation import sleep_in

@@ -22,8 +22,6 @@ import subprocess
 import sys
 import threading
 
-from shardlab.launch.environment import administrators_path
-
 _WORLD = "--user --map-root-user --net --mount --pid --fork --kill-child --mount-proc"
 _UNSHARE = ["unshare", *_WORLD.split()]
 _PACKAGES = {"unshare": "util-linux", "mount": "util-linux", "ip": "iproute2", "tc": "iproute2"}
@@ -157,3 +155,8 @@ def enter(namespace: str) -> None:
     with open(f"/run/netns/{namespace}") as file:
         if libc.setns(file.fileno(), _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), f"can't enter the network namespace {namespace!r}")
+
+
+def administrators_path() -> str:
+    """Return PATH with the folders of administrators' tools, which many users' PATH lacks."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin", "/usr/local/sbin"])

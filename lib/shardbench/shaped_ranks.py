@@ -29,7 +29,7 @@ from shardlab.launch import launch
 from shardlab.launch.rank_main import MEETING_PLACE
 from shardlab.measure.throughput import time_step
 from shardlab.model import Transformer, preset
-from shardlab.single_tensor_collectives import all_gather, reduce_scatter
+from shardlab.shard_groups import all_gather, reduce_scatter
 from shardsim import simulated
 from shardsim.link import Link
 from shardsim.network import Network

@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import psutil
 
-from shardlab.launch.environment import administrators_path, environ
+from shardbench.namespaces import administrators_path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")
 READY_S = 30.0
@@ -56,7 +57,8 @@ def slurm_here(nodes: int = 1) -> Iterator[str]:
         (folder / "munge.key").write_bytes(os.urandom(1024))
         (folder / "munge.key").chmod(0o400)
         (folder / "slurm.conf").write_text(_configuration(folder, names))
-        stack.enter_context(environ({"SLURM_CONF": f"{folder}/slurm.conf", "PATH": administrators_path()}))
+        variables = {"SLURM_CONF": f"{folder}/slurm.conf", "PATH": administrators_path()}
+        stack.enter_context(patch.dict(os.environ, variables))
         munge = [f"--{kind}-file={folder}/munge.{kind}" for kind in ("key", "pid", "log", "seed")]
         munge += ["--foreground", "--force", f"--socket={folder}/munge.socket"]
         for daemon in (["munged", *munge], ["slurmctld", "-D"], *(["slurmd", "-D", "-N", node] for node in names)):

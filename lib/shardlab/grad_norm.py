@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shardlab.parameter_shards import local, shard_groups
+from shardlab.shard_groups import local, shard_groups
 
 # The groups whose ranks together hold a parameter, once each, with the kind of device that they send from.
 Groups = tuple[tuple[str | torch.device, dist.ProcessGroup | None], ...]

@@ -1,12 +1,13 @@
 """Tensors in the nested structures that modules take and return, and hooks on them."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
@@ -32,6 +33,21 @@ def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
         for key, value in changed.items():
             tree.__setitem__(key, value) if is_dict else object.__setattr__(tree, key, value)
     return tree
+
+
+def plain_tensors(tree) -> Iterator[Tensor]:
+    """Yield the tensors in nested lists, tuples and dicts; for a wrapper such as DTensor or NF4, its inner tensors."""
+    if isinstance(tree, Tensor):
+        if is_traceable_wrapper_subclass(tree):
+            for name in tree.__tensor_flatten__()[0]:
+                yield from plain_tensors(getattr(tree, name))
+        elif tree.layout is torch.strided:
+            yield tree
+    elif isinstance(tree, (list, tuple)):
+        for branch in tree:
+            yield from plain_tensors(branch)
+    elif isinstance(tree, dict):
+        yield from plain_tensors(list(tree.values()))
 
 
 def cast(dtype: torch.dtype | None, tree: Any) -> Any:

@@ -1,33 +1,42 @@
-"""The ranks that hold shards of a parameter, and those that hold copies of the same shard.
+"""The groups of ranks that share out a parameter, the two collectives that they call, and this rank's part.
 
 On a 1-D mesh of N ranks everybody shards. On a 2-D mesh (R, N) each row of N ranks shards, and its R rows are replicas
 of one another (hybrid sharding): all_gather and reduce_scatter run inside a row, between GPUs that are close; only a
 gradient's shard, 1/N of it, is all_reduced between rows.
+
+Source: torch.distributed.reduce_scatter_single and all_gather_single; before 2.13, reduce_scatter_tensor and
+all_gather_into_tensor.
 """
 
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.utils.weak import WeakIdKeyDictionary
+
+reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """This rank's two groups; None where it would be alone in one by design. `mesh` if they come from one."""
+    """This rank's row and column of `mesh`. On a 1-D mesh there is no column: `replicate_group` is None."""
 
-    shard_group: dist.ProcessGroup | None
+    shard_group: dist.ProcessGroup
     replicate_group: dist.ProcessGroup | None
     device: torch.device
-    mesh: DeviceMesh | None = None
+    mesh: DeviceMesh
 
     @property
     def shard_size(self) -> int:
-        return self.shard_group.size() if self.shard_group else 1
+        return self.shard_group.size()
 
     @property
     def shard_rank(self) -> int:
-        return self.shard_group.rank() if self.shard_group else 0
+        return self.shard_group.rank()
 
     @property
     def replicate_size(self) -> int:
@@ -35,11 +44,11 @@ class Ranks:
 
     @property
     def groups(self) -> list[dist.ProcessGroup]:
-        return [group for group in (self.shard_group, self.replicate_group) if group]
+        return [group for group in (self.shard_group, self.replicate_group) if group is not None]
 
 
 def ranks_of(mesh: DeviceMesh | None) -> Ranks:
-    """Default mesh: all ranks in one row, on the accelerator if there is one.
+    """Return the groups of a mesh. None: all ranks in one row, on the accelerator if there is one.
 
     Raises ValueError for a mesh of more than two axes.
     """
@@ -54,7 +63,7 @@ def ranks_of(mesh: DeviceMesh | None) -> Ranks:
 
 
 def default_device_type() -> str:
-    """The accelerator's, if there is one: a build with CUDA on a machine without a GPU has none."""
+    """Return the accelerator's type if there is one: a build with CUDA on a machine without a GPU has none."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return accelerator.type if accelerator else "cpu"
 
@@ -66,7 +75,7 @@ def current_device(device_type: str) -> torch.device:
 
 
 def divide_factors(ranks: Ranks, dtype: torch.dtype) -> tuple[float, float, dist.ReduceOp.RedOpType]:
-    """(divide by before, divide by after, operation) with which a sum over all ranks becomes their mean in `dtype`.
+    """Return what turns a sum over all ranks into their mean in `dtype`: (divisor before, divisor after, operation).
 
     float32 and bfloat16 have room for any sum: let the collective average. float16 overflows at 65504 and loses what is
     below 6e-8, so about the root of the number of ranks is divided out before the sum, and the rest after it.
@@ -80,3 +89,27 @@ def divide_factors(ranks: Ranks, dtype: torch.dtype) -> tuple[float, float, dist
     while n % before == 0 and n / before > before:
         before *= 2
     return float(before), n / before, dist.ReduceOp.SUM
+
+
+# This rank's part of a parameter, for optimizers and checkpoints
+
+# For shards that are not DTensors: the pairs (kind of device, group) that `shard_groups` returns.
+flat_shards: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+
+def local(t: Tensor) -> Tensor:
+    """Return this rank's part of a tensor, detached from the graph."""
+    return (t.to_local() if isinstance(t, DTensor) else t).detach()
+
+
+def shard_groups(p: Tensor) -> tuple[tuple[str, dist.ProcessGroup], ...]:
+    """Return the groups whose ranks together hold all of p, once each, with the kind of device that they send from."""
+    if not isinstance(p, DTensor):
+        return flat_shards.get(p, ())
+    mesh, axes = p.device_mesh, [axis for axis, place in enumerate(p.placements) if place.is_shard()]
+    return tuple((mesh.device_type, mesh.get_group(axis)) for axis in axes)
+
+
+def hyperparameters(group: dict) -> dict:
+    """Return a parameter group without its parameters: the learning rate and the like."""
+    return {key: value for key, value in group.items() if key not in ("params", "param_names")}

@@ -90,7 +90,7 @@ def sleep_in(
     return sleep
 
 
-_WRAPPED = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # torch's FSDP1 and ours; torch's CheckpointWrapper
+_WRAPPED = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # torch's FSDP1; torch's CheckpointWrapper
 
 
 @dataclass

@@ -19,9 +19,9 @@ from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.sharding_evidence import probe
-from shardlab.measure.tensors import plain_tensors
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer, preset
+from shardlab.nested_tensors import plain_tensors
 from shardlab.tier import TIERS, Tier
 from shardsim.cpu_streams import run_ahead
 from shardsim.slept_computation import sleep_in

@@ -26,8 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shardlab.ddp import DDP
 from shardlab.fsdp import FlatParameter, fully_shard
 from shardlab.launch import launch
-from shardlab.measure.tensors import plain_tensors
 from shardlab.measure.wait_for_gloo import wait_until_idle
+from shardlab.nested_tensors import plain_tensors
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 WORLD_SIZE = 4  # the values of the elements assume it

@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from shardlab.fsdp.param import Param, call_hooks
-from shardlab.parameter_shards import flat_shards
-from shardlab.shard_groups import Ranks
+from shardlab.shard_groups import Ranks, flat_shards
 
 PREFIX = "_flat_param"  # its name on the unit's module, and a number
 

@@ -143,7 +143,7 @@ class PerParameter:
         return [params] if params else []
 
     def _shard(self, p: nn.Parameter, on_cpu: bool) -> nn.Parameter:
-        rows = -(-p.shape[0] // self.ranks.shard_size)
+        rows = self._rows(p.shape)
         start = min(self.ranks.shard_rank * rows, p.shape[0])
         mine = p.detach()[start : start + rows].clone()
         if on_cpu and not mine.is_meta:
@@ -201,9 +201,13 @@ class PerParameter:
         p.memory.untyped_storage().resize_(p.memory.nbytes)
         return p.memory
 
+    def _rows(self, shape: torch.Size) -> int:
+        """Number of rows in each rank's part of a parameter, padding included."""
+        return -(-shape[0] // self.ranks.shard_size)
+
     def _padded(self, p: Param) -> int:
         """Number of elements in each rank's part of p, padding included."""
-        return -(-p.shape[0] // self.ranks.shard_size) * p.shape[1:].numel()
+        return self._rows(p.shape) * p.shape[1:].numel()
 
     def _wire_sizes(self) -> list[int]:
         dtypes = zip(self.params, self.dtypes, strict=True)

@@ -24,8 +24,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.profiler import record_function
 
 from shardlab.fsdp.param import Param
-from shardlab.shard_groups import Ranks, divide_factors
-from shardlab.single_tensor_collectives import all_gather, reduce_scatter
+from shardlab.shard_groups import Ranks, all_gather, divide_factors, reduce_scatter
 
 Gradients = dict[int, Tensor]  # whole gradients, by the parameter's position in its layout
 

@@ -13,12 +13,16 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from shardlab.launch.environment import environ
 from shardlab.launch.job import Job
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
 from shardlab.launch.rank_main import RankNetwork, Settings, process_group
 
+# What the forkserver imports before it forks a rank: these seconds are paid once. The launcher needs little of it. The
+# flight recorder wants torch._dynamo for its stack traces.
+_PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "torch.nn.parallel"]
+_PRELOADED += ["shardlab.launch.rank_main"]
+_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 _made_with: dict[str, Any] = {}  # under torchrun: settings of the process group of the first launch
 
 
@@ -66,10 +70,13 @@ def launch(
 
 def warm_up() -> None:
     """Start the forkserver and return at once; it imports torch in the background (about 2 s, once per process)."""
-    multiprocessing.set_forkserver_preload(["shardlab.launch.preload"])
-    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # hides C++ logs about dead peers; the launcher's error is clearer
-    with environ(quiet):
+    multiprocessing.set_forkserver_preload(_PRELOADED)
+    before = os.environ.get(_LOG_LEVEL)
+    os.environ[_LOG_LEVEL] = "ERROR"  # hides C++ logs about dead peers; the launcher's error is clearer
+    try:
         ensure_running()
+    finally:
+        os.environ.pop(_LOG_LEVEL) if before is None else os.environ.__setitem__(_LOG_LEVEL, before)
 
 
 def local_device() -> torch.device:

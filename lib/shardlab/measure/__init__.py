@@ -2,8 +2,8 @@
 
 Read in this order:
 
-    tensors, ledger, allocation_hooks, memory, budget   bytes held; `wait_for_gloo`: when to look
-    traffic                                             bytes sent
-    throughput                                          seconds
-    sharding_evidence                                   proof that a program shards
+    ledger, allocation_hooks, memory, budget    bytes held; `wait_for_gloo`: when to look
+    traffic                                     bytes sent
+    throughput                                  seconds
+    sharding_evidence                           proof that a program shards
 """

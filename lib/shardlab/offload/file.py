@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shardlab.offload.file_layout import Piece, Span, chunks, elementwise_states, layout, placed, rounded_up
-from shardlab.parameter_shards import hyperparameters, local
+from shardlab.shard_groups import hyperparameters, local
 
 N_BUFFERS = 3
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from shardlab.parameter_shards import local
+from shardlab.shard_groups import local
 
 ALIGN = 64  # pieces begin at multiples of so many elements: vectorised kernels round their last few by other code
 

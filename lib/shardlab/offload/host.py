@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from shardlab.grad_norm import clip_sharded_, common_dtype
-from shardlab.parameter_shards import hyperparameters, local, shard_groups
+from shardlab.shard_groups import hyperparameters, local, shard_groups
 
 
 class CPUOffloadOptimizer(Optimizer):

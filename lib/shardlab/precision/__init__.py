@@ -4,6 +4,6 @@ FSDP's mixed precision, which computes in 16 bits from weights that it stores in
 """
 
 from shardlab.precision.loss_scaling import GradScaler
-from shardlab.precision.weights import MasterWeights, StochasticRounding, cast_buffers, stochastic_round_
+from shardlab.precision.weights import MasterWeights, StochasticRounding, stochastic_round_
 
-__all__ = ["GradScaler", "MasterWeights", "StochasticRounding", "cast_buffers", "stochastic_round_"]
+__all__ = ["GradScaler", "MasterWeights", "StochasticRounding", "stochastic_round_"]

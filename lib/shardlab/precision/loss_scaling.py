@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shardlab.parameter_shards import local
+from shardlab.shard_groups import local
 
 
 class GradScaler:

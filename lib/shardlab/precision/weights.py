@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from shardlab.parameter_shards import hyperparameters, local
+from shardlab.shard_groups import hyperparameters, local
 
 
 class _StepsInFloat32(torch.optim.Optimizer):
@@ -157,17 +157,6 @@ def stochastic_round_(target: Tensor, value: Tensor, generator: torch.Generator 
     noise = torch.randint(1 << 16, value.shape, dtype=torch.int32, device=value.device, generator=generator)
     rounded = noise.add_(value.view(torch.int32)).bitwise_and_(-1 << 16).view(torch.float32)
     return target.copy_(torch.where(value.isfinite(), rounded, value))
-
-
-def cast_buffers(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Cast floating-point buffers to `dtype`, e.g. BatchNorm's running sums to float32 when the weights are bfloat16.
-
-    Call it after `module.to(torch.bfloat16)`, which casts buffers too. Counters and masks keep their dtype.
-    """
-    for buffer in module.buffers():
-        if buffer.is_floating_point():
-            buffer.data = buffer.data.to(dtype)
-    return module
 
 
 def _shard_number(p: nn.Parameter) -> int:

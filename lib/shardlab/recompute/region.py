@@ -1,8 +1,8 @@
 """`checkpoint`: drop what a call saves for backward, and repeat the call when backward needs it."""
 
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch.profiler import record_function
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointError, noop_context_fn
 
-from shardlab.recompute.surroundings import remember_surroundings
+CPU = torch.device("cpu")
 
 
 def checkpoint(
@@ -196,3 +196,50 @@ def _metadata(tensor: Tensor) -> tuple:
 
 def _name(function: Callable) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
+
+
+# Surroundings: what a call depends on besides its arguments, that is, random number generators and autocast
+
+
+def remember_surroundings(leaves: Iterable, preserve_rng_state: bool) -> Callable[[], AbstractContextManager]:
+    """Return a context manager that sets the generators and autocast to their present state for its duration."""
+    devices = _devices(leaves)
+    rng_states = get_rng_states(devices) if preserve_rng_state else {}
+    autocasts = [_autocast_options(device_type) for device_type in {d.type for d in devices}]
+
+    @contextmanager
+    def restored():
+        with ExitStack() as stack:
+            for options in autocasts:
+                stack.enter_context(torch.autocast(**options))
+            stack.callback(set_rng_states, get_rng_states(rng_states))
+            set_rng_states(rng_states)
+            yield
+
+    return restored
+
+
+def rng_states_of(leaves: Iterable) -> dict[torch.device, Tensor]:
+    return get_rng_states(_devices(leaves))
+
+
+def get_rng_states(devices: Iterable[torch.device]) -> dict[torch.device, Tensor]:
+    return {d: torch.get_rng_state() if d == CPU else torch.get_device_module(d).get_rng_state(d) for d in devices}
+
+
+def set_rng_states(states: dict[torch.device, Tensor]) -> None:
+    for device, state in states.items():
+        if device == CPU:
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(device).set_rng_state(state, device)
+
+
+def _devices(leaves: Iterable) -> set[torch.device]:
+    return {CPU} | {leaf.device for leaf in leaves if isinstance(leaf, Tensor) and not leaf.is_meta}
+
+
+def _autocast_options(device_type: str) -> dict:
+    enabled, dtype = torch.is_autocast_enabled(device_type), torch.get_autocast_dtype(device_type)
+    cached = torch.is_autocast_cache_enabled()
+    return {"device_type": device_type, "enabled": enabled, "dtype": dtype, "cache_enabled": cached}

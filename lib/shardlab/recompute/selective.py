@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointError, CheckpointPolicy, SelectiveCheckpointContext
 from torch.utils.flop_counter import flop_registry
 
-from shardlab.recompute.surroundings import rng_states_of, set_rng_states
+from shardlab.recompute.region import rng_states_of, set_rng_states
 
 
 def save_products(ctx, op, *args, **kwargs) -> CheckpointPolicy:

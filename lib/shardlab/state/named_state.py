@@ -16,6 +16,7 @@ Source: torch.distributed.checkpoint.state_dict (get_state_dict and its kin), wh
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -27,9 +28,8 @@ from torch.optim import Optimizer
 from shardlab.fsdp.flat_parameter import PREFIX, FlatParameter
 from shardlab.offload import FileOffloadOptimizer
 from shardlab.offload.host import CPUOffloadOptimizer
-from shardlab.parameter_shards import hyperparameters, local
+from shardlab.shard_groups import hyperparameters, local
 from shardlab.state.agreement import rank
-from shardlab.state.flat_intervals import FlatInterval, flat_intervals
 from shardlab.state.parts import Part
 from shardlab.zero import ZeroRedundancyOptimizer
 
@@ -77,6 +77,30 @@ def _names_of_flat(model: nn.Module) -> dict[str, list[str]]:
     return {names[0]: names for names in ([_cleaned(name).lstrip(".") for name in names] for names in all_names)}
 
 
+@dataclass(frozen=True, eq=False)
+class FlatInterval:
+    """This rank holds elements [start, end) of a flattened parameter, in `shard[offset : offset + end - start]`."""
+
+    name: str
+    shape: torch.Size
+    start: int
+    end: int
+    shard: nn.Parameter  # the one that the optimizer has
+    offset: int
+    aliases: tuple[str, ...]  # further names, if it is tied
+
+
+def flat_intervals(model: nn.Module) -> Iterator[FlatInterval]:
+    """Yield where each original parameter's part lies on this rank, for all flat parameters of the model."""
+    names = {m: name for name, m in model.named_modules()}
+    for m in model.modules():
+        for layout in m._unit.layouts if hasattr(m, "_unit") else []:
+            if isinstance(layout, FlatParameter):
+                for p, (start, end, offset) in zip(layout.params, layout.intervals(), strict=True):
+                    first, *aliases = (f"{names[module]}.{name}".lstrip(".") for module, name in p.places)
+                    yield FlatInterval(first, p.shape, start, end, layout.sharded_params[0], offset, tuple(aliases))
+
+
 def weights_have_changed(model: nn.Module) -> None:
     """Mark weights as changed, for autograd (no backward through an older forward) and for CPUOffloadOptimizer."""
     torch.autograd.graph.increment_version(list(bare(model).parameters()))
@@ -94,7 +118,7 @@ def _views_of(model: nn.Module) -> dict[nn.Parameter, Views]:
 
 
 def _cleaned(name: str) -> str:
-    return name.replace("_checkpoint_wrapped_module.", "")
+    return name.replace("_checkpoint_wrapped_module.", "").replace("_fsdp_wrapped_module.", "")
 
 
 def _view_of(p: nn.Parameter) -> Callable[[Tensor], Tensor]:

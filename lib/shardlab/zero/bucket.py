@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardlab.single_tensor_collectives import reduce_scatter
+from shardlab.shard_groups import reduce_scatter
 
 
 class Shard(NamedTuple):

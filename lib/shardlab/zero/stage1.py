@@ -32,8 +32,7 @@ from shardlab.ddp import (
     check_same_on_every_rank,
 )
 from shardlab.grad_norm import clip_sharded_, common_dtype
-from shardlab.parameter_shards import hyperparameters
-from shardlab.single_tensor_collectives import all_gather
+from shardlab.shard_groups import all_gather, hyperparameters
 from shardlab.zero.bucket import Bucket, Shard
 
 # They treat each element by itself, so that parameters may be cut anywhere. A class unknown here gets whole parameters.

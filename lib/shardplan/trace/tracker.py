@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 
 from shardlab.measure.ledger import Storage
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.tensors import plain_tensors
 from shardlab.model import Transformer
+from shardlab.nested_tensors import plain_tensors
 
 BEFORE = "before the step"
 

@@ -16,7 +16,7 @@ from shardlab import launch
 from shardlab.ddp import DDP
 from shardlab.fsdp import fully_shard
 from shardlab.fsdp.flat_parameter import FlatParameter
-from shardlab.parameter_shards import local
+from shardlab.shard_groups import local
 from shardlab.state import checkpoint
 from shardlab.zero import ZeroRedundancyOptimizer
 from shardnext.qlora import AdamW8bit, LoRALinear, NF4Weight, add_lora, nf4_bytes

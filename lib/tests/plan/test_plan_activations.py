@@ -28,8 +28,8 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from shardlab import launch
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.tensors import plain_tensors
 from shardlab.model import Block, ModelConfig, RMSNorm, rotary_angles, rotate
+from shardlab.nested_tensors import plain_tensors
 from shardlab.recompute import checkpoint_wrapper, create_selective_checkpoint_contexts, save_products
 from shardnext.qlora import add_lora
 from shardplan import activations

@@ -1,7 +1,9 @@
 """record_traffic says what a rank issued: how many collectives, of how many bytes, and what a ring sends for them."""
 
+import os
 import warnings
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,7 +17,6 @@ from torch.distributed.tensor.debug import CommDebugMode
 
 from shardlab import launch
 from shardlab.launch import flight_recorder
-from shardlab.launch.environment import environ
 from shardlab.measure.traffic import record_traffic, wire_bytes
 from shardsim import simulated
 
@@ -266,7 +267,7 @@ def test_a_record_that_the_ring_has_cut_short_is_refused():
 
 
 def overflow_of(ring: str, calls: int) -> str:
-    with environ({"TORCH_FR_BUFFER_SIZE": ring}):
+    with patch.dict(os.environ, {"TORCH_FR_BUFFER_SIZE": ring}):
         return overflow(calls - flight_recorder.BUFFER_ENTRIES)
 
 

@@ -19,7 +19,7 @@ from shardlab import LaunchError, launch
 from shardlab.offload import FileOffloadOptimizer
 from shardlab.offload import file as file_offload
 from shardlab.offload.file_layout import ALIGN
-from shardlab.parameter_shards import local
+from shardlab.shard_groups import local
 
 OPTIMIZERS = {
     "AdamW": (torch.optim.AdamW, {"lr": 1e-2}, 2),  # class, options, states of a parameter's size

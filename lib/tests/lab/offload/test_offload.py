@@ -17,7 +17,7 @@ from shardlab import launch
 from shardlab.ddp import DDP
 from shardlab.fsdp import fully_shard as our_fully_shard
 from shardlab.offload import CPUOffloadOptimizer
-from shardlab.parameter_shards import local
+from shardlab.shard_groups import local
 
 OPTIMIZERS = {
     "AdamW": (torch.optim.AdamW, {"lr": 1e-2}),

@@ -15,7 +15,7 @@ from training import train, train_alone, uneven
 
 from shardlab import launch
 from shardlab.measure.memory import MemoryTracker
-from shardlab.precision import MasterWeights, StochasticRounding, cast_buffers, stochastic_round_, weights
+from shardlab.precision import MasterWeights, StochasticRounding, stochastic_round_, weights
 
 OPTIMIZERS = [
     (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}),
@@ -336,19 +336,6 @@ def test_masters_and_stochastic_rounding_under_fully_shard():
         assert found["weights"] == expected
         assert rounded["dtypes"] == {torch.float32}
         assert rounded["losses"][-1] < rounded["losses"][0]
-
-
-def test_only_floating_point_buffers_are_cast():
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).bfloat16()
-    assert cast_buffers(model, torch.float32) is model
-    dtypes = {name: b.dtype for name, b in model.named_buffers()}
-    assert dtypes == {
-        "1.running_mean": torch.float32,
-        "1.running_var": torch.float32,
-        "1.num_batches_tracked": torch.int64,
-    }
-    assert all(p.dtype == torch.bfloat16 for p in model.parameters())
-    assert set(model.state_dict()) >= set(dtypes)
 
 
 def test_masters_of_an_optimizer_for_matrices():
