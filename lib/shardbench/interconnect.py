@@ -1,4 +1,4 @@
-"""A test of the simulated interconnect: each effect that it should show is predicted, and measured on real ranks.
+"""A test of the simulated network: each effect that it should show is predicted, and measured on real ranks.
 
 Predictions are arithmetic (`interconnect_predictions`). Measurements are steps of torch's DDP and FSDP, and of ours
 (`interconnect_runs`), on imitated machines: a stand-in of 0.4 million parameters on four CPU ranks, whose network is

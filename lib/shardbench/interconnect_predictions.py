@@ -1,4 +1,4 @@
-"""Predictions for the benchmark of the simulated interconnect, by arithmetic alone. Nothing here runs anything."""
+"""Predictions for the benchmark of the simulated network, by arithmetic alone. Nothing here runs anything."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,4 +1,4 @@
-"""The runs on ranks for the benchmark of the simulated interconnect. `interconnect_predictions` has the predictions.
+"""The runs on ranks for the benchmark of the simulated network. `interconnect_predictions` has the predictions.
 
 In timed steps computation is slept, so that four ranks on few cores don't slow each other, except in `overhead`.
 """

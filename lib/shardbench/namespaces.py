@@ -11,8 +11,8 @@ would wait for a millisecond of its own data in each step of a ring. (Network ca
 Only sending is shaped: in a ring, whatever a rank receives is sent by one other rank. Many kernels lack `netem`, so
 latency is not added but measured.
 
-Linux only. Needs util-linux, iproute2 and user namespaces. Most systems allow these to everyone, most containers to
-nobody.
+Linux only. Needs util-linux, iproute2 and user namespaces. Most systems allow user namespaces to every user. Most
+containers allow them to no one.
 """
 
 import ctypes

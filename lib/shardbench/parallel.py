@@ -1,8 +1,8 @@
 """All our sharding engines compared with torch's: step time, losses, bytes held, peak bytes and bytes on the wire.
 
 A step here is forward, backward, the optimizer's step and zero_grad. Each engine needs three launches. In two of them
-ours and torch's run alone under the probe, so that their memory is separate. In one they take turns, for the time. The
-formulas are those of `shardplan.formulas`. If DeepSpeed is installed, its stages are compared with ours as well.
+ours and torch's run alone under the probe, so that their memory is separate. In one they take turns, for the time.
+`shardplan.formulas` has the formulas. If DeepSpeed is installed, its stages are compared with ours as well.
 """
 
 from dataclasses import asdict
@@ -47,7 +47,7 @@ def run(
     """Return a row for each engine (see ENGINES) and for each of DeepSpeed's `stages` (None if it is not installed).
 
     A row holds `time` (a Comparison, ours over theirs), `max_loss_difference` over the first steps from equal weights,
-    and `ours` and `theirs` as in `_account`. An engine's row also has `formula`. Hybrid engines need an even world
+    and `ours` and `theirs` as in `_step_costs`. An engine's row also has `formula`. Hybrid engines need an even world
     size. `backend` compares the collectives themselves, on as many elements as the model has.
     """
     shape = {"model": model, "world_size": world_size, "micro_batch": micro_batch, "seq_len": seq_len, "pairs": pairs}
@@ -68,8 +68,8 @@ def _row(name: str, shape: dict) -> dict:
     return {
         "engine": name,
         **_side_by_side(ours, theirs, shape),
-        "ours": _account(ours, shape, formulas["ours"]),
-        "theirs": _account(theirs, shape, formulas["theirs"]),
+        "ours": _step_costs(ours, shape, formulas["ours"]),
+        "theirs": _step_costs(theirs, shape, formulas["theirs"]),
         "formula": {who: _figures(x) for who, x in formulas.items()},
     }
 
@@ -82,8 +82,8 @@ def _deepspeed_row(name: str, shape: dict) -> dict:
         "engine": f"DeepSpeed {name}",
         "beside": beside,
         **_side_by_side(ours, theirs, shape),
-        "ours": _account(ours, shape),
-        "theirs": _account(theirs, shape),
+        "ours": _step_costs(ours, shape),
+        "theirs": _step_costs(theirs, shape),
     }
 
 
@@ -102,7 +102,7 @@ def _figures(x: Expected) -> dict:
 # Launches
 
 
-def _account(build, shape: dict, expected: Expected | None = None) -> dict:
+def _step_costs(build, shape: dict, expected: Expected | None = None) -> dict:
     """Return the costs of one step: bytes held and peak bytes, each of the fullest rank, and bytes that rank 0 sends.
 
     `held` counts gradients after backward, all else between steps. `peak_of_states` is the peak without activations and

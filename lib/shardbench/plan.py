@@ -1,7 +1,6 @@
 """A test of the planner: compared with real ranks, with a trace of the real FSDP2, and with published runs.
 
     measured    peak bytes of CPU ranks (`plan_measured`)
-    gpu         peak bytes and seconds on one GPU, if there is one (`plan_gpu`)
     traced      peak bytes of models too large for this machine, on up to 512 ranks (`plan_trace`)
     published   memory and speed of other people's runs, hits and misses (`plan_published`)
     matrix      the pages' decision matrix, planned (`plan_matrix`)
@@ -12,9 +11,7 @@ The published runs on which constants were fitted are marked, and are no evidenc
 
 from types import ModuleType
 
-import torch
-
-from shardbench import environment, plan_gpu, plan_matrix, plan_measured, plan_published, plan_trace
+from shardbench import environment, plan_matrix, plan_measured, plan_published, plan_trace
 
 PARTS: dict[str, ModuleType] = {
     "measured": plan_measured,
@@ -27,13 +24,10 @@ PARTS: dict[str, ModuleType] = {
 def run() -> dict:
     """Run all parts. Takes about ten minutes, half of them for real ranks."""
     before = environment()
-    parts = PARTS | ({"gpu": plan_gpu} if torch.cuda.is_available() else {})
-    return {"benchmark": "plan", "environment": before} | {name: part.run() for name, part in parts.items()}
+    return {"benchmark": "plan", "environment": before} | {name: part.run() for name, part in PARTS.items()}
 
 
 def show(result: dict) -> None:
-    for name, part in (PARTS | {"gpu": plan_gpu}).items():
+    for name, part in PARTS.items():
         if name in result:
             part.show(result[name])
-    if "gpu" not in result:
-        print("one GPU: not measured, for there is none here")

@@ -56,7 +56,6 @@ def _published(row: dict) -> str:
 
 _GROUPS = {
     "measured": lambda row: f"{row['library']}, {row['ranks']} ranks",
-    "gpu": lambda row: row.get("figure", "bytes"),
     "traced": lambda row: f"{row['model']}, {row['ranks']} ranks",
     "published": _published,
 }

@@ -183,7 +183,9 @@ def on_real_links(fn: Callable, *args: Any):
     dist.destroy_process_group()
     namespaces.enter(f"rank{rank}")
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
-    dist.init_process_group("gloo", init_method=os.environ[MEETING_PLACE] + ".links", rank=rank, world_size=n)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(os.environ[MEETING_PLACE] + ".links", n), rank=rank, world_size=n
+    )
     dist.barrier()
     return fn(*args)
 

@@ -28,7 +28,7 @@ def plan(model: str | Shape, machine: str | Machine, world_size: int, **strategy
 
 
 def setup_of(model: str | Shape, machine: str | Machine, world_size: int, **strategy) -> Setup:
-    """Make a Setup. `seq_len` is by default that of `Strategy`, or the model's positions if these are fewer.
+    """Make a Setup. The default `seq_len` is Strategy's, or the model's number of positions if that is smaller.
 
     Raises ValueError, as `plan` does.
     """

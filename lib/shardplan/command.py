@@ -7,6 +7,7 @@ import inspect
 import json
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -17,54 +18,57 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
+from shardplan.config_fields import ConfigWarning
 from shardplan.strategy import CHOICES, Strategy
 
 HELP = {
-    "sharding": "what is spread over ranks",
-    "shard_size": "hybrid: so many ranks share one copy of the model; None: all",
-    "precision": "what is kept, computed and reduced in which dtype",
-    "recompute": "activations that backward makes anew",
-    "recompute_every": "with full: one of so many blocks",
-    "offload": "where states and shards live between their uses",
-    "optimizer": "and the bytes of its states",
-    "optimizer_kernel": "of torch.optim",
+    "sharding": "what is sharded over the ranks",
+    "shard_size": "hybrid: number of ranks that share one copy of the model; None: all",
+    "precision": "dtypes in which tensors are stored, computed and reduced",
+    "recompute": "activations that backward recomputes",
+    "recompute_every": "with full: recompute one block of this many",
+    "offload": "where optimizer states and shards are stored between uses",
+    "optimizer": "optimizer; decides the bytes of its states",
+    "optimizer_kernel": "implementation in torch.optim",
     "lora_rank": "train adapters of this rank, not the model",
     "base_4bit": "QLoRA: frozen weights in NF4",
-    "micro_batch": "sequences that a GPU computes at a time",
-    "seq_len": "tokens of a sequence",
-    "accumulation": "micro-batches a step",
+    "micro_batch": "sequences that a GPU computes at once",
+    "seq_len": "tokens in a sequence",
+    "accumulation": "micro-batches in a step",
     "accumulate_unsharded": "no_sync: gradients are reduced once a step",
-    "wrap": "what is one unit of FSDP",
+    "wrap": "FSDP's unit: each block, or the whole model",
     "compile": "torch.compile",
-    "attention": "its kernel; math makes the whole matrix of scores",
-    "cross_entropy": "over whole logits, or a part of them at a time",
-    "cross_entropy_chunks": "how many parts",
-    "norm_kernel": "composed of torch's operations, or one that keeps its input as it is",
-    "gather_again": "with tensor: products keep a share of their inputs, as Megatron's",
-    "bucket_cap_mb": "of DDP and ZeRO, MiB",
-    "gradient_as_bucket_view": "of DDP",
+    "attention": "attention kernel; math stores the whole matrix of scores",
+    "cross_entropy": "loss from all logits at once, or from one part at a time",
+    "cross_entropy_chunks": "number of parts",
+    "norm_kernel": "torch's operations in fp32, or one kernel that saves its input without a cast",
+    "gather_again": "with tensor: keep only a share of each product's input, and gather it again in backward",
+    "bucket_cap_mb": "bucket size of DDP and ZeRO, MiB",
+    "gradient_as_bucket_view": "DDP: gradients are views of the buckets",
     "tensor": "degree of tensor parallelism",
     "pipeline": "degree of pipeline parallelism",
     "context": "degree of context parallelism",
-    "virtual_stages": "with pipeline: interleaved 1F1B, so many stages a rank",
-    "sequence_parallel": "with tensor: norms and residuals whole on every rank",
+    "virtual_stages": "with pipeline: stages on each rank, for interleaved 1F1B",
+    "sequence_parallel": "with tensor: keep norms and residuals whole on every rank",
 }
 _OFF = "no_"
 LONG_S = 2.0  # a search that takes longer shows its progress
 
 Model = Annotated[str, typer.Argument(help="a name such as 8B, or the path of a Hugging Face config.json")]
 OnMachine = Annotated[str, typer.Option("--machine", help="a machine's name, or a GPU's: 'H100-80GB x 8'")]
-Gpus = Annotated[int | None, typer.Option("--gpus", help="GPUs in all; by default one node's")]
+Gpus = Annotated[int | None, typer.Option("--gpus", help="number of GPUs; default: one node")]
 DoSearch = Annotated[
     bool, typer.Option("--search", help="find the best strategies; the options given stay as they are")
 ]
-Best = Annotated[int, typer.Option("--best", min=1, help="with --search: so many")]
-GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="with --search: sequences a step")]
-Budget = Annotated[float | None, typer.Option("--dollars-per-hour", help="with --search: what GPUs may cost together")]
-Price = Annotated[float | None, typer.Option("--dollars-per-gpu-hour", help="what you pay for one")]
-Tokens = Annotated[float | None, typer.Option("--tokens", help="to train on, as in 15e12: says the hours")]
-Terms = Annotated[bool, typer.Option("--terms", help="what the peak consists of, term by term")]
-Trace = Annotated[bool, typer.Option("--trace", help="beside it, memory traced through the engines themselves")]
+Best = Annotated[int, typer.Option("--best", min=1, help="with --search: number of strategies to show")]
+GlobalBatch = Annotated[int | None, typer.Option("--global-batch", help="with --search: sequences in a step")]
+Budget = Annotated[float | None, typer.Option("--dollars-per-hour", help="with --search: budget for all GPUs")]
+Price = Annotated[float | None, typer.Option("--dollars-per-gpu-hour", help="price of one GPU")]
+Tokens = Annotated[
+    float | None, typer.Option("--tokens", help="tokens to train on, such as 15e12; adds the hours to the plan")
+]
+Terms = Annotated[bool, typer.Option("--terms", help="show the terms of the peak")]
+Trace = Annotated[bool, typer.Option("--trace", help="also trace memory through the engines themselves")]
 JsonFile = Annotated[str | None, typer.Option("--json", help="write the plan to this file; - for the terminal")]
 
 
@@ -88,7 +92,7 @@ def plan_command(
 
     chosen = _chosen(strategy)
     console = Console(stderr=json_file == "-", highlight=False)
-    with _errors_in_one_line():
+    with _mistakes_in_one_line():
         on = machine_named(machine)
         price = _Price(tokens, dollars_per_gpu_hour)
         gpus = _how_many(gpus, on, dollars_per_hour, dollars_per_gpu_hour, search)
@@ -192,10 +196,20 @@ def _late_progress(groups: list, console: Console) -> Iterator:
 
 
 @contextmanager
-def _errors_in_one_line() -> Iterator[None]:
-    """Print a user's mistake, with the field and the nearest value, and exit with code 2."""
+def _mistakes_in_one_line() -> Iterator[None]:
+    """Print a user's mistake, with the field and the nearest value, and exit with code 2. Print a config's warnings."""
+    show = warnings.showwarning
+
+    def one_line(message, category, *place, **more) -> None:
+        if issubclass(category, ConfigWarning):
+            print(f"shardlab plan: warning: {message}", file=sys.stderr)
+        else:
+            show(message, category, *place, **more)
+
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.showwarning = one_line
+            yield
     except (ValueError, OSError) as error:
         words = str(error).replace("world_size", "gpus")  # the option's name
         print(f"shardlab plan: {words}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Floating-point operations of a step: those of the model, and those that the hardware executes.
+"""Floating-point operations of a step: the model's own, and all that the hardware executes.
 
 A matrix product of R vectors with a matrix of C x I elements is R C I multiply-adds, 2 FLOPs each. Backward has two for
 each of forward's: the gradient of the input and, unless the weight is frozen, the gradient of the weight.

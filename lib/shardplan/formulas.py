@@ -1,12 +1,12 @@
-"""Bytes that a rank holds and sends under each sharding strategy, by arithmetic alone; `probes` measures what it does.
+"""Bytes that a rank holds and sends under each sharding strategy, by arithmetic alone; `shardlab.measure` measures it.
 
 Psi is the bytes of the model's parameters, N the number of ranks, k the bytes of optimizer states for each byte of
-parameters. Strategies differ in what a rank keeps only 1/N of between steps. A strategy that shards the parameters as
-well gathers them for their use, unit by unit.
+parameters. Strategies differ in which of these bytes they shard: a rank keeps 1/N of them between steps. A strategy
+that shards the parameters as well gathers them for their use, unit by unit.
 
     strategy        parameters  gradients  optimizer states  bytes that a rank sends in a step
     DDP             Psi         Psi        k Psi             2 Psi (N-1)/N
-    DDP+ZERO_1      Psi         Psi        k Psi / N         2 Psi (N-1)/N + Psi: owners broadcast what they updated
+    DDP+ZERO_1      Psi         Psi        k Psi / N         3 Psi (N-1)/N: owners broadcast what they updated
     ZERO_1          Psi         Psi        k Psi / N         2 Psi (N-1)/N
     ZERO_2          Psi         Psi / N    k Psi / N         2 Psi (N-1)/N
     SHARD_GRAD_OP   Psi / N     Psi / N    k Psi / N         2 Psi (N-1)/N
@@ -22,6 +22,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from shardlab.collectives import ring_all_gather_cost, ring_all_reduce_cost
+
 # What is sharded: parameters, gradients, optimizer states.
 STRATEGIES = {
     "DDP": (False, False, False),
@@ -34,7 +36,7 @@ STRATEGIES = {
 
 
 def units_of(module: nn.Module, children: Iterable[nn.Module] = ()) -> list[list[Tensor]]:
-    """Return each unit's parameters as meta tensors, each parameter once. The root is last and has what no child has.
+    """Return each unit's parameters as meta tensors, each parameter once. The root is last; it has the remaining ones.
 
     Call it before the module is wrapped. A module on the meta device is enough, as only shapes and dtypes count.
     """
@@ -115,7 +117,7 @@ class Expected:
 
     @property
     def gradients_peak(self) -> int:
-        """Peak of gradients, with whole ones that wait to be reduced: those of two buckets, or of a few units."""
+        """Peak bytes of gradients. Whole gradients that wait to be reduced count: two buckets, or a few units."""
         if not self._sharded[1]:
             return self._whole + self._largest_parameter
         return self._share + (
@@ -132,7 +134,7 @@ class Expected:
         waiting = 2 * (self.bucket_bytes + self._largest_parameter) if self.strategy == "ZERO_1" else 0
         return self.parameters + self.gradients_peak + waiting + self.optimizer_states
 
-    # On the wire
+    # Bytes on the wire
 
     @property
     def wire_bytes(self) -> float:
@@ -149,9 +151,10 @@ class Expected:
             gathered += part if self.root_reshards else part - root
         if self.strategy.startswith("DDP"):
             to_params = to_gradients
-        broadcast = self._whole if self.strategy == "DDP+ZERO_1" and n > 1 else 0
-        among_replicas = 2 * (replicas - 1) / replicas * part * to_gradients
-        return (n - 1) * (gathered * to_params + part * to_gradients) + among_replicas + broadcast
+        steps = ring_all_gather_cost(1, n).steps  # each sends one share
+        broadcast = steps * part if self.strategy == "DDP+ZERO_1" else 0
+        among_replicas = ring_all_reduce_cost(1, replicas).sent_bytes * part * to_gradients
+        return steps * (gathered * to_params + part * to_gradients) + among_replicas + broadcast
 
     @property
     def reduced_elements(self) -> int:

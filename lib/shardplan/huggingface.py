@@ -1,17 +1,23 @@
 """Read a Shape from a Hugging Face `config.json`: one function for each way of naming the fields.
 
-Fields that change no shape are not read: rotary scaling, sliding windows, dropout, the activation function.
+A field that a file leaves out has the default of its own class: `num_key_value_heads` is 8 for Mistral, 2 for
+StarCoder2, and the number of heads for Llama. This matters for the `text_config` of a model with several parts, which
+leaves out all fields that equal the defaults. `config_fields` checks that no field is passed over.
 
-Source: the configuration classes of `transformers`, whose defaults hold if a file leaves a field out.
+Source: the configuration classes of `transformers`, `models/*/configuration_*.py`. MPT follows llm-foundry's model,
+whose code its files name, with the defaults of `transformers`.
 """
 
 import json
 from difflib import get_close_matches
 from pathlib import Path
 
+from shardplan.config_classes import CLASSES
+from shardplan.config_fields import Fields
 from shardplan.shape import Shape
 
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size", "num_experts_per_tok")
+MPT_NORMS = ("low_precision_layernorm", "layernorm", "low_precision_rmsnorm", "rmsnorm")
 
 
 def read_config(path: str | Path) -> Shape:
@@ -33,63 +39,29 @@ def read_config(path: str | Path) -> Shape:
 
 
 def shape_of_config(config: dict, name: str) -> Shape:
-    """Return the Shape for the content of a `config.json`. Raises ValueError that names the field."""
+    """Return the Shape for the content of a `config.json`.
+
+    Raises ValueError that names a field which can't be planned. Warns with ConfigWarning of fields that are ignored.
+    """
     if not isinstance(config, dict):
         raise ValueError(f"model={name!r}: a config.json holds an object of fields, not a {type(config).__name__}")
-    fields = _Fields(config, name)
     kind = config.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(_unknown_family(config, name))
     if experts := [field for field in EXPERTS if config.get(field)]:
         raise ValueError(
             f"model={name!r} is a mixture of experts ({experts[0]}={config[experts[0]]}), and the planner knows dense "
             "models only; a dense model with the active experts' width bounds its time, not its memory"
         )
-    shape = FAMILIES[kind](fields)
+    shape = FAMILIES[kind](Fields(config, CLASSES[kind], name))
     if shape.n_heads % shape.n_kv_heads:
         raise ValueError(f"model={name!r}: {shape.n_kv_heads} key and value heads must divide {shape.n_heads} heads")
     return shape
 
 
-class _Fields:
-    """Fields of a config. A missing field raises an error that names it."""
-
-    def __init__(self, config: dict, name: str) -> None:
-        self.config, self.name = config, name
-
-    def number(self, field: str, default: int | None = None) -> int:
-        value = self.config.get(field)
-        value = default if value is None else value
-        if value is None:
-            near = get_close_matches(field, self.config.keys() - {field}, 1)
-            hint = f"; it has {near[0]!r}" if near else ""
-            raise ValueError(f"model={self.name!r}: its config has no {field!r}{hint}")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"model={self.name!r}: {field}={value!r}, but it must be a whole number, at least 1")
-        return value
-
-    def flag(self, field: str, default: bool) -> bool:
-        value = self.config.get(field)
-        return default if value is None else bool(value)
-
-    def share(self, of: str, by: str) -> int:
-        """Return `of` / `by`, for configs that don't give a head's width."""
-        whole, parts = self.number(of), self.number(by)
-        if whole % parts:
-            raise ValueError(f"model={self.name!r}: {by}={parts} must divide {of}={whole}")
-        return whole // parts
-
-    def refuse(self, field: str, why: str) -> None:
-        raise ValueError(f"model={self.name!r}: {field}={self.config.get(field)!r}: {why}")
-
-
-def _llama(f: _Fields, **habits) -> Shape:
-    """Read Llama's names, which Mistral, Qwen, Gemma and Phi-3 share."""
-    attention_bias = f.flag("attention_bias", False)
-    if attention_bias != f.flag("mlp_bias", attention_bias and habits.get("linear_bias", False)):
-        f.refuse("attention_bias", "a bias in attention and none in the feed-forward (or the reverse) can't be planned")
-    heads, norm_and_ties = f.number("num_attention_heads"), {"tied": f.flag("tie_word_embeddings", False)}
-    biases = {"qkv_bias": attention_bias, "linear_bias": attention_bias}
+def _llama(f: Fields, **flags) -> Shape:
+    """Read Llama's names, which Mistral, Qwen, Gemma, Phi-3 and StarCoder2 share."""
+    heads = f.number("num_attention_heads")
     return Shape(
         f.name,
         f.number("vocab_size"),
@@ -97,89 +69,114 @@ def _llama(f: _Fields, **habits) -> Shape:
         f.number("num_hidden_layers"),
         heads,
         f.number("num_key_value_heads", heads),
-        f.number("head_dim", None if f.config.get("head_dim") else f.share("hidden_size", "num_attention_heads")),
+        f.number("head_dim", None if f.value("head_dim") else f.share("hidden_size", "num_attention_heads")),
         f.number("intermediate_size"),
         f.number("max_position_embeddings"),
-        **{**norm_and_ties, **biases, **habits},
+        tied=f.flag("tie_word_embeddings"),
+        **flags,
     )
 
 
-def _qwen2(f: _Fields) -> Shape:
+def _llama_with_biases(f: Fields) -> Shape:
+    bias = f.flag("attention_bias")
+    if bias != f.flag("mlp_bias"):
+        f.refuse(
+            "attention_bias", "and a bias in attention and none in the feed-forward, or the reverse, can't be planned"
+        )
+    return _llama(f, qkv_bias=bias, linear_bias=bias)
+
+
+def _qwen2(f: Fields) -> Shape:
     return _llama(f, qkv_bias=True)
 
 
-def _qwen3(f: _Fields) -> Shape:
+def _qwen3(f: Fields) -> Shape:
     return _llama(f, qk_norm=True)
 
 
-def _gemma(f: _Fields) -> Shape:
-    return _llama(f, tied=f.flag("tie_word_embeddings", True))
+def _starcoder2(f: Fields) -> Shape:
+    bias = f.flag("use_bias")
+    return _llama(f, gated=False, norm="layer", qkv_bias=bias, linear_bias=bias)
 
 
-def _starcoder2(f: _Fields) -> Shape:
-    bias = f.flag("use_bias", True)
-    tied = f.flag("tie_word_embeddings", True)
-    return _llama(f, gated=False, norm="layer", qkv_bias=bias, linear_bias=bias, tied=tied)
-
-
-def _gpt_neox(f: _Fields) -> Shape:
+def _gpt_neox(f: Fields) -> Shape:
     """Read GPT-NeoX's names. Attention and feed-forward may be side by side or in turn: the shapes are the same."""
-    if not f.flag("attention_bias", True):
-        f.refuse("attention_bias", "a feed-forward with biases beside attention without can't be planned")
     heads = f.number("num_attention_heads")
     width = f.share("hidden_size", "num_attention_heads")
     sizes = (f.number("vocab_size"), f.number("hidden_size"), f.number("num_hidden_layers"), heads, heads, width)
-    tied = f.flag("tie_word_embeddings", False)
+    tied = f.flag("tie_word_embeddings")
     return _gpt(f.name, *sizes, f.number("intermediate_size"), f.number("max_position_embeddings"), tied=tied)
 
 
-def _gpt2(f: _Fields) -> Shape:
+def _gpt2(f: Fields) -> Shape:
     dim, heads, positions = f.number("n_embd"), f.number("n_head"), f.number("n_positions")
     sizes = (f.number("vocab_size"), dim, f.number("n_layer"), heads, heads, f.share("n_embd", "n_head"))
-    hidden_dim = f.number("n_inner", 4 * dim)
-    return _gpt(f.name, *sizes, hidden_dim, positions, learned_positions=positions)
+    flags = {"tied": f.flag("tie_word_embeddings"), "learned_positions": positions}
+    return _gpt(f.name, *sizes, f.number("n_inner", 4 * dim), positions, **flags)
 
 
-def _opt(f: _Fields) -> Shape:
-    dim, heads, positions = (
-        f.number("hidden_size"),
-        f.number("num_attention_heads"),
-        f.number("max_position_embeddings"),
-    )
+def _opt(f: Fields) -> Shape:
+    dim, heads, bias = f.number("hidden_size"), f.number("num_attention_heads"), f.flag("enable_bias")
     if f.number("word_embed_proj_dim", dim) != dim:
-        f.refuse("word_embed_proj_dim", "an embedding narrower than the model (OPT-350m's) can't be planned")
+        f.refuse("word_embed_proj_dim", "and an embedding narrower than the model (OPT-350m's) can't be planned")
+    positions = f.number("max_position_embeddings")
     sizes = (f.number("vocab_size"), dim, f.number("num_hidden_layers"), heads, heads)
     width = f.share("hidden_size", "num_attention_heads")
-    # two rows more than positions, as in the code that it was trained with
-    return _gpt(f.name, *sizes, width, f.number("ffn_dim"), positions, learned_positions=positions + 2)
+    # OPT's code adds two rows before the first position
+    flags = {"tied": f.flag("tie_word_embeddings"), "bias": bias, "norm_bias": True, "learned_positions": positions + 2}
+    return _gpt(f.name, *sizes, width, f.number("ffn_dim"), positions, **flags)
 
 
-def _mpt(f: _Fields) -> Shape:
-    """Read MPT's names. It has biases, those of layer norms included, only if `no_bias` is false. ALiBi has no
-    parameters; the plan counts a rotation in its place."""
-    dim, heads = f.number("d_model"), f.number("n_heads")
-    attention = f.config.get("attn_config") or {}
-    kv_heads = int(attention.get("kv_n_heads") or heads)
-    positions, bias = f.number("max_seq_len"), not f.flag("no_bias", True)
-    learned = f.flag("learned_pos_emb", True) and not (attention.get("alibi", True) or attention.get("rope"))
-    sizes = (f.number("vocab_size"), dim, f.number("n_layers"), heads, kv_heads, f.share("d_model", "n_heads"))
-    hidden_dim = f.number("expansion_ratio", 4) * dim
-    flags = {"learned_positions": positions if learned else 0, "bias": bias}
-    return _gpt(f.name, *sizes, hidden_dim, positions, **flags)
+def _mpt(f: Fields) -> Shape:
+    """Read MPT's names. Only if `no_bias` is false are there biases, also in layer norms. ALiBi has no parameters; the
+    plan counts a rotation in its place."""
+    dim, heads, positions = f.number("d_model"), f.number("n_heads"), f.number("max_seq_len")
+    ratio, norm = f.value("expansion_ratio"), f.value("norm_type")
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or int(ratio * dim) < 1:
+        f.refuse("expansion_ratio", "but it must be a number above 0")
+    if norm not in MPT_NORMS:
+        f.refuse("norm_type", f"and the planner knows {', '.join(MPT_NORMS)}")
+    sizes = (f.number("vocab_size"), dim, f.number("n_layers"), heads, _mpt_kv_heads(f, heads))
+    rotated = f.flag("attn_config.alibi") or f.flag("attn_config.rope")
+    flags = {
+        "tied": f.flag("tie_word_embeddings"),
+        "bias": not f.flag("no_bias"),
+        "norm": "rms" if "rms" in str(norm) else "layer",
+        "learned_positions": positions if f.flag("learned_pos_emb") and not rotated else 0,
+    }
+    return _gpt(f.name, *sizes, f.share("d_model", "n_heads"), int(ratio * dim), positions, **flags)
 
 
-def _gpt(*sizes, tied: bool = True, bias: bool = True, learned_positions: int = 0) -> Shape:
+def _mpt_kv_heads(f: Fields, heads: int) -> int:
+    kind, given = f.value("attn_config.attn_type"), f.number("attn_config.kv_n_heads", heads)
+    by_kind = {"multihead_attention": heads, "multiquery_attention": 1, "grouped_query_attention": given}
+    if kind not in by_kind:
+        f.refuse("attn_config.attn_type", f"and the planner knows {', '.join(by_kind)}")
+    if f.value("attn_config.kv_n_heads") is not None and given != by_kind[kind]:
+        f.refuse("attn_config.kv_n_heads", f"but {kind} has {by_kind[kind]}")
+    return by_kind[kind]
+
+
+def _gpt(
+    *sizes,
+    tied: bool,
+    bias: bool = True,
+    norm_bias: bool | None = None,
+    norm: str = "layer",
+    learned_positions: int = 0,
+) -> Shape:
     """Return a Shape like GPT-2's: no gate, layer norms, biases."""
-    flags = {"gated": False, "norm": "layer", "norm_bias": bias, "qkv_bias": bias, "linear_bias": bias}
+    norm_bias = bias if norm_bias is None else norm_bias
+    flags = {"gated": False, "norm": norm, "norm_bias": norm_bias, "qkv_bias": bias, "linear_bias": bias}
     return Shape(*sizes, tied=tied, learned_positions=learned_positions, **flags)
 
 
 FAMILIES = {
-    "llama": _llama,
+    "llama": _llama_with_biases,
     "mistral": _llama,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
-    "gemma": _gemma,
+    "gemma": _llama,
     "phi3": _llama,
     "starcoder2": _starcoder2,
     "gpt2": _gpt2,
@@ -187,12 +184,21 @@ FAMILIES = {
     "opt": _opt,
     "mpt": _mpt,
 }
+# The model_type of a text_config that has none, by the model_type of the whole.
+TEXT_PARTS = {
+    **dict.fromkeys(("llava", "llava_next", "llava_next_video", "video_llava", "vipllava"), "llama"),
+    **dict.fromkeys(("llava_onevision", "internvl"), "qwen2"),
+    **dict.fromkeys(("idefics2", "mistral3"), "mistral"),
+    "paligemma": "gemma",
+}
 
 
 def _unknown_family(config: dict, name: str) -> str:
     kind, known = config.get("model_type"), ", ".join(FAMILIES)
-    if isinstance(config.get("text_config"), dict):
-        return f"model={name!r} has several parts: save its 'text_config' as a config.json of its own and plan that"
+    if isinstance(text := config.get("text_config"), dict):
+        return (
+            f"model={name!r} has several parts, and the planner knows text models only: {_advice_on(text, kind, known)}"
+        )
     if kind is None:
         return f"model={name!r}: its config has no 'model_type', which says how to read it; known are {known}"
     near = get_close_matches(str(kind), FAMILIES, 1, 0.0)[0]
@@ -200,3 +206,14 @@ def _unknown_family(config: dict, name: str) -> str:
         f"model={name!r}: model_type={kind!r} is not known; the nearest is {near!r}, and there are {known}. If its "
         "parameters have the shapes of one of these, write that model_type into a copy of the file"
     )
+
+
+def _advice_on(text: dict, whole: object, known: str) -> str:
+    kind = text.get("model_type") or TEXT_PARTS.get(str(whole))
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        return (
+            f"its 'text_config' has model_type={kind!r}, which is not known either; known are {known}. If its "
+            "parameters have the shapes of one of these, save it as a config.json of its own with that model_type"
+        )
+    added = "" if text.get("model_type") else f', with "model_type": "{kind}" added,'
+    return f"save its 'text_config' as a config.json of its own{added} and plan that"

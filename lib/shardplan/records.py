@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Term:
     """One summand of a rank's memory, with the words that derive it: "logits, B T V in fp32"."""
 
-    category: str  # one of measure.ledger.CATEGORIES
+    category: str  # one of shardlab.measure.ledger.CATEGORIES
     words: str
     n_bytes: float
     pool: str = "compute"  # of the allocator, one for each CUDA stream: "all_gather" and "reduce_scatter" under FSDP

@@ -1,6 +1,6 @@
 """Check that model, cluster and strategy go together. Errors name the field, its value, the reason, a valid value.
 
-Not checked, as it works and is only slow: tensor parallelism across nodes, fewer micro-batches than stages.
+Not checked, because it works and is only slow: tensor parallelism across nodes, fewer micro-batches than stages.
 """
 
 from math import gcd, prod

@@ -47,7 +47,7 @@ class Round:
 
 
 def rounds(kind: str, full_bytes: float, nodes: Nodes, algorithm: str = "ring") -> list[Round]:
-    """Return the rounds of one collective. Empty for a single rank, which has nobody to send to."""
+    """Return the rounds of one collective. A single rank sends nothing, so it has no rounds."""
     if sum(map(len, nodes)) < 2:
         return []
     uniform = len({len(members) for members in nodes}) == 1

@@ -18,7 +18,7 @@ of a node. S is the unsharded size, N = m k. A round takes as long as its busies
 Source: Thakur, Rabenseifner & Gropp 2005, section 4; Sanders, Speck & Traeff 2009, for two trees at once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 
 
@@ -90,7 +90,7 @@ def replicas_all_reduce_s(c: Cluster, shard_bytes: float) -> float:
 
     Groups that share a card take turns.
     """
-    one_s = 2 * (c.nodes - 1) * (c.card_latency_s + shard_bytes / c.nodes / c.card_bandwidth)
+    one_s = 2 * _between_s(replace(c, cards_per_node=1), shard_bytes)
     return c.ranks_per_node / c.cards_per_node * one_s
 
 

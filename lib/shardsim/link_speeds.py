@@ -1,13 +1,14 @@
 """Bandwidths of real links and drives, from their data sheets: decimal bytes a second, one direction.
 
-NVLink and xGMI are quoted in both directions together, networks in one and in bits: misread, a figure is off by 2 or 8.
+Data sheets quote NVLink and xGMI in both directions together, and networks in one direction and in bits. A misread
+figure is off by a factor of 2 or 8.
 """
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Wire:
+class LinkSpeed:
     """A kind of link: `bandwidth` in bytes/s, each way, of one GPU's port or one network card, headers included."""
 
     name: str
@@ -30,28 +31,28 @@ _PCIE = "PCI-SIG, PCI Express base specification: {} GT/s a lane, 128b/130b, 16 
 _BITS = "its name: {} Gb/s over 8"
 
 LINKS = {
-    wire.name: wire
-    for wire in (
-        Wire("NVLink 2", 150e9, "NVIDIA Tesla V100 data sheet: 300 GB/s, both ways"),
-        Wire("NVLink 3", 300e9, "NVIDIA A100 data sheet: 600 GB/s, both ways"),
-        Wire("NVLink 4", 450e9, "NVIDIA H100 data sheet: 900 GB/s, both ways"),
-        Wire("NVLink 5", 900e9, "NVIDIA HGX B200 data sheet: 1.8 TB/s, both ways"),
-        Wire("NVLink bridge", 56.25e9, "NVIDIA GA102 whitepaper: 112.5 GB/s, both ways, between two cards only"),
-        Wire("NVLink-C2C", 450e9, "NVIDIA Grace Hopper whitepaper: 900 GB/s, both ways"),
+    link.name: link
+    for link in (
+        LinkSpeed("NVLink 2", 150e9, "NVIDIA Tesla V100 data sheet: 300 GB/s, both ways"),
+        LinkSpeed("NVLink 3", 300e9, "NVIDIA A100 data sheet: 600 GB/s, both ways"),
+        LinkSpeed("NVLink 4", 450e9, "NVIDIA H100 data sheet: 900 GB/s, both ways"),
+        LinkSpeed("NVLink 5", 900e9, "NVIDIA HGX B200 data sheet: 1.8 TB/s, both ways"),
+        LinkSpeed("NVLink bridge", 56.25e9, "NVIDIA GA102 whitepaper: 112.5 GB/s, both ways, between two cards only"),
+        LinkSpeed("NVLink-C2C", 450e9, "NVIDIA Grace Hopper whitepaper: 900 GB/s, both ways"),
         # for one of a package's two dies; between the dies of one package there is more
-        Wire("xGMI 2", 150e9, "AMD CDNA 2 whitepaper: 50 GB/s a link each way, 3 to 4 links a die"),
-        Wire("xGMI 3", 448e9, "AMD Instinct MI300X data sheet: 7 links of 128 GB/s, both ways"),
-        Wire("PCIe 3", 15.75e9, _PCIE.format(8)),
-        Wire("PCIe 4", 31.5e9, _PCIE.format(16)),
-        Wire("PCIe 5", 63.0e9, _PCIE.format(32)),
-        Wire("InfiniBand HDR", 25e9, _BITS.format(200)),
-        Wire("InfiniBand NDR", 50e9, _BITS.format(400)),
-        Wire("InfiniBand XDR", 100e9, _BITS.format(800)),
-        Wire("RoCE 200", 25e9, _BITS.format(200)),
-        Wire("RoCE 400", 50e9, _BITS.format(400)),
-        Wire("EFA 100", 12.5e9, "AWS EC2 documentation: p4d has 4 cards of 100 Gb/s, p5 has 32"),
-        Wire("25 GbE", 3.125e9, _BITS.format(25)),
-        Wire("100 GbE", 12.5e9, _BITS.format(100)),
+        LinkSpeed("xGMI 2", 150e9, "AMD CDNA 2 whitepaper: 50 GB/s a link each way, 3 to 4 links a die"),
+        LinkSpeed("xGMI 3", 448e9, "AMD Instinct MI300X data sheet: 7 links of 128 GB/s, both ways"),
+        LinkSpeed("PCIe 3", 15.75e9, _PCIE.format(8)),
+        LinkSpeed("PCIe 4", 31.5e9, _PCIE.format(16)),
+        LinkSpeed("PCIe 5", 63.0e9, _PCIE.format(32)),
+        LinkSpeed("InfiniBand HDR", 25e9, _BITS.format(200)),
+        LinkSpeed("InfiniBand NDR", 50e9, _BITS.format(400)),
+        LinkSpeed("InfiniBand XDR", 100e9, _BITS.format(800)),
+        LinkSpeed("RoCE 200", 25e9, _BITS.format(200)),
+        LinkSpeed("RoCE 400", 50e9, _BITS.format(400)),
+        LinkSpeed("EFA 100", 12.5e9, "AWS EC2 documentation: p4d has 4 cards of 100 Gb/s, p5 has 32"),
+        LinkSpeed("25 GbE", 3.125e9, _BITS.format(25)),
+        LinkSpeed("100 GbE", 12.5e9, _BITS.format(100)),
     )
 }
 

@@ -63,7 +63,7 @@ def in_flight(actions: Sequence[Action]) -> int:
 
 
 def pipeline_timelines(schedule: Sequence[Sequence[Action]], forward_s: float, backward_s: float) -> list[Timeline]:
-    """Return each rank's timeline if messages take no time; the seconds are those of one piece and micro-batch.
+    """Return each rank's timeline if messages take no time. The seconds are for one piece and one micro-batch.
 
     Raises ValueError if ranks wait for each other for ever.
     """

@@ -30,7 +30,7 @@ import torch.distributed as dist
 
 from shardsim import cpu_streams
 from shardsim.network import Network
-from shardsim.shared_state import Clock, Fabric, Mail
+from shardsim.shared_state import Clock, LinkSchedule, Mail
 from shardsim.transfers import Collective, Receipt, Transfer, clear, collectives, wire
 
 __all__ = ["Collective", "Network", "SimulatedProcessGroup", "clear", "collectives", "use_network"]
@@ -38,14 +38,14 @@ __all__ = ["Collective", "Network", "SimulatedProcessGroup", "clear", "collectiv
 _LOOK_AGAIN_S = 1e-3
 
 _network: Network | None = None
-_fabric: Fabric | None = None  # of all groups made since `use_network`
+_schedule: LinkSchedule | None = None  # of all groups made since `use_network`
 _n_networks = 0
 
 
 def use_network(network: Network) -> None:
     """Use this network for all groups made from now on; every rank must pass the same one."""
-    global _network, _fabric, _n_networks
-    _network, _fabric, _n_networks = network, None, _n_networks + 1
+    global _network, _schedule, _n_networks
+    _network, _schedule, _n_networks = network, None, _n_networks + 1
 
 
 class SimulatedProcessGroup(dist.ProcessGroup):
@@ -64,8 +64,8 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         for group, kind in ((self._gloo, self.BackendType.GLOO), (self, self.BackendType.CUSTOM)):
             group._set_default_backend(kind)
             group._register_backend(torch.device("cpu"), kind, gloo)
-        self._ranks, self._fabric = ranks, _shared_fabric(store, max(ranks) + 1)
-        self._in_order = _InOrder(Clock(dist.PrefixStore("clock", store), name, ranks, self._fabric), rank)
+        self._ranks, self._schedule = ranks, _shared_link_schedule(store, max(ranks) + 1)
+        self._in_order = _InOrder(Clock(dist.PrefixStore("clock", store), name, ranks, self._schedule), rank)
         self._mail = Mail(dist.PrefixStore("mail", store), len(ranks))
         self._sent, self._received = Counter(), Counter()  # messages, by peer and tag: gloo keeps their order
         cpu_streams.install()
@@ -84,8 +84,8 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         ranks = (self._ranks[self.rank()], self._ranks[dst])
         message, number = Transfer("send", _bytes(tensors), ranks), self._sent[dst, tag]
         self._sent[dst, tag] += 1
-        with self._fabric.locked():
-            times = self._fabric.take("send", message.full_bytes, ranks, message.ready_s)
+        with self._schedule.locked():
+            times = self._schedule.take("send", message.full_bytes, ranks, message.ready_s)
         if tag == 0:
             self._mail.post(self.rank(), dst, number, due_s=times[-1])
         message.delivery = self._gloo.send(tensors, dst, tag)
@@ -165,17 +165,17 @@ def _make_group(options, _) -> SimulatedProcessGroup:
     return SimulatedProcessGroup(options.store, options.group_rank, ranks, options.timeout, options.group_id)
 
 
-def _shared_fabric(store: dist.Store, at_least: int) -> Fabric:
-    """Return the one fabric of all groups of the job, which they find through the store below the group's own."""
-    global _fabric
+def _shared_link_schedule(store: dist.Store, at_least: int) -> LinkSchedule:
+    """Return the link schedule that all groups of the job share. They find it in the store below the group's own."""
+    global _schedule
     if _network is None:
         raise RuntimeError("over which network? First call use_network(Network.parse('1 Gb/s, 50 us', world_size))")
     if _network.world_size < at_least:
         raise RuntimeError(f"the network has {_network.world_size} ranks, and a group wants rank {at_least - 1}")
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
-    _fabric = _fabric or Fabric(dist.PrefixStore(f"shardlab-fabric-{_n_networks}", store), _network)
-    return _fabric
+    _schedule = _schedule or LinkSchedule(dist.PrefixStore(f"shardlab-network-{_n_networks}", store), _network)
+    return _schedule
 
 
 # Name of the method in torch 2.11 or 2.13: kind, and which argument holds the tensors of unsharded size (for `_SHARES`,
@@ -217,7 +217,7 @@ def _future(work: dist.Work) -> torch.futures.Future:
     except RuntimeError:
         trigger = torch.futures.Future()
         future = trigger.then(lambda _: [] if work.wait() else None)
-        wire().beside(lambda: trigger.set_result(None))
+        wire().in_own_thread(lambda: trigger.set_result(None))
         return future
 
 

@@ -1,8 +1,8 @@
 """State of a simulated network, shared by all ranks of a machine: who has arrived, and until when each link is busy.
 
-    Fabric     of the whole job: until when each link is taken
-    Clock      of one group: when each rank issued each of its collectives, and when these begin and end
-    Mail       of one group: when each message from rank to rank arrives
+    LinkSchedule   for the whole job: the time until which each link is busy
+    Clock          for one group: when each rank issued each of its collectives, and when these begin and end
+    Mail           for one group: when each message from rank to rank arrives
 
 All are float64 values in memory that every rank maps. A collective is booked once, under a lock, by the first rank that
 has its result after all ranks have issued it. The ranks' times are in this memory, so booking needs no message.
@@ -35,7 +35,7 @@ class _SharedMemory:
 
     def __init__(self, store: dist.Store, members: int, n: int) -> None:
         if store.add("makers", 1) == 1:
-            fd, path = tempfile.mkstemp(prefix="shardlab-fabric-")
+            fd, path = tempfile.mkstemp(prefix="shardlab-network-")
             os.truncate(fd, 8 * n)  # takes up no space before it is written
             os.close(fd)
             store.set("path", path)
@@ -56,8 +56,8 @@ class _SharedMemory:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
-class Fabric:
-    """The links of the whole job, each with the time until which it is taken."""
+class LinkSchedule:
+    """The links of the whole job, each with the time until which it is busy."""
 
     def __init__(self, store: dist.Store, network: Network) -> None:
         self.network = network
@@ -89,8 +89,8 @@ class Clock:
     issued in this row, and when. Then come the number of the collective that is booked, and its three times.
     """
 
-    def __init__(self, store: dist.Store, name: str, ranks: tuple[int, ...], fabric: Fabric) -> None:
-        self.name, self.ranks, self.fabric = name, ranks, fabric
+    def __init__(self, store: dist.Store, name: str, ranks: tuple[int, ...], schedule: LinkSchedule) -> None:
+        self.name, self.ranks, self.schedule = name, ranks, schedule
         self._width = 2 * len(ranks) + 4
         self._memory = _SharedMemory(store, len(ranks), _SLOTS * self._width)
 
@@ -107,10 +107,10 @@ class Clock:
         return [rank for rank, number in zip(self.ranks, issued, strict=True) if number != seq + 1]
 
     def book(self, seq: int, kind: str, full_bytes: int) -> tuple[float, float, float]:
-        """Return (ready, start, end): from the table if another rank has booked it, otherwise from the fabric."""
+        """Return (ready, start, end): from the table if another rank has booked it, else from the schedule."""
         table, place = self._memory.values, self._row(seq) + 2 * len(self.ranks)
         if table[place] != seq + 1:  # first without the lock: a rank that holds it may be off the CPU
-            with self.fabric.locked():
+            with self.schedule.locked():
                 if table[place] != seq + 1:
                     table[place + 1], table[place + 2], table[place + 3] = self._take(seq, kind, full_bytes)
                     table[place] = seq + 1  # last, as other ranks look without the lock
@@ -119,9 +119,9 @@ class Clock:
     def _take(self, seq: int, kind: str, full_bytes: int) -> tuple[float, float, float]:
         first = self._row(seq) + len(self.ranks)
         arrivals = self._memory.values[first : first + len(self.ranks)].tolist()
-        most = self.fabric.network.jitter
+        most = self.schedule.network.jitter
         jitter = random.Random(f"{self.name} {seq}").uniform(0, most) if most else 0.0
-        return self.fabric.take(kind, full_bytes, self.ranks, max(arrivals), jitter)
+        return self.schedule.take(kind, full_bytes, self.ranks, max(arrivals), jitter)
 
     def _row(self, seq: int) -> int:
         return seq % _SLOTS * self._width

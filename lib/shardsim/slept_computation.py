@@ -33,7 +33,7 @@ from shardsim.cpu_streams import Moment, current_stream, reached_s
 
 @dataclass(frozen=True)
 class Computation:
-    """One piece of work of the compute stream. Times are `time.monotonic()`, as those of the network's collectives."""
+    """One piece of work of the compute stream. Times are `time.monotonic()`, as for the network's collectives."""
 
     name: str
     kind: str  # forward, backward, or as given to `compute`

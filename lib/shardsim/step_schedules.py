@@ -11,9 +11,9 @@ its blocks; and its gradients come last, because the embedding's are among them.
 [Note: host and device] On a GPU the host issues a whole forward ahead of the device. So all_gathers are prefetched
 without being told, and something has to hold them back: an all_gather waits for the copy-out of the unit before the
 last (`limit_all_gathers`), at which that unit began to compute. On a CPU the host is the device: an all_gather is
-issued when the previous unit has computed, unless that unit was told to prefetch it. In backward the two hardly differ.
-Without prefetching, a unit's all_gather is issued after the previous unit's reduce_scatter and queues behind it. With
-prefetching, it is issued before that reduce_scatter.
+issued when the previous unit has computed, unless that unit was told to prefetch it. In backward there is little
+difference between the two. Without prefetching, a unit's all_gather is issued after the previous unit's reduce_scatter
+and queues behind it. With prefetching, it is issued before that reduce_scatter.
 
 Source: torch.distributed.fsdp._fully_shard._fsdp_param_group and _fsdp_state; Zhao et al. 2023, sections 3.3 and 3.4;
 for DDP, Li et al. 2020, section 3.2.

@@ -77,7 +77,9 @@ class Transfer(dist.Work):
             stream.wait_for(Moment(transfers=frozenset({self})))
             return True
         if not self._done.wait(timeout.total_seconds() or None):
-            raise RuntimeError(f"rank {dist.get_rank()}: {self.kind} is not through after {timeout.total_seconds()} s")
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {self.kind} has not finished after {timeout.total_seconds()} s"
+            )
         if self.error is not None:
             raise self.error
         return self.delivery is None or self.delivery.wait()
@@ -149,7 +151,7 @@ class _Wire:
         self._to_do: list[tuple[float, int, Callable[[], None]]] = []  # a heap
         self._change, self._closing = threading.Condition(), False
         self._order = itertools.count()  # of actions that are for the same time
-        self._beside: list[threading.Thread] = []
+        self._own_threads: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._run, daemon=True, name="simulated network")
         self._thread.start()
         atexit.register(self._close)
@@ -171,13 +173,13 @@ class _Wire:
     def _complete(self, transfer: Transfer) -> None:
         transfer.finish()
         if transfer.has_futures:  # not on this thread: a hook may wait for the next transfer
-            self.beside(transfer.call_back)
+            self.in_own_thread(transfer.call_back)
 
-    def beside(self, do: Callable[[], None]) -> None:
+    def in_own_thread(self, do: Callable[[], None]) -> None:
         """Run `do` in its own thread. `_close` waits for it: a thread in C++ aborts when the interpreter ends."""
         thread = threading.Thread(target=do, daemon=True)
         with self._change:
-            self._beside = [t for t in self._beside if t.is_alive()] + [thread]
+            self._own_threads = [t for t in self._own_threads if t.is_alive()] + [thread]
             thread.start()
 
     def _run(self) -> None:
@@ -199,7 +201,7 @@ class _Wire:
         with self._change:
             self._closing = True
             self._change.notify()
-        for thread in (self._thread, *self._beside):
+        for thread in (self._thread, *self._own_threads):
             thread.join(timeout=5)
 
 

@@ -1,4 +1,4 @@
-"""Labels in a profiler's trace, and substitutes for those of `label_units` if a program was profiled without it.
+"""Labels in a profiler's trace, and substitutes for `label_units`' labels if a program was profiled without it.
 
 FSDP2 labels its own work before and after a unit's forward, so the time in between is that forward. A unit's backward
 begins in the same way and lasts until another unit's begins. The rest of what autograd's engine runs without a break

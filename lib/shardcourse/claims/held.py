@@ -50,13 +50,13 @@ def bytes_each(model, precision, which="states", optimizer="adamw") -> Findings:
 
 
 def in_precision(model, wanted: str, over: str, precision=PRECISIONS) -> Findings:
-    """Return the bytes of one of PARTS over those of another."""
+    """Return the bytes of one of PARTS divided by the bytes of another."""
     jobs = setups(model, "dgx-h100", 1, sharding="DDP", precision=precision)
     return {when: PARTS[wanted](setup) / PARTS[over](setup) for when, setup in jobs}
 
 
 def times_less(model, gpus, sharding, precision=PRECISIONS, which="states", machine="dgx-h100") -> Findings:
-    """Return DDP's bytes of states (or of one of PARTS) over those of `sharding`."""
+    """Return DDP's bytes of states (or of one of PARTS) divided by the bytes under `sharding`."""
     count = {"states": states_bytes, **PARTS}[which]
     sharded = setups(model, machine, gpus, sharding=sharding, precision=precision)
     whole = setups(model, machine, gpus, sharding="DDP", precision=precision)

@@ -17,7 +17,7 @@ def _sent(setup: Setup) -> float:
 
 
 def beside(sharding, other, model, gpus, machine="dgx-h100", **strategy) -> Findings:
-    """Return the bytes sent, as a multiple of those of another strategy."""
+    """Return the bytes sent, as a multiple of what another strategy sends."""
     these, those = ([*setups(model, machine, gpus, sharding=s, **strategy)] for s in (sharding, other))
     return {when: _sent(a) / _sent(b) for (when, a), (_, b) in zip(these, those, strict=True)}
 

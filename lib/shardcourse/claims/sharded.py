@@ -87,7 +87,7 @@ def sent(engine: str, beside: str | None = None) -> Findings:
 
 
 def sends(engine: str, kind: str) -> Findings:
-    """Return the number of collectives of a kind in a step for each block, without those of the root."""
+    """Return the number of collectives of a kind in a step for each block; the root's are not counted."""
     return {"4 ranks": sum(s.kind == kind for s in evidence()[engine].sent) // CONFIG.n_layers}
 
 
@@ -135,5 +135,5 @@ def sends_less(engine: str, other: str) -> Findings:
 
 
 def activations(engine: str, beside: str) -> Findings:
-    """Return the peak of activations, over that of another engine."""
+    """Return the peak of activations divided by another engine's."""
     return {"4 ranks": evidence()[engine].peak["activations"] / evidence()[beside].peak["activations"]}

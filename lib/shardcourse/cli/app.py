@@ -18,7 +18,7 @@ from shardcourse.cli.run import WithPairs, run_command
 from shardplan.command import plan_command
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sharded data-parallel training, taught and graded.")
-bench = typer.Typer(no_args_is_help=True, help="Measure: ours beside torch's, interleaved in one run.")
+bench = typer.Typer(no_args_is_help=True, help="Measure ours and torch's, interleaved in one run.")
 app.add_typer(bench, name="bench")
 in_a_log = not sys.stdout.isatty() and "COLUMNS" not in os.environ
 console = Console(width=110 if in_a_log else None)  # rich would take 80 and break words
@@ -109,7 +109,7 @@ def grade(
 
 @app.command()
 def report(lab: Lab = None) -> None:
-    """How a class did: points, the checks that were missed and why, what was slow or noisy, who is much alike."""
+    """Report how a class did: points, failed checks and why, slow or noisy runs, similar submissions."""
     from grading.commands import report_labs
 
     report_labs(lab, console)
@@ -137,31 +137,31 @@ def feedback(lab: Lab = None) -> None:
 
 @bench.command("launch")
 def bench_launch(json_file: JsonFile = None) -> None:
-    """Starting four CPU ranks: ours, first and warm, beside torchrun."""
+    """Time the start of four CPU ranks: our launch, first and warm, compared with torchrun."""
     _write(_measure("launch"), json_file)
 
 
 @bench.command("ddp")
 def bench_ddp(json_file: JsonFile = None) -> None:
-    """Our DDP beside torch's: step time, peak bytes, traffic."""
+    """Compare our DDP with torch's: step time, peak bytes, traffic."""
     _write(_measure("ddp"), json_file)
 
 
 @bench.command("parallel")
 def bench_parallel(json_file: JsonFile = None) -> None:
-    """Our sharding engines beside torch's, and DeepSpeed's if installed: step time, losses, bytes held and sent."""
+    """Compare our sharding engines with torch's, and DeepSpeed's if installed: time, losses, bytes held and sent."""
     _write(_measure("parallel"), json_file)
 
 
 @bench.command("interconnect")
 def bench_interconnect(json_file: JsonFile = None) -> None:
-    """The simulated network: its times beside the formulas, and what bucketing, overlap and hybrid sharding gain."""
+    """Compare the simulated network's times with formulas, and measure what buckets, overlap and hybrid shards gain."""
     _write(_measure("interconnect"), json_file)
 
 
 @bench.command("shaped")
 def bench_shaped(json_file: JsonFile = None) -> None:
-    """The simulated network beside a real one, shaped by Linux, where this machine allows that."""
+    """Compare the simulated network with a real one that Linux slows down, if this machine allows that."""
     _write(_measure("shaped"), json_file)
 
 
@@ -170,7 +170,7 @@ def bench_plan(
     json_file: JsonFile = None,
     rows: Annotated[Path | None, typer.Option(help="every row that was compared, as JSON")] = None,
 ) -> None:
-    """The planner: beside real ranks, beside a trace of the real FSDP2, and beside what others have published."""
+    """Compare the planner with real ranks, with a trace of the real FSDP2, and with runs that others published."""
     from shardbench.plan_summary import summarise
 
     result = _measure("plan")
@@ -180,7 +180,7 @@ def bench_plan(
 
 @bench.command("labs")
 def bench_labs(json_file: JsonFile = None) -> None:
-    """Every lab's solution, graded: points and seconds."""
+    """Grade every lab's solution: points and seconds."""
     _write(_measure("labs"), json_file)
 
 
@@ -190,7 +190,7 @@ def bench_first(
     tests: Annotated[int, typer.Option(help="how many times make test runs; its median counts")] = 3,
     busy_tests: Annotated[int, typer.Option(help="and how many times beside four processes that compute")] = 0,
 ) -> None:
-    """From a fresh clone to the first executed cell, to the demo's table, through the tests. (Half an hour.)"""
+    """Time a fresh clone until its first executed cell, the demo's table, the end of the tests. (Half an hour.)"""
     _write(_measure("first", tests=tests, busy_tests=busy_tests), json_file)
 
 
@@ -199,7 +199,7 @@ def bench_grader(
     json_file: JsonFile = None,
     part: Annotated[list[str] | None, typer.Option(help="only this part; may be given more than once")] = None,
 ) -> None:
-    """The grader: is it fair, does it survive kills and attacks, are all mutants caught, how fast is it? (Hours.)"""
+    """Test the grader: is it fair, does it survive kills and attacks, does it catch all mutants, how fast? (Hours.)"""
     from grading.bench.grader import run
 
     run(part, json_file)
@@ -207,7 +207,7 @@ def bench_grader(
 
 @bench.command("all")
 def bench_all(json_file: JsonFile = None) -> None:
-    """All but `first` and `grader`, in one file."""
+    """Run all benchmarks but `first` and `grader`, into one file."""
     names = ("launch", "ddp", "parallel", "interconnect", "shaped", "plan", "labs")
     _write({name: _measure(name) for name in names}, json_file)
 

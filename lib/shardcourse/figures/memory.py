@@ -34,8 +34,8 @@ def memory_stacks(
     """Draw bytes by category for each strategy: one predicted bar (grey) and one bar for each rank (in colour).
 
     `predicted[strategy]` is {category: bytes}; `measured[strategy]` is a list of them, by rank. Either may lack a
-    strategy, or be empty. Categories are those of `measure.memory`. `budget` is a level to stay below, with its name:
-    ("A100, 80 GiB", bytes).
+    strategy, or be empty. Categories are named as in `shardlab.measure.ledger`. `budget` is a level to stay below, with
+    its name: ("A100, 80 GiB", bytes).
 
     Raises ValueError for an unknown category, or if there is nothing to show.
     """

@@ -13,7 +13,7 @@ def memory_beside(
 ) -> Figure:
     """Draw each program's bytes by category over a step. `steps` maps a program to {category: bytes} of each moment.
 
-    Categories are those of `measure.memory`. Each step has the full width, whatever its number of moments.
+    Categories are named as in `shardlab.measure.ledger`. Each step has the full width, whatever its number of moments.
     `budget` is (name, bytes) of a level to stay below. Raises ValueError if there is nothing to show.
     """
     if not steps or not all(steps.values()):

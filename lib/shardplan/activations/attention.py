@@ -42,7 +42,7 @@ def _others_keys(t: Tape, dims: str, itemsize: int) -> list[Value]:
 
 
 def _workspace(t: Tape, q_dims: str, q_itemsize: int, k_dims: str, k_itemsize: int) -> list[Value]:
-    """Make what CUDA's backward kernel allocates inside: q's gradient in fp32, positions padded to 128; with grouped
+    """Allocate the workspace of CUDA's backward kernel: q's gradient in fp32, positions padded to 128; with grouped
     queries, a gradient of k and of v for each query head, before the sum over the group. It is not visible outside.
 
     Source: mha_bwd in aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp.

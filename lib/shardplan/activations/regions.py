@@ -4,7 +4,7 @@
 second call takes them. The second call stops at the last tensor that it has to save. What comes after it, above all the
 last product, is not computed again. If a policy kept that product's result, it stays until the region is freed.
 
-Source: torch.utils.checkpoint (use_reentrant=False), of which `shardlab.recompute` is our version.
+Source: torch.utils.checkpoint (use_reentrant=False); `shardlab.recompute` is our version of it.
 """
 
 import weakref

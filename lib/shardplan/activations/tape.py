@@ -4,8 +4,8 @@ Vocabulary. A *storage* is a block of bytes, with words that say what it holds. 
 storage, and the *node* of the graph that made it. A node *saves* values until its backward is done.
 
 [Note: lifetimes] A tensor lives as long as a Python variable, a node, or autograd's buffer of gradients holds it. Here,
-the variables of `model` (those of the real model, line by line), the nodes, and the buffers hold storages in the same
-way. So what is live at an operation follows without further rules.
+the variables of `model` (the real model's, line by line), the nodes, and the buffers hold storages in the same way. So
+it follows, without further rules, which storages are live at an operation.
 
 [Note: order] Autograd runs the backward of the node made last first. It makes the node's gradients while the incoming
 gradient and the saved values are still live, then frees these, then passes each gradient on. If a gradient already

@@ -83,7 +83,7 @@ class Gathering:
         unit = min(unit, self.last_unit)
         of = self._of(unit)
         new = sum(of.gradient_bytes.get(name, 0.0) for name in names)
-        if unit in self._accumulated and not of.accumulates_apart:  # added to what is there
+        if unit in self._accumulated and not of.accumulates_apart:  # added to the existing gradients
             self.live.hold("new gradient", (Term("temporaries", "the gradient just made, before it is added", new),))
         elif new:
             self._made[unit] = self._made.get(unit, 0.0) + new

@@ -24,7 +24,7 @@ class Live:
         self._times: dict[tuple[int, int], Terms] = {}
 
     def hold(self, name: str, terms: Terms) -> None:
-        """Hold these terms from now on, in place of what had this name."""
+        """Hold these terms from now on. They replace the terms of the same name."""
         self.drop(name)
         if not self.total(terms):
             return

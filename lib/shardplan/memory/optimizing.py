@@ -5,8 +5,8 @@ once. *forloop* takes one parameter after the other: live are the root, the quot
 before, which a variable still holds. *foreach* takes all parameters at once: one list as large as all shards, divided
 in place. *fused* keeps it in registers. Clipping by the norm makes scalars only.
 
-Masters are those of `shardlab.precision.MasterWeights`, which takes one parameter after the other with any kernel, and
-casts its gradient first if that has 16 bits.
+Master weights follow `shardlab.precision.MasterWeights`: with any kernel it updates one parameter at a time, and first
+casts the gradient if it has 16 bits.
 
 Source: torch/optim/adamw.py and adam.py, _single_tensor_adam and _multi_tensor_adam; torchao's optim/adam.py.
 """

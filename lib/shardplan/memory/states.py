@@ -65,13 +65,13 @@ def shards_of_states(setup: Setup, stage: Stage) -> list[int]:
     if sharding in ("NONE", "DDP") or setup.shards == 1:
         return [w.numel for w in weights]
     if sharding == "DDP+ZERO_1":
-        return max(deal_out(weights, setup.shards), key=sum)
+        return max(assign_whole_parameters(weights, setup.shards), key=sum)
     if setup.strategy.sharded[0]:
         return [w.shard_numel(setup.shards) for w in weights]
     return [n for bucket in buckets(setup, weights) for n in slice_of(bucket, setup.shards)]
 
 
-def deal_out(weights: Sequence[Weight], n: int) -> list[list[int]]:
+def assign_whole_parameters(weights: Sequence[Weight], n: int) -> list[list[int]]:
     """Assign each parameter, the largest first, to the rank with the fewest elements. Returns elements by rank.
 
     Source: torch.distributed.optim.ZeroRedundancyOptimizer._partition_parameters.

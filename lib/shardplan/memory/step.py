@@ -7,8 +7,8 @@
     backward of the output layer, of each block from the last to the first, of the embedding
     the optimizer
 
-A moment is a sum: states + activations kept by the parts before + the part's own + the engine's. Bytes are those of
-tensors (`max_memory_allocated`); `allocator` has what the allocator and CUDA add.
+A moment is a sum: states + activations kept by the parts before + the part's own + the engine's. These bytes count
+tensors only (`max_memory_allocated`). `allocator` computes what the allocator and CUDA add.
 """
 
 from collections.abc import Iterator

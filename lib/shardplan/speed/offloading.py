@@ -1,4 +1,4 @@
-"""Time that a step needs longer if parameters, gradients and optimizer states are on the host, or on its drives.
+"""Extra time of a step if parameters, gradients and optimizer states are on the host or on its drives.
 
     gather     a unit's shard comes to the GPU before each all_gather      shard / port
     reduce     its gradients leave after each reduce_scatter               shard / port

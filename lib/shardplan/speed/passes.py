@@ -1,8 +1,8 @@
-"""Memory-bound work: operations that compute little, so that their time is that of reading and writing.
+"""Memory-bound work: operations that compute little, so reading and writing memory takes their time.
 
 In eager mode every operation reads its operands from the GPU's memory and writes its result there, and so does each of
-its gradients. The table has those of `model.py`, in bytes an element; c is the bytes of the compute dtype (2 for bf16;
-then all that runs in fp32 is cast before and after, for 4 + c bytes each time).
+its gradients. The table lists the operations of `model.py`, in bytes an element; c is the bytes of the compute dtype (2
+for bf16; then all that runs in fp32 is cast before and after, for 4 + c bytes each time).
 
                     forward                                    backward
     RMSNorm         square 8, mean 4, scale 8, weight 2c       weight and its sum 6c, scale 24, square and mean 32,

@@ -1,10 +1,10 @@
 """The time of a step: what each unit computes and sends, ordered by `shardsim.step_schedules`.
 
-    kernels                  how long a unit computes, forward and backward      products, attention, memory-bound work
-    collectives              how long each of its collectives takes, alone       at the bandwidths that NCCL reaches
-    micro_batch, replicas    what waits for what: the timeline of a micro-batch  what is overlapped, what is exposed
-    exposed                  exposed communication, by message
-    step                     micro-batches, the pipeline's bubble, the optimizer, offloading, launches
+    kernels                      how long a unit computes, forward and backward      products, attention, memory-bound
+    collectives                  how long each of its collectives takes, alone       at the bandwidths that NCCL reaches
+    micro_batch, data_parallel   what waits for what in a micro-batch's timeline     what is overlapped, what is exposed
+    exposed                      exposed communication, by message
+    step                         micro-batches, the pipeline's bubble, the optimizer, offloading, launches
 
 [Note: pipeline] In 1F1B the first micro-batch passes p-1 stages before the last stage can begin, and its gradient
 passes them back: a bubble of p-1 micro-batches' time. With v virtual stages a rank, interleaved, a stage takes 1/v of

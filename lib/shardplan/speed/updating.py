@@ -1,4 +1,4 @@
-"""The optimizer's step on the GPU: it computes little, so that its time is that of reading and writing.
+"""The optimizer's step on the GPU: it computes little, so reading and writing memory takes its time.
 
 Number of times that an element of each is read or written:
 

@@ -21,9 +21,9 @@ def no_hardware(world_size: int) -> Iterator[None]:
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.init_process_group("fake", rank=0, world_size=world_size, store=FakeStore())
-    dist.all_gather_object = _everybody_says_the_same
+    dist.all_gather_object = _assume_that_ranks_agree
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
-    ShardingPropagator._propagate_tensor_meta_non_cached = _unseen(propagate)
+    ShardingPropagator._propagate_tensor_meta_non_cached = _hidden_from_trackers(propagate)
     with FakeTensorMode():
         yield
 
@@ -32,21 +32,21 @@ def is_fake() -> bool:
     return dist.get_backend() == "fake"
 
 
-def _everybody_says_the_same(everyone: list, mine, group=None) -> None:
-    """Replace dist.all_gather_object, by which engines check that ranks agree: the real one reads tensors."""
+def _assume_that_ranks_agree(everyone: list, mine, group=None) -> None:
+    """Replace dist.all_gather_object. Engines use it to check that ranks agree, but it reads real tensors."""
     everyone[:] = [mine] * len(everyone)
 
 
-def _unseen(propagate: Callable) -> Callable:
+def _hidden_from_trackers(propagate: Callable) -> Callable:
     """Hide DTensor's own fake tensors from trackers. DTensor makes them to learn an operation's result; they are as
     large as all shards together, and no rank holds them."""
 
     @wraps(propagate)
-    def unseen(*args):
+    def hidden(*args):
         with _disable_current_modes():
             return propagate(*args)
 
-    return unseen
+    return hidden
 
 
 # Replacements for what DDP's C++ reducer can't do with fake tensors

@@ -19,7 +19,7 @@ BEFORE = "before the step"
 
 @dataclass(frozen=True)
 class Kind:
-    """Equal tensors of one category, origin and size. The origin is that of the storage's first tensor."""
+    """Equal tensors of one category, origin and size. The origin is where the storage's first tensor was made."""
 
     category: str
     operation: str  # that made it: "mm"; "" for tensors from before the step, and for parameters

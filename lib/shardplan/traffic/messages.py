@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from shardlab.collectives import ring_all_gather_cost, ring_all_reduce_cost
 from shardplan.traffic.groups import Group
 
 
@@ -21,8 +22,17 @@ class Send:
         n = self.group.size
         if n == 1:
             return 0.0
-        share = {"all_reduce": 2 * (n - 1) / n, "ring": n - 1, "send": 1, "broadcast": 1}.get(self.kind, (n - 1) / n)
-        return self.times * share * self.full_bytes
+        return self.times * self._share(n) * self.full_bytes
+
+    def _share(self, n: int) -> float:
+        """Bytes that a rank of a group of n sends for each of the `full_bytes`."""
+        if self.kind == "ring":  # it passes on the messages of all others
+            return n - 1
+        if self.kind == "send":
+            return 1
+        # reduce_scatter: as all_gather. broadcast: likewise, as the mean over ranks, since its last rank sends nothing
+        cost = ring_all_reduce_cost if self.kind == "all_reduce" else ring_all_gather_cost
+        return cost(1, n).sent_bytes
 
     @property
     def bytes_between(self) -> float:

@@ -119,6 +119,14 @@ def test_what_is_wrong_is_one_line_and_exit_code_2(name):
     assert not isinstance(result.exception, ValueError)
 
 
+def test_a_field_of_a_config_that_is_ignored_is_one_line_and_the_plan_is_made(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "conv_width": 3}))
+    result = run(tmp_path)
+    assert result.exit_code == 0 and "124,439,808 parameters" in result.stdout
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("shardlab plan: warning: model=") and "conv_width=3" in line
+
+
 @pytest.mark.parametrize(
     "words", [["8B", "--micro-batch", "two"], ["8B", "--shading", "DDP"], [], ["8B", "--best", "0"]]
 )

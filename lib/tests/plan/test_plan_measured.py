@@ -6,12 +6,11 @@ one tensor too many while a gradient moves into its bucket.
 
 import pytest
 
-from shardbench import plan_gpu, plan_measured
+from shardbench import plan_measured
 from shardbench.plan_measured import GOAL, configurations, run, setup_of
 from shardlab import launch
 from shardplan.memory import memory_plan
 from shardplan.trace import step_parts
-from shardsim.machines import machine
 
 OURS_DIFFER = {"SHARD_GRAD_OP"}  # see Gathering: the plan is for torch's, and ours holds less
 
@@ -107,45 +106,3 @@ def fullest(moments) -> dict[str, float]:
     for part, n_bytes in moments:
         parts[part] = max(parts.get(part, 0.0), n_bytes)
     return parts
-
-
-@pytest.mark.night
-def test_the_gpus_benchmark_runs_on_a_cpu_as_well(capsys):
-    """The same code but for the device; what a GPU would say, it can't."""
-    rows = plan_gpu.run(device="cpu")
-    assert [row["ranks"] for row in rows] == [1, 1, 2]
-    plan_gpu.show(rows)
-    assert "3 of 3 within 5%" in capsys.readouterr().out
-    for row in rows:
-        assert row["ratio"] == pytest.approx(1, abs=GOAL)
-        assert row["measured_s"] is None
-
-
-def test_the_gpus_configurations_are_set_up_and_span_the_sizes():
-    wanted = list(plan_gpu.configurations())
-    setups = [plan_gpu.setup_of(c, machine("H100-80GB x 2")) for c in wanted]
-    sizes = [setup.shape.n_params for setup in setups]
-    assert min(sizes) < 2e8 and max(sizes) > 7e9
-    assert {setup.world_size for setup in setups} == {1, 2}
-    fitting = [s for s in setups if s.world_size * memory_plan(s, every_block=False).device_bytes[1] < 80 << 30]
-    assert len(fitting) >= 12
-
-
-@pytest.mark.parametrize(
-    ("name", "gib", "known"),
-    [
-        ("NVIDIA A100-SXM4-80GB", 79.3, "A100-80GB"),
-        ("NVIDIA A100-SXM4-40GB", 39.4, "A100-40GB"),
-        ("NVIDIA H100 80GB HBM3", 79.1, "H100-80GB"),
-        ("NVIDIA H200", 139.8, "H200-141GB"),
-        ("NVIDIA GeForce RTX 4090", 23.5, "RTX-4090"),
-        ("NVIDIA L40S", 44.4, "L40S"),
-    ],
-)
-def test_a_gpu_is_known_by_the_name_that_its_driver_gives_it(name, gib, known):
-    assert plan_gpu.gpu_named(name, int(gib * 2**30)) == known
-
-
-def test_a_gpu_that_is_not_in_the_table_is_named():
-    with pytest.raises(LookupError, match="Voodoo 5"):
-        plan_gpu.gpu_named("Voodoo 5", 2**26)

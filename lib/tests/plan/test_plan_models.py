@@ -84,7 +84,7 @@ LLAMA = {
     "rope_scaling": {"rope_type": "llama3", "factor": 8.0},
 }
 QWEN = LLAMA | {"model_type": "qwen2", "vocab_size": 152_064, "hidden_size": 3584, "intermediate_size": 18_944}
-QWEN |= {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4}
+QWEN |= {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "attention_bias": True}
 NEOX = {"model_type": "gpt_neox", "vocab_size": 50_432, "hidden_size": 4096, "num_hidden_layers": 32}
 NEOX |= {"num_attention_heads": 32, "intermediate_size": 16_384, "max_position_embeddings": 2048}
 STARCODER = {"model_type": "starcoder2", "vocab_size": 49_152, "hidden_size": 3072, "intermediate_size": 12_288}

@@ -28,7 +28,7 @@ def test_prediction_and_simulation_charge_the_same(world_size, n_bytes):
 
 
 @pytest.mark.parametrize(
-    ("plan", "sizes", "ready", "spans"),
+    ("assignment", "sizes", "ready", "spans"),
     [
         ([1], [3], [4.0], [(4, 9)]),
         ([2], [3, 5], [1.0, 4.0], [(4, 14)]),  # waits for its last gradient
@@ -38,12 +38,12 @@ def test_prediction_and_simulation_charge_the_same(world_size, n_bytes):
         ([4], [1, 2, 3, 4], [1.0, 2.0, 3.0, 20.0], [(20, 32)]),
     ],
 )
-def test_timeline_by_hand(plan, sizes, ready, spans):
-    assert bucket_timeline(plan, sizes, ready, **LINK) == spans
-    assert finish_time(plan, sizes, ready, **LINK) == spans[-1][1]
+def test_timeline_by_hand(assignment, sizes, ready, spans):
+    assert bucket_timeline(assignment, sizes, ready, **LINK) == spans
+    assert finish_time(assignment, sizes, ready, **LINK) == spans[-1][1]
 
 
-def plans(n: int) -> list[list[int]]:
+def assignments(n: int) -> list[list[int]]:
     """Every way to cut n gradients, in order, into buckets."""
     cuts = [c for k in range(n) for c in combinations(range(1, n), k)]
     return [[b - a for a, b in zip((0, *cut), (*cut, n), strict=True)] for cut in cuts]
@@ -52,28 +52,28 @@ def plans(n: int) -> list[list[int]]:
 SIZES, READY = [40, 10, 10, 80, 10, 10, 60], [0.5, 1.0, 4.0, 4.5, 6.0, 9.0, 9.5]
 
 
-def finish(plan, latency_s, bandwidth=20.0):
-    return finish_time(plan, SIZES, READY, 4, latency_s, bandwidth)
+def finish(assignment, latency_s, bandwidth=20.0):
+    return finish_time(assignment, SIZES, READY, 4, latency_s, bandwidth)
 
 
-def test_every_plan_lies_between_the_bounds_of_the_arithmetic():
+def test_every_assignment_lies_between_the_bounds_of_the_arithmetic():
     """Not before the link has carried it all, nor the last gradient's bucket; not after doing one thing at a time."""
-    assert len(plans(7)) == 64
+    assert len(assignments(7)) == 64
     for latency_s in (0.0, 0.1, 1.0, 10.0):
-        for plan in plans(7):
-            costs = [ring_all_reduce_s(b, 4, latency_s, 20.0) for b in sums(plan)]
-            assert READY[0] + sum(costs) <= finish(plan, latency_s) + 1e-9
-            assert READY[-1] + costs[-1] <= finish(plan, latency_s) + 1e-9
-            assert finish(plan, latency_s) <= READY[-1] + sum(costs) + 1e-9
+        for assignment in assignments(7):
+            costs = [ring_all_reduce_s(b, 4, latency_s, 20.0) for b in sums(assignment)]
+            assert READY[0] + sum(costs) <= finish(assignment, latency_s) + 1e-9
+            assert READY[-1] + costs[-1] <= finish(assignment, latency_s) + 1e-9
+            assert finish(assignment, latency_s) <= READY[-1] + sum(costs) + 1e-9
 
 
-def sums(plan):
-    ends = [sum(plan[: i + 1]) for i in range(len(plan))]
-    return [sum(SIZES[end - count : end]) for end, count in zip(ends, plan, strict=True)]
+def sums(assignment):
+    ends = [sum(assignment[: i + 1]) for i in range(len(assignment))]
+    return [sum(SIZES[end - count : end]) for end, count in zip(ends, assignment, strict=True)]
 
 
 def test_the_best_plan_has_small_buckets_on_a_quick_link_and_one_on_a_slow_one():
-    best = {latency_s: min(plans(7), key=lambda p, s=latency_s: finish(p, s)) for latency_s in (0.0, 0.3, 100.0)}
+    best = {latency_s: min(assignments(7), key=lambda p, s=latency_s: finish(p, s)) for latency_s in (0.0, 0.3, 100.0)}
     assert finish(best[0.0], 0.0) == pytest.approx(finish([1] * 7, 0.0)), "free messages: never wait for a neighbour"
     assert best[100.0] == [7], "a message dearer than all the bytes: send one"
     assert 1 < len(best[0.3]) < 7, "in between, neither"
