@@ -4,7 +4,8 @@
         └─ referee: judge(lab, answers) -> verdicts    draws inputs, reads clocks, knows the budgets
               ├─ the submission's ranks   ── box ── host ── launch ── ranks running the student's code
               └─ the reference's ranks    ── box ── host ── launch ── ranks running ours, in the same minute
-    nbgrader autograde: executor ── box ── papermill runs the notebook; the referee's verdicts go to the gradebook
+    judge(submission) ── box ── papermill runs the notebook; then the referee judges what it handed in
+    shardlab grade: queue ── worker ── judge;  nbgrader autograde: executor ── the same judge, or what is stored
 
 Packages, each of which imports only those above it:
 

@@ -1,5 +1,6 @@
 """The instructor's commands for all labs or one: release, grade, feedback. A bad submission stops no other."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from traitlets.config import Config
 from grading.boxes.sandbox import best_box
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import ROOT, Classroom
+from grading.gradebook.problems import shown
 from grading.judge.find_lab import cell_name
 from grading.reports.class_page import show, write_page
 from grading.reports.class_report import class_report
@@ -37,20 +39,19 @@ def grade_labs(lab: str | None, students: list[str], console: Console, again: bo
 def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Console, how: dict) -> bool:
     handed_in = classroom.students(lab)
     if missing := set(students) - set(handed_in):
-        console.print(
-            f"[red]no submission of {lab} from {', '.join(sorted(missing))}[/]: nothing under grading/submitted"
-        )
+        who = ", ".join(map(_shown, sorted(missing)))
+        console.print(f"[red]no submission of {lab} from {who}[/]: nothing under grading/submitted")
     chosen = [s for s in handed_in if s in students or not students]
     rows, problems, unchanged = {}, [], 0
     with _progress(console) as progress:
         task = progress.add_task(lab, total=len(chosen), last="")
         for graded in grade_all(classroom, lab, chosen, **how):
-            progress.update(task, advance=1, last=graded.student)
+            progress.update(task, advance=1, last=_shown(graded.student))
             unchanged += not graded.why
             if graded.grade:
                 rows[graded.student] = grade_row(graded.grade, lab)
             else:
-                problems.append(f"[red]{graded.student} has no new grade[/]: {escape(graded.problem)}")
+                problems.append(f"[red]{_shown(graded.student)} has no new grade[/]: {escape(graded.problem)}")
     table = grade_table(f"{lab}: {len(chosen)} submissions, {unchanged} of them unchanged since they were graded", lab)
     for student in sorted(rows):
         table.add_row(*rows[student])
@@ -58,11 +59,16 @@ def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Con
     try:
         for file in write_leaderboard(classroom, lab):
             console.print(f"leaderboard: {file}")
-    except OSError as error:
+    except Exception as error:  # the grades stay, and are shown
         problems.append(f"[red]no leaderboard[/]: {escape(str(error))}")
     for problem in problems:
         console.print(problem)
     return not problems and not missing
+
+
+def _shown(student: str) -> str:
+    """Return a student's name for the terminal: the name of a folder may hold markup."""
+    return escape(shown(student))
 
 
 def _progress(console: Console) -> Progress:
@@ -108,11 +114,24 @@ def export_grades(form: str) -> str:
 
 
 def write_feedback(lab: str | None, console: Console) -> bool:
+    """Return True if everybody who was graded has a page."""
+    problems = []
     with closing(Classroom()) as classroom:
         for name in _labs(classroom, lab):
-            classroom.feedback(name)
+            problems += [f"[red]{_shown(s)} has no page[/]: {escape(why)}" for s, why in _feedback(classroom, name)]
             console.print(f"feedback pages: grading/feedback/<student>/{name}/{name}.html")
-    return True
+    for problem in problems:
+        console.print(problem, highlight=False)
+    return not problems
+
+
+def _feedback(classroom: Classroom, lab: str) -> Iterator[tuple[str, str]]:
+    """Write a lab's pages. Yield each student without one, and why."""
+    for student in classroom.students(lab, "autograded"):
+        try:
+            classroom.feedback(lab, student)
+        except Exception as error:  # one student's odd failure stops no other
+            yield student, str(error)
 
 
 def _labs(classroom: Classroom, lab: str | None) -> list[str]:

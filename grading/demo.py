@@ -41,11 +41,12 @@ def run_demo(console: Console) -> bool:
                 table.add_row(*grade_row(grade, LAB), points)
                 causes += _first_cause(grade)
             status.update("writing feedback")
-            classroom.feedback(LAB)
+            for sample in students:
+                classroom.feedback(LAB, sample.name)
     finally:
         classroom.close()
     console.print(table)
-    console.print("The first thing each was told:", *causes, sep="\n  ", highlight=False)
+    console.print("The first thing each was told:", *causes, sep="\n  ", highlight=False, markup=False)
     console.print(f"Feedback pages: {shown(root / 'grading' / 'feedback')}/<student>/{LAB}/{LAB}.html")
     console.print(f"{time.perf_counter() - start:.0f} s")
     console.print(f"{n_right} passed, {len(students) - n_right} failed", highlight=False)

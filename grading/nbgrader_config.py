@@ -22,6 +22,7 @@ c.CourseDirectory.db_url = f"sqlite:///{course}/grading/gradebook.db"
 c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "*.py"]
 
 c.Autograde.sanitize_preprocessors = [
+    "grading.gradebook.inspect_files.PlainNotebook",  # first: nbconvert validates what each preprocessor returns
     "grading.gradebook.inspect_files.PlainFiles",
     "nbgrader.preprocessors.ClearOutput",
     "nbgrader.preprocessors.DeduplicateIds",

@@ -20,7 +20,7 @@ from grading.boxes.notebook_limits import ANSWERS
 from grading.boxes.sandbox.process_tree import family, held_bytes
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom
-from grading.gradebook.nbgrader_executor import close_referees
+from grading.judge.judge import JUDGE
 from grading.judge.referee import Referee
 
 STOCK = ["Execute", "LimitOutput", "SaveAutoGrades", "AssignLatePenalties", "CheckCellMetadata"]
@@ -117,4 +117,4 @@ class Memory(threading.Thread):
     def __exit__(self, *_) -> None:
         self._stopped.set()
         self.join()
-        close_referees()
+        JUDGE.close()

@@ -1,17 +1,20 @@
 """Grade a class: put changed submissions into the queue, and record each in the gradebook when it is judged."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import suppress
 from dataclasses import dataclass
 
-from grading.boxes.sandbox.scratch import Scratch
-from grading.gradebook.nbgrader_api import Classroom, Grade, with_advice
-from grading.gradebook.nbgrader_executor import RefereeExecutor
-from grading.gradebook.queue import Queue, alone
-from grading.gradebook.result_cache import Judged
+from grading.gradebook.inspect_files import Stamp, SubmissionError
+from grading.gradebook.nbgrader_api import Classroom, Grade
+from grading.gradebook.problems import in_words, shown, with_advice
+from grading.gradebook.queue import Queue, Task, alone
+from grading.gradebook.result_cache import Kept, made_of
 from grading.gradebook.worker import workers
+from grading.judge.find_lab import lab_module
 
 DIED = "whoever judged it was ended: grade again, or see grading/queue/{lab}/log"
+UNREADABLE = "it can't be read"
+LONGEST_NAME = 200  # bytes of a folder's name: files in the queue have longer ones
 
 
 @dataclass(frozen=True)
@@ -37,64 +40,88 @@ def grade_all(
 
     Raises SystemExit if another process is grading this course.
     """
-    queue = Queue(classroom.queue, lab)
+    lab_module(lab)  # a lab without checks is the instructor's mistake, not the student's
+    queue, waiting = Queue(classroom.queue, lab), {}
     with alone(classroom.lock):
+        queue.tidy()
         for student in set(queue.students()) - set(students):
             queue.clear(student)  # left by a run that was killed
-        waiting = {}
         for student in students:
-            why = _enqueue(classroom, queue, student)
-            if why:
-                waiting[student] = why
+            outcome = _enqueue(classroom, queue, student)
+            if isinstance(outcome, Graded):
+                yield outcome
             else:
-                yield Graded(student, "", classroom.grade(lab, student))
-        with workers(classroom, lab, at_a_time, cluster, options or {}) as crowd:
+                waiting[student] = outcome
+        if not waiting:
+            return
+        who = queue, classroom.shelf, classroom.judging
+        with workers(*who, at_a_time, cluster, options or {}, classroom.lock) as crowd:
             somebody_works = True
             while waiting:
                 still, ended = set(queue.students()), not somebody_works
                 for student in sorted(s for s in waiting if ended or s not in still):
-                    yield _record(classroom, queue, student, waiting.pop(student))
+                    yield _record(classroom, queue, student, *waiting.pop(student))
                 somebody_works = bool(waiting) and crowd.go_on()
 
 
-def _enqueue(classroom: Classroom, queue: Queue, student: str) -> str:
-    """Queue a submission that must be judged. Return why it must be judged or recorded; "" if nothing is to do."""
-    lab, executor = queue.lab, RefereeExecutor(config=classroom.config)
+def _enqueue(classroom: Classroom, queue: Queue, student: str) -> Graded | tuple[str, Stamp]:
+    """Queue a submission that must be judged. Return why it must be judged or recorded, and the stamp of what was
+    taken; or the outcome if nothing is to do, or nothing can be done.
+
+    This is the only time that it is cleaned, copied and hashed for the judge: the worker judges what lies in the queue.
+    """
+    lab = queue.lab
     try:
-        nb = classroom.sanitized(lab, student)
-        with closing(Scratch()) as scratch:
-            files = scratch.folder("files")
-            classroom.copy_files(lab, student, files)
-            now = executor.made_of(nb, files, lab)
-        if why := _why(classroom.shelf.get(lab, student), now, executor.again):
-            queue.put(student, nb, anew=executor.again)
-            return why
-    except Exception:  # nbgrader will meet the same error, and `record` will report it
+        if len(student.encode(errors="replace")) > LONGEST_NAME:
+            raise SubmissionError("the name of the student's folder is too long: rename it")
+        if not student.isprintable():
+            raise SubmissionError("the name of the student's folder cannot be shown: rename it")
+        with queue.draft() as draft:
+            submission, stamp = classroom.take(lab, student, draft / "files")
+            now = made_of(submission, classroom.judging)
+            if why := _why(classroom.shelf.get(lab, student), now, classroom.again):
+                queue.put(student, Task(submission, now), anew=classroom.again)
+                return why, stamp
         queue.clear(student)
-        return "it can't be read"
-    queue.clear(student)
-    if classroom.shelf.in_gradebook(lab, student) and classroom.is_graded(lab, student):
-        return ""
-    return "its points are not in the gradebook"
+        if classroom.shelf.in_gradebook(lab, student) and classroom.is_graded(lab, student):
+            return Graded(student, "", classroom.grade(lab, student))
+        return "its points are not in the gradebook", stamp
+    except Exception as error:  # one student's odd failure stops no other
+        with suppress(Exception):
+            queue.clear(student)
+        return _no_grade(classroom, student, UNREADABLE, _failure(lab, student, error))
 
 
-def _why(judged: Judged | None, now: dict[str, str], again: bool) -> str:
+def _why(kept: Kept | None, now: dict[str, str], again: bool) -> str:
     """Return the reason to judge a submission; "" if there is none."""
-    if judged is None:
+    if kept is None:
         return "it is new"
-    if changed := [part for part in now if judged.made_of.get(part) != now[part]]:
+    if changed := [part for part in now if kept.made_of.get(part) != now[part]]:
         return f"the {' and the '.join(changed)} changed"
-    if judged.unclear:
+    if kept.judged.unclear:
         return "the machine was too noisy"
     return "that was asked for" if again else ""
 
 
-def _record(classroom: Classroom, queue: Queue, student: str, why: str) -> Graded:
-    if problem := queue.problem(student):
-        return Graded(student, why, problem=with_advice(problem))
-    if student in queue.students():
-        return Graded(student, why, problem=DIED.format(lab=queue.lab))
+def _record(classroom: Classroom, queue: Queue, student: str, why: str, stamp: Stamp) -> Graded:
     try:
-        return Graded(student, why, classroom.record(queue.lab, student))
-    except RuntimeError as error:
-        return Graded(student, why, problem=str(error))
+        if problem := queue.problem(student):
+            return _no_grade(classroom, student, why, with_advice(problem))
+        if student in queue.students():
+            return _no_grade(classroom, student, why, DIED.format(lab=queue.lab))
+        return Graded(student, why, classroom.record(queue.lab, student, stamp))
+    except RuntimeError as error:  # its words are whole
+        return _no_grade(classroom, student, why, str(error))
+    except Exception as error:  # one student's odd failure stops no other
+        return _no_grade(classroom, student, why, _failure(queue.lab, student, error))
+
+
+def _failure(lab: str, student: str, error: Exception) -> str:
+    return f"could not grade {shown(student)}'s {lab}: {in_words(error)}"
+
+
+def _no_grade(classroom: Classroom, student: str, why: str, problem: str) -> Graded:
+    """Return the outcome, and let the gradebook know the student, as nbgrader does: tables then have a row."""
+    with suppress(Exception):
+        classroom.enroll(student)
+    return Graded(student, why, problem=problem)

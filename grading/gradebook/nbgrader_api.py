@@ -1,9 +1,9 @@
 """The instructor's workflow, on nbgrader's own API: release, grade, feedback, and the table of grades."""
 
 import copy
+import glob
 import logging
 import os
-import re
 import shutil
 import sys
 import warnings
@@ -15,19 +15,22 @@ from pathlib import Path
 import nbformat
 from nbgrader.api import Gradebook, MissingEntry, SubmittedAssignment
 from nbgrader.apps import NbGraderAPI
-from nbgrader.utils import find_all_files
+from nbgrader.converters import Autograde, BaseConverter, GenerateFeedback
+from nbgrader.utils import capture_log, find_all_files, temp_attrs
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config, PyFileConfigLoader
 from traitlets.utils.importstring import import_item
 
-from grading.gradebook.inspect_files import SubmissionError, inspect
-from grading.gradebook.nbgrader_executor import LACKS_CELLS, close_referees, not_graded, read_verdicts
+from grading.gradebook.inspect_files import Stamp, SubmissionError, inspect, read_notebook
+from grading.gradebook.nbgrader_executor import RefereeExecutor, graded_cells, read_verdicts
+from grading.gradebook.problems import in_words, reason_in
 from grading.gradebook.result_cache import Shelf
 from grading.judge.find_lab import lab_module
+from grading.judge.judge import JUDGE, Settings, Submission
 from grading.judge.verdict import Verdict
 
-SPOILT = "Cells are not what was released, in number or in form: ask for the notebook with its cells as they were."
-_OF_SPOILT_CELLS = ("Inconsistent checksums", "SchemaTooOldError", "nbgrader metadata may be corrupted", LACKS_CELLS)
+CHANGED = "it was handed in again while it was graded: grade again"
+INSPECTION = "grading.gradebook.inspect_files.PlainFiles"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -49,24 +52,34 @@ class Classroom:
     """A course directory that nbgrader works on; by default this repository. `settings` override those in its file."""
 
     def __init__(self, root: Path = ROOT, settings: Config | None = None) -> None:
+        if glob.escape(str(root)) != str(root):
+            raise ValueError(f"nbgrader takes [, * and ? in a path as a pattern: the course can't be graded in {root}")
         config: Config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / "grading")).load_config()
         config.CourseDirectory.root = str(root)
         config.CourseDirectory.db_url = f"sqlite:///{root}/grading/gradebook.db"
         config.RefereeExecutor.shelf = str(root / "grading" / "judged")
         config.merge(settings or {})
-        self.root, self.db_url, self.config, self.settings = root, config.CourseDirectory.db_url, config, settings
+        # We inspect a folder ourselves, before nbgrader copies it.
+        cleaning = [name for name in config.Autograde.sanitize_preprocessors if name != INSPECTION]
+        config.Autograde.sanitize_preprocessors = cleaning
+        self.root, self.db_url, self.config = root, config.CourseDirectory.db_url, config
         (root / "grading").mkdir(parents=True, exist_ok=True)
         _find_alembic()
         warnings.filterwarnings("ignore", category=SAWarning)  # from nbgrader's own queries
         self.api = _api(config)
-        self.shelf, self.queue = Shelf(config.RefereeExecutor.shelf), root / "grading" / "queue"
+        executor = RefereeExecutor(config=config)
+        self.judging: Settings = executor.settings
+        self.again: bool = executor.again
+        self.shelf, self.queue = Shelf(executor.shelf), root / "grading" / "queue"
         self.lock = self.queue / "lock"  # held by the process that grades; see `queue.alone`
 
     def labs(self) -> list[str]:
         return sorted(p.name for p in (self.root / "solutions").iterdir() if (p / f"{p.name}.ipynb").is_file())
 
-    def students(self, lab: str) -> list[str]:
-        return sorted(p.parent.name for p in (self.root / "grading" / "submitted").glob(f"*/{lab}"))
+    def students(self, lab: str, where: str = "submitted") -> list[str]:
+        """Students with a folder of this lab in grading/submitted, or in another folder of nbgrader's."""
+        folder = self.root / "grading" / where
+        return sorted(p.name for p in folder.iterdir() if _may_exist(p / lab)) if folder.is_dir() else []
 
     def release(self, lab: str) -> None:
         """Make labs/<lab> from solutions/<lab>, without the answers."""
@@ -78,15 +91,27 @@ class Classroom:
         folder.mkdir(parents=True, exist_ok=True)
         nbformat.write(nb, folder / f"{lab}.ipynb")
 
-    def autograde(self, lab: str, student: str) -> Grade:
-        """Judge a submission if it has changed or must be judged again, and put its points into the gradebook."""
-        return self._autograde(self.api, lab, student)
+    def take(self, lab: str, student: str, files: Path) -> tuple[Submission, Stamp]:
+        """Clean a submission as nbgrader would, and copy its files to `files`. Raises what nbgrader would.
 
-    def record(self, lab: str, student: str) -> Grade:
-        """Put a judged submission's points into the gradebook. RuntimeError if it was not judged, or is unclear."""
-        judged = self.shelf.get(lab, student)
-        if judged and judged.unclear and self.is_graded(lab, student):  # nbgrader would delete the graded notebook
-            raise RuntimeError(f"could not grade {student}'s {lab}: {not_graded(judged)}")
+        Return it with the stamp of what was handed in, for `record`.
+        """
+        stamp, nb = inspect(self.submitted(lab, student)), self.sanitized(lab, student)
+        self.copy_files(lab, student, files)
+        return Submission(lab, nb, graded_cells(nb), files), stamp
+
+    def record(self, lab: str, student: str, stamp: Stamp) -> Grade:
+        """Put a judged submission's points into the gradebook.
+
+        Raises RuntimeError if it was not judged, is unclear, or is no longer what was taken with this `stamp`. The last
+        saves what is in the gradebook: nbgrader deletes the graded notebook before it reads what is there now. That the
+        points belong to the notebook that nbgrader reads is decided later, by the executor, from their digests.
+        """
+        kept = self.shelf.get(lab, student)
+        if kept and kept.judged.unclear and self.is_graded(lab, student):  # nbgrader would delete the graded notebook
+            raise RuntimeError(f"could not grade {student}'s {lab}: {kept.judged.why_not_graded}")
+        if self._inspect(lab, student) != stamp:
+            raise RuntimeError(f"could not grade {student}'s {lab}: {CHANGED}")
         return self._autograde(self._recorder, lab, student)
 
     @cached_property
@@ -95,30 +120,35 @@ class Classroom:
         only_judged.RefereeExecutor.only_judged = True
         return _api(only_judged)
 
-    def _autograde(self, api: NbGraderAPI, lab: str, student: str) -> Grade:
+    def autograde(self, lab: str, student: str) -> Grade:
+        """Judge a submission if it has changed or must be judged again, and put its points into the gradebook."""
         lab_module(lab)  # a lab without checks is the instructor's mistake, not the student's
+        self._inspect(lab, student)
+        try:  # nbgrader would delete the graded notebook before it reads this one
+            self.sanitized(lab, student)
+        except Exception as error:
+            raise RuntimeError(f"could not grade {student}'s {lab}: {in_words(error)}") from None
+        return self._autograde(self.api, lab, student)
+
+    def _inspect(self, lab: str, student: str) -> Stamp:
         try:
-            inspect(self.submitted(lab, student))
+            return inspect(self.submitted(lab, student))
         except SubmissionError as error:
             raise RuntimeError(f"could not grade {student}'s {lab}: {error}") from None
-        if self.is_graded(lab, student):
-            self._check_readable(lab, student)
-        _succeed(api.autograde(lab, student, force=True, create=True), f"grade {student}'s {lab}")
+
+    def _autograde(self, api: NbGraderAPI, lab: str, student: str) -> Grade:
+        _convert(_Autograde, api, lab, student, f"grade {student}'s {lab}")
         self.shelf.mark_in_gradebook(lab, student)
         return self.grade(lab, student)
 
-    def _check_readable(self, lab: str, student: str) -> None:
-        """Raise RuntimeError if nbgrader could not read the submission: it would first delete the graded notebook."""
-        try:
-            self.sanitized(lab, student)
-        except Exception as error:
-            words = with_advice(f"{type(error).__name__}: {error}")
-            raise RuntimeError(f"could not grade {student}'s {lab}: {words}") from None
+    def enroll(self, student: str) -> None:
+        """Add a student to the gradebook, as nbgrader does for everybody whose submission it reads."""
+        with Gradebook(self.db_url) as gradebook:
+            gradebook.update_or_create_student(student)
 
     def sanitized(self, lab: str, student: str) -> nbformat.NotebookNode:
-        """Return the notebook that nbgrader would run: locked cells are as released. Raises what nbgrader would."""
-        inspect(self.submitted(lab, student))
-        nb = nbformat.read(self.submitted(lab, student) / f"{lab}.ipynb", as_version=4)
+        """Return the notebook that nbgrader would run: locked cells are as released. The folder must be inspected."""
+        nb = read_notebook(self.submitted(lab, student), lab)
         about = {"student": student, "assignment": lab, "notebook": lab, "db_url": self.db_url}
         resources = {"nbgrader": about, "metadata": {"path": str(self.submitted(lab, student))}}
         for name in self.config.Autograde.sanitize_preprocessors:
@@ -133,8 +163,10 @@ class Classroom:
                 copied.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file, copied)
 
-    def feedback(self, lab: str, student: str | None = None) -> None:
-        _succeed(self.api.generate_feedback(lab, student, force=True), f"write feedback for {lab}")
+    def feedback(self, lab: str, student: str) -> Path:
+        """Write the student's feedback page, and return its file. RuntimeError if a page can't be made."""
+        _convert(_GenerateFeedback, self.api, lab, student, f"write {student}'s page for {lab}")
+        return self.root / "grading" / "feedback" / student / lab / f"{lab}.html"
 
     def is_graded(self, lab: str, student: str) -> bool:
         """Return True if there are points, and the verdicts behind them."""
@@ -169,11 +201,22 @@ class Classroom:
         """Return the verdicts; [] if a grader died while it wrote the notebook, which is then recorded again."""
         try:
             return read_verdicts(nbformat.read(self.autograded(lab, student), as_version=4))
-        except (FileNotFoundError, ValueError):
+        except Exception:  # cut short, or edited
             return []
 
     def close(self) -> None:
-        close_referees()
+        JUDGE.close()
+
+
+def _may_exist(path: Path) -> bool:
+    """Return True also where we may not look: then grading says so."""
+    try:
+        path.lstat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def has_points(submission: SubmittedAssignment) -> bool:
@@ -197,17 +240,30 @@ def _find_alembic() -> None:
 
 def _succeed(outcome: dict, what: str) -> None:
     if not outcome["success"]:
-        raise RuntimeError(f"could not {what}: {_reason((outcome.get('log') or '') + (outcome.get('error') or ''))}")
+        raise RuntimeError(f"could not {what}: {reason_in((outcome.get('log') or '') + (outcome.get('error') or ''))}")
 
 
-def _reason(log: str) -> str:
-    """Return the cause from nbgrader's log: the text of the last exception that is not nbgrader's own summary."""
-    parts = re.split(r"^ *(?:[\w.]+\.)?(\w+(?:Error|Exception)): ", log, flags=re.M)
-    named = [f"{n}: {text}" for n, text in zip(parts[1::2], parts[2::2], strict=True) if n != "NbGraderException"]
-    last = re.split(r"\n *(?:Traceback|\[ERROR\]|The above exception|During handling)", named[-1])[0] if named else log
-    return with_advice(last.strip()[-2000:] or "nbgrader gave no reason")
+class _OneStudent(BaseConverter):
+    """Convert one student's folder by its path. nbgrader takes the name as a pattern, and `team [7]` as `team 7`."""
+
+    student: str
+
+    def init_notebooks(self) -> None:
+        folder = self._format_source(self.coursedir.assignment_id, self.student)
+        self.assignments = {folder: sorted(map(str, Path(folder).glob("*.ipynb")))}
 
 
-def with_advice(reason: str) -> str:
-    """Add what to ask the student for, if that is known."""
-    return f"{reason}\n{SPOILT}" if any(words in reason for words in _OF_SPOILT_CELLS) else reason
+class _Autograde(_OneStudent, Autograde):
+    pass
+
+
+class _GenerateFeedback(_OneStudent, GenerateFeedback):
+    pass
+
+
+def _convert(kind: type[_OneStudent], api: NbGraderAPI, lab: str, student: str, what: str) -> None:
+    """Run one of nbgrader's converters as its API does. Raises RuntimeError with its reason if it fails."""
+    with temp_attrs(api.coursedir, assignment_id=lab):
+        converter = kind(coursedir=api.coursedir, parent=api)
+        converter.student, converter.force = student, True
+        _succeed(capture_log(converter), what)

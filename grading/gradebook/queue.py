@@ -1,60 +1,100 @@
 """A queue of submissions to judge, kept in files, so that a night's grading survives the death of any process.
 
-grading/queue/<lab>/<student>.ipynb   a submission as nbgrader would run it; deleted when it is judged
+grading/queue/<lab>/<student>.task    a folder with a submission as nbgrader would run it; deleted when it is judged:
+                                      notebook.ipynb, files/, and task.json with its checks and digests
 grading/queue/<lab>/<student>.lock    locked by the worker that judges it, and unlocked by the system if that dies;
-                                      contains the notebook's digest, and how many of its workers died
+                                      contains the submission's digest, and how many of its workers died
 grading/queue/<lab>/<student>.problem why it could not be judged
+grading/queue/<lab>/.drafts/          tasks that are being written or deleted
 
 Locks are flock(2): on one machine, or on a shared file system between several (NFS 4).
 """
 
 import fcntl
+import json
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 import nbformat
 
-from grading.gradebook.result_cache import digest_of, write_whole
+from grading.gradebook.result_cache import write_whole
+from grading.judge.judge import Submission
 
 _PATIENCE_S = 2.0
 MOST_TRIES = 3  # times that a worker may die while it judges the same submission
 TOO_OFTEN = "look at what it does to the machine, and then grade with --again"
 
 
+@dataclass(frozen=True)
+class Task:
+    """A submission that waits, and the digests of what is judged (`result_cache.made_of`)."""
+
+    submission: Submission
+    made_of: dict[str, str]
+
+
 class Queue:
+    """The queue of a lab. One process at a time puts submissions into it; any number of workers take them."""
+
     def __init__(self, folder: Path, lab: str) -> None:
         self.folder, self.lab = folder / lab, lab
+        self._drafts = self.folder / ".drafts"
 
-    def put(self, student: str, nb: nbformat.NotebookNode, *, anew: bool = False) -> None:
-        """Add a submission. `anew`: forget the workers that died while judging the very same notebook."""
-        digest, lock = digest_of(nb), self._file(student, "lock")
+    def tidy(self) -> None:
+        """Remove what processes left that were killed while they wrote or deleted a task."""
+        shutil.rmtree(self._drafts, ignore_errors=True)
+
+    @contextmanager
+    def draft(self) -> Iterator[Path]:
+        """Yield a new folder with an empty folder `files`, for a submission to `put`. It is removed if it stays."""
+        self._drafts.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(dir=self._drafts))
+        try:
+            (folder / "files").mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def put(self, student: str, task: Task, *, anew: bool = False) -> None:
+        """Add a submission whose files are those of a draft: the draft itself moves into the queue.
+
+        `anew`: forget the workers that died while judging the very same submission.
+        """
+        draft, submission = task.submission.files.parent, task.submission
+        (draft / "notebook.ipynb").write_text(nbformat.writes(submission.notebook), encoding="utf-8")
+        record = {"checks": list(submission.checks.items()), "made_of": task.made_of}
+        (draft / "task.json").write_text(json.dumps(record), encoding="utf-8")
+        digest, lock = task.made_of["submission"], self._file(student, "lock")
         tried = lock.read_text() if lock.exists() else ""
         self.clear(student)
         lock.write_text(tried if tried.startswith(digest) and not anew else f"{digest}\n")
-        write_whole(self._file(student, "ipynb"), nbformat.writes(nb))
+        draft.rename(self._file(student, "task"))
 
     def clear(self, student: str) -> None:
         """Remove a submission with its problem and its tries. The lock file stays: a process may hold it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for kind in ("ipynb", "problem"):
-            self._file(student, kind).unlink(missing_ok=True)
+        self._remove(student)
+        self._file(student, "problem").unlink(missing_ok=True)
         self._file(student, "lock").write_text("")
 
     def students(self) -> list[str]:
         """Students whose submission waits or is being judged."""
-        return sorted(path.stem for path in self.folder.glob("*.ipynb"))
+        return sorted(path.stem for path in self.folder.glob("*.task"))
 
     def problem(self, student: str) -> str | None:
         with suppress(FileNotFoundError):
             return self._file(student, "problem").read_text(encoding="utf-8")
 
     @contextmanager
-    def claim(self, student: str) -> Iterator[nbformat.NotebookNode | None]:
-        """Yield the notebook to judge, which then leaves the queue unless there was an error; None if another worker
+    def claim(self, student: str) -> Iterator[Task | None]:
+        """Yield the task to judge, which then leaves the queue unless there was an error; None if another worker
         took it."""
         with self._file(student, "lock").open("a+") as lock:
             try:
@@ -62,7 +102,7 @@ class Queue:
             except BlockingIOError:
                 yield None
                 return
-            if not self._file(student, "ipynb").exists():
+            if not self._file(student, "task").exists():
                 yield None
                 return
             lock.seek(0)
@@ -73,15 +113,46 @@ class Queue:
                 return
             lock.write("+")
             lock.flush()
+            task = self._readable_task(student)
             try:
-                yield nbformat.read(self._file(student, "ipynb"), as_version=4)
+                yield task
             finally:  # with or without an error, no worker died
                 lock.truncate(0)
-            self._file(student, "ipynb").unlink(missing_ok=True)
+            if task and self._holds(student, task):
+                self._remove(student)
 
-    def fail(self, student: str, words: str) -> None:
-        write_whole(self._file(student, "problem"), words)
-        self._file(student, "ipynb").unlink(missing_ok=True)
+    def fail(self, student: str, words: str, task: Task | None = None) -> None:
+        """Say why a submission can't be judged, and remove it, unless another one has taken the place of `task`."""
+        if task is None or self._holds(student, task):
+            write_whole(self._file(student, "problem"), words)
+            self._remove(student)
+
+    def _holds(self, student: str, task: Task) -> bool:
+        """Return True unless another submission took the task's place while it was judged.
+
+        A job of a killed grader may still judge what the next call of `grade` replaces.
+        """
+        with suppress(OSError, ValueError):
+            return json.loads((self._file(student, "task") / "task.json").read_bytes())["made_of"] == task.made_of
+        return False
+
+    def _readable_task(self, student: str) -> Task | None:
+        try:
+            return self._task(student)
+        except Exception as error:  # it belongs to this submission, and stops no other
+            self.fail(student, f"{type(error).__name__}: {error}")
+            return None
+
+    def _task(self, student: str) -> Task:
+        folder = self._file(student, "task")
+        record = json.loads((folder / "task.json").read_bytes())
+        nb = nbformat.read(folder / "notebook.ipynb", as_version=4)
+        return Task(Submission(self.lab, nb, dict(record["checks"]), folder / "files"), record["made_of"])
+
+    def _remove(self, student: str) -> None:
+        """Remove a task in one step: no worker sees the half of one."""
+        with suppress(FileNotFoundError), self.draft() as trash:
+            self._file(student, "task").rename(trash / "task")
 
     def _file(self, student: str, kind: str) -> Path:
         return self.folder / f"{student}.{kind}"

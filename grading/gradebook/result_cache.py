@@ -16,43 +16,60 @@ from pathlib import Path
 import torch
 from nbformat import NotebookNode
 
+from grading.judge.find_lab import lab_module
+from grading.judge.judge import Judged, Settings, Submission
 from grading.judge.verdict import Verdict
 
 _ROOT = Path(__file__).resolve().parents[2]
-_GRADER = ("grading/*.py", "grading/boxes/sandbox/*.py", "lib/shardlab/**/*.py")
+# Files that decide a result besides the lab's own checks. A test compares them with what the judge and boxes import.
+GRADER = (
+    "grading/*.py",
+    "grading/boxes/**/*.py",
+    "grading/judge/**/*.py",
+    "grading/student/**/*.py",
+    "grading/checks/*.py",
+    "grading/gradebook/nbgrader_executor.py",  # says which cell belongs to which check
+    "lib/shardlab/**/*.py",
+    "lib/shardsim/**/*.py",
+    "lib/shardplan/**/*.py",
+    "lib/shardtrace/**/*.py",
+    "lib/shardcourse/source_text.py",
+)
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A judged submission. `made_of`: digests. `cells`: outputs and execution_count. `problem`: the run's, if any."""
+class Kept:
+    """A stored result, and the digests of what it was made of."""
 
     made_of: dict[str, str]
-    cells: list[dict]
-    verdicts: list[Verdict]
-    problem: str
-    seconds: float
-    judged_again: int = 0  # how often a check was judged again because of noise
-
-    @property
-    def unclear(self) -> list[Verdict]:
-        """Verdicts that can't be graded: the machine was too noisy, or an instructor has to look."""
-        return [v for v in self.verdicts if v.inconclusive]
+    judged: Judged
 
 
 class Shelf:
+    """A folder of results. Any process may read it; a result is written by the one that judged the submission."""
+
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
     def file(self, lab: str, student: str) -> Path:
         return self.folder / lab / f"{student}.json"
 
-    def get(self, lab: str, student: str) -> Judged | None:
+    def get(self, lab: str, student: str) -> Kept | None:
         try:
             record = json.loads(self.file(lab, student).read_text(encoding="utf-8"))
             verdicts = [Verdict.from_json(v) for v in record.pop("verdicts")]
-            return Judged(verdicts=verdicts, **record)
-        except (OSError, ValueError, TypeError, KeyError):  # missing, or written by an older grader
+            return Kept(record.pop("made_of"), Judged(verdicts=verdicts, **record))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing, or written by an older grader
             return None
+
+    def keep(self, lab: str, student: str, made_of: dict[str, str], judged: Judged) -> Judged:
+        """Store a result and return it. An unclear one replaces no clear one of the same: return that then."""
+        found = self.get(lab, student)
+        if judged.unclear and found and found.made_of == made_of and not found.judged.unclear:
+            return found.judged
+        record = asdict(judged) | {"verdicts": [v.as_json() for v in judged.verdicts], "made_of": made_of}
+        write_whole(self.file(lab, student), json.dumps(record))
+        return judged
 
     def in_gradebook(self, lab: str, student: str) -> bool:
         """Return True if the gradebook has the points of this record."""
@@ -64,10 +81,6 @@ class Shelf:
 
     def _mark(self, lab: str, student: str) -> Path:
         return self.folder / lab / f"{student}.in_gradebook"
-
-    def put(self, lab: str, student: str, judged: Judged) -> None:
-        record = asdict(judged) | {"verdicts": [v.as_json() for v in judged.verdicts]}
-        write_whole(self.file(lab, student), json.dumps(record))
 
 
 def write_whole(file: Path, text: str) -> None:
@@ -81,27 +94,33 @@ def write_whole(file: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
-def digest_of(nb: NotebookNode) -> str:
-    """Digest of what is judged in a notebook: no outputs, and no cell ids, which nbformat may draw at each reading."""
-    return _digest([(c.cell_type, c.source, c.metadata.get("nbgrader", {})) for c in nb.cells])
-
-
-def made_of(nb: NotebookNode, folder: Path, lab: str, settings: dict) -> dict[str, str]:
+def made_of(submission: Submission, settings: Settings) -> dict[str, str]:
     """Digests of all that the judgement depends on: the submission, the lab's checks and settings, the grader."""
+    lab, folder = submission.lab, submission.files
     beside = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (f"{lab}.ipynb", "timestamp.txt"))
     files = [(str(p.relative_to(folder)), _digest_of(p)) for p in beside]
-    checks = _digest_of_files(f"grading/checks/{lab}/**/*.py")
-    return {"submission": _digest([digest_of(nb), files]), "lab": _digest([checks, settings]), "grader": _grader()}
+    checks = _digest_of_files(Path(lab_module(lab).__file__).parent, "**/*.py")
+    return {
+        "submission": _digest([_cells(submission.notebook), files]),
+        "lab": _digest([checks, settings.deciding]),
+        "grader": grader(),
+    }
+
+
+def _cells(nb: NotebookNode) -> list:
+    """What is judged of a notebook: no outputs, and no cell ids, which nbformat may draw at each reading."""
+    return [(c.cell_type, c.source, c.metadata.get("nbgrader", {})) for c in nb.cells]
 
 
 @cache
-def _grader() -> str:
-    return _digest([_digest_of_files(*_GRADER), torch.__version__, sys.version])
+def grader() -> str:
+    """Digest of the grader itself, with the Python and the PyTorch that it runs on."""
+    return _digest([_digest_of_files(_ROOT, *GRADER), torch.__version__, sys.version])
 
 
-def _digest_of_files(*patterns: str) -> str:
-    files = sorted(path for pattern in patterns for path in _ROOT.glob(pattern))
-    return _digest([[str(path.relative_to(_ROOT)), path.read_text(encoding="utf-8")] for path in files])
+def _digest_of_files(folder: Path, *patterns: str) -> str:
+    files = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    return _digest([[str(path.relative_to(folder)), path.read_text(encoding="utf-8")] for path in files])
 
 
 def _digest_of(file: Path) -> str:

@@ -83,7 +83,7 @@ def _table(headings: list[str], rows: list[list[str]], numbers: set[int] = froze
 
 
 def show(report: ClassReport, console: Console) -> None:
-    console.print(f"[bold]{report.lab}[/]: {'; '.join(report.summary())}", highlight=False)
+    console.print(f"{report.lab}: {'; '.join(report.summary())}", highlight=False, markup=False)
     console.print(_histogram(report))
     checks = Table("check", "points", "all", "some", "none", "said most often", header_style="bold")
     for row in report.missed_first:

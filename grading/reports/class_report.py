@@ -13,8 +13,9 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from grading.gradebook.inspect_files import inspect
+from grading.gradebook.inspect_files import PlainNotebook, inspect, read_notebook
 from grading.gradebook.nbgrader_api import Classroom, Grade
+from grading.gradebook.problems import shown
 from grading.judge.find_lab import cell_name, lab_module
 from grading.judge.verdict import Verdict
 from grading.reports.similarity import Pair, alike
@@ -95,13 +96,15 @@ class ClassReport:
 def class_report(classroom: Classroom, lab: str) -> ClassReport:
     grades, not_graded, judged = [], {}, {}
     for student in classroom.students(lab):
-        found = classroom.shelf.get(lab, student)
-        judged |= {student: found} if found else {}
+        kept = classroom.shelf.get(lab, student)
+        judged |= {student: kept.judged} if kept else {}
         try:
             grades.append(classroom.grade(lab, student))
         except LookupError:
-            unclear = found and found.unclear
-            not_graded[student] = unclear[0].cause if unclear else "it was not graded: run `shardlab grade`"
+            unclear = kept and kept.judged.unclear
+            not_graded[shown(student)] = unclear[0].cause if unclear else "it was not graded: run `shardlab grade`"
+        except Exception as error:  # one student's odd failure stops no other
+            not_graded[shown(student)] = f"its grade can't be read: {type(error).__name__}: {error}"
     notebooks = _notebooks(classroom, lab)
     verdicts = [v for j in judged.values() for v in j.verdicts]
     seconds = sorted(((s, j.seconds) for s, j in judged.items()), key=lambda pair: -pair[1])
@@ -136,8 +139,8 @@ def _notebooks(classroom: Classroom, lab: str) -> dict[str, NotebookNode]:
     for student in classroom.students(lab):
         try:
             inspect(classroom.submitted(lab, student))
-            file = classroom.submitted(lab, student) / f"{lab}.ipynb"
-            notebooks[student] = nbformat.read(file, as_version=4)
+            raw = read_notebook(classroom.submitted(lab, student), lab)
+            notebooks[shown(student)], _ = PlainNotebook().preprocess(raw, {})
         except Exception:  # an unreadable notebook can't be compared; grading has reported it
             continue
     return notebooks

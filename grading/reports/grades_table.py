@@ -3,6 +3,7 @@
 If the `lab` module of a lab has COLUMNS, {check: heading}, the table shows what these checks measured.
 """
 
+from rich.markup import escape
 from rich.table import Table
 
 from grading.gradebook.nbgrader_api import Grade
@@ -27,7 +28,7 @@ def grade_row(grade: Grade, lab: str) -> list[str]:
     total = f"{grade.total:g}/{sum(grade.max_points.values()):g}"
     colour = "red" if lost else "green"
     measured = [" / ".join(_figures(grade.verdicts, check)) for check in _columns(lab)]
-    return [grade.student, f"[{colour}]{total}[/]", *measured, ", ".join(map(_short, lost))]
+    return [escape(grade.student), f"[{colour}]{total}[/]", *measured, escape(", ".join(map(_short, lost)))]
 
 
 def _columns(lab: str) -> dict[str, str]:
@@ -41,4 +42,4 @@ def _figures(verdicts: list[Verdict], check: str) -> list[str]:
 
 
 def _short(cell: str) -> str:
-    return cell.split("-", 1)[1]
+    return cell.split("-", 1)[-1]

@@ -8,8 +8,8 @@ grading/leaderboard/pseudonyms.csv, "student,pseudonym" a line, if it has them.
 
 import csv
 import io
+import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,13 +42,17 @@ def write_leaderboard(classroom: Classroom, lab: str) -> list[Path]:
 def _rows(classroom: Classroom, lab: str) -> list[tuple[str, ...]]:
     """Rows of the table, the fastest first. The reference line has a row, but no rank."""
     names, found = _pseudonyms(classroom.root), [(1.0, THE_LINE, "", "", "")]
-    for notebook in (classroom.root / "grading" / "autograded").glob(f"*/{lab}/{lab}.ipynb"):
-        student = notebook.parent.parent.name
-        with suppress(LookupError):  # graded by hand, or taken out of the gradebook
+    for student in classroom.students(lab, "autograded"):
+        try:
             if standing := lab_module(lab).standing(classroom.grade(lab, student).verdicts):
-                when = datetime.fromtimestamp(notebook.stat().st_mtime, UTC).strftime("%Y-%m-%d %H:%M UTC")
+                written_s = classroom.autograded(lab, student).stat().st_mtime
+                when = datetime.fromtimestamp(written_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
                 share, fullness, leaves = standing
                 found.append((share, names.get(student, student), f"{fullness:.2f}", leaves, when))
+        except LookupError:  # graded by hand, or taken out of the gradebook
+            continue
+        except Exception as error:  # one student's odd failure stops no other
+            logging.getLogger(__name__).warning("%s is not in the leaderboard: %r", student, error)
     found.sort(key=lambda row: (-row[0], row[1]))
     ranked = [row[1] for row in found if row[1] != THE_LINE]
     return [
@@ -61,7 +65,7 @@ def _pseudonyms(root: Path) -> dict[str, str]:
     file = root / "grading" / "leaderboard" / "pseudonyms.csv"
     if not file.exists():
         return {}
-    return {row[0]: row[1] for row in csv.reader(file.read_text(encoding="utf-8").splitlines()) if len(row) == 2}
+    return {row[0]: row[1] for row in csv.reader(file.read_text(encoding="utf-8-sig").splitlines()) if len(row) == 2}
 
 
 def _as_csv(rows: Sequence[tuple[str, ...]]) -> str:

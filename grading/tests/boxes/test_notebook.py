@@ -56,6 +56,16 @@ def test_outputs_and_answers_of_each_cell_whatever_others_raise(runner, tmp_path
     assert (ran.answers, ran.problem) == ({"a": b"1"}, "")
 
 
+@pytest.mark.parametrize("box", [Processes(None), best_box()], ids=lambda box: box.name[:9])
+def test_a_temporary_folder_of_a_long_name_is_none_too_long_for_the_kernels_sockets(box, tmp_path, monkeypatch):
+    """A socket's path may have 107 characters."""
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with closing(NotebookRunner(box)) as runner:
+        assert run(runner, HANDS_IN).answers == {"a": b"1"}
+
+
 def test_a_cell_that_never_ends_is_interrupted_and_the_next_one_runs(runner):
     ran = run(runner, "while True: pass", HANDS_IN, cell_timeout_s=2)
     assert "ran longer than 2 s" in text(ran)

@@ -1,75 +1,21 @@
 """A class through the queue: what is unchanged stays, what was noisy comes back, and a kill costs nothing."""
 
 import json
-import os
 import shutil
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from class_of_two import grade, hand_in
 from nbgrader.api import Gradebook
-from submissions import LAB, ROOT
+from submissions import LAB
 from traitlets.config import Config
 
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom
-from grading.gradebook.nbgrader_executor import RefereeExecutor
-from grading.gradebook.queue import MOST_TRIES, Queue, alone
-from grading.gradebook.result_cache import Judged
-from grading.judge.find_lab import lab_module
-from grading.judge.verdict import Verdict
+from grading.gradebook.queue import alone
+from grading.judge.judge import Judge
 from grading.samples import read_lab
-
-
-@pytest.fixture(scope="module")
-def released(tmp_path_factory):
-    root = tmp_path_factory.mktemp("released")
-    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
-    with closing(Classroom(root)) as classroom:
-        classroom.release(LAB)
-    return root
-
-
-@pytest.fixture
-def classroom(released, tmp_path):
-    shutil.copytree(released, tmp_path, dirs_exist_ok=True)
-    with closing(Classroom(tmp_path)) as classroom:
-        for student in ("ada", "bob"):
-            hand_in(classroom, student, "first")
-        yield classroom
-
-
-def hand_in(classroom, student: str, words: str) -> None:
-    nb = read_lab("solutions", LAB)
-    next(c for c in nb.cells if c.metadata.nbgrader.get("solution")).source += f"\n# {student}, {words}"
-    classroom.hand_in(LAB, student, nb)
-
-
-@pytest.fixture
-def judge(monkeypatch):
-    """In the place of what takes minutes; `judge.points` is what it gives next, `judge.seen` what it judged."""
-
-    class Judge:
-        points, noisy, seen = 1.0, False, []
-
-        def __call__(self, executor, nb, folder, lab, now):
-            self.seen.append(sorted(p.name for p in folder.iterdir()))
-            checks = lab_module(lab).CHECKS.items()
-            verdicts = [Verdict(name, self.points, c.points, "so", inconclusive=self.noisy) for name, c in checks]
-            return Judged(now, [], verdicts, "", 0.1)
-
-    judge = Judge()
-    judge.seen = []
-    monkeypatch.setattr(RefereeExecutor, "_judge", lambda *arguments: judge(*arguments))
-    return judge
-
-
-def grade(classroom, settings=None) -> dict[str, tuple]:
-    if settings:
-        with closing(Classroom(classroom.root, Config({"RefereeExecutor": settings}))) as other:
-            return grade(other)
-    outcomes = grade_all(classroom, LAB, classroom.students(LAB))
-    return {g.student: (g.why, g.grade and g.grade.total, g.problem) for g in outcomes}
 
 
 def test_only_what_changed_is_judged_again(classroom, judge):
@@ -105,7 +51,8 @@ def test_some_settings_of_the_judging_and_another_grader_are_reasons_other_setti
         assert grade(classroom, settings)["ada"][0] == why
         assert len(judge.seen) == n_judged
     grade(classroom)
-    monkeypatch.setattr("grading.gradebook.result_cache._grader", lambda: "another")
+    monkeypatch.setattr("grading.gradebook.result_cache.grader", lambda: "another")
+    monkeypatch.setattr("grading.gradebook.worker.grader", lambda: "another")
     assert grade(classroom)["ada"] == ("the grader changed", 6, "")
 
 
@@ -122,12 +69,12 @@ def test_what_noise_hid_comes_back_and_the_old_grade_stays(classroom, judge):
 
 
 def test_a_bug_while_judging_one_stops_no_other(classroom, judge, monkeypatch):
-    def ada_is_special(executor, nb, *rest):
-        if any("# ada" in cell.source for cell in nb.cells):
+    def ada_is_special(self, submission, settings):
+        if any("# ada" in cell.source for cell in submission.notebook.cells):
             raise ZeroDivisionError("a bug of ours")
-        return judge(executor, nb, *rest)
+        return judge(submission, settings)
 
-    monkeypatch.setattr(RefereeExecutor, "_judge", ada_is_special)
+    monkeypatch.setattr(Judge, "_judge", ada_is_special)
     outcomes = grade(classroom)
     assert outcomes["ada"] == ("it is new", None, "ZeroDivisionError: a bug of ours")
     assert outcomes["bob"] == ("it is new", 6, "")
@@ -170,8 +117,8 @@ def test_what_was_judged_before_a_kill_is_only_written_down_after_it(classroom, 
 def test_what_was_judged_anew_before_a_kill_reaches_the_gradebook_after_it(classroom, judge):
     grade(classroom)
     before = classroom.shelf.get(LAB, "ada")
-    better = [replace(v, points=2.0) for v in before.verdicts]
-    classroom.shelf.put(LAB, "ada", replace(before, verdicts=better))
+    better = [replace(v, points=2.0) for v in before.judged.verdicts]
+    classroom.shelf.keep(LAB, "ada", before.made_of, replace(before.judged, verdicts=better))
     assert grade(classroom)["ada"] == ("its points are not in the gradebook", 12, "")
 
 
@@ -193,63 +140,15 @@ def test_two_do_not_grade_one_course(classroom, judge):
         grade(classroom)
 
 
-def test_what_ends_whoever_judges_it_is_given_up(tmp_path):
-    queue = Queue(tmp_path, LAB)
-    queue.put("ada", read_lab("labs", LAB))
-    for _ in range(MOST_TRIES):
-        _die_judging(queue)
-        assert queue.students() == ["ada"]
-        queue.put("ada", read_lab("labs", LAB))  # as the next call of `grade` does
-    for _ in range(2):
-        with queue.claim("ada") as nb:
-            assert nb is None
-        assert queue.students() == []
-        assert "ended 3 times" in queue.problem("ada")
-        queue.put("ada", read_lab("labs", LAB))
-    queue.put("ada", read_lab("labs", LAB), anew=True)
-    with queue.claim("ada") as nb:
-        assert nb is not None
-
-
-def test_a_notebook_without_ids_is_given_up_too(tmp_path):
-    """nbformat draws new ones at each reading."""
-    queue, nb = Queue(tmp_path, LAB), read_lab("labs", LAB)
-    for i in range(MOST_TRIES + 1):
-        for n, cell in enumerate(nb.cells):
-            cell.id = f"cell-{i}-{n}"
-        queue.put("ada", nb)
-        if i < MOST_TRIES:
-            _die_judging(queue)
-    with queue.claim("ada") as found:
-        assert found is None
-
-
 def test_what_can_no_longer_be_read_takes_no_graded_notebook_away(classroom, judge):
     grade(classroom)
     before = classroom.autograded(LAB, "ada").read_bytes()
     (classroom.submitted(LAB, "ada") / f"{LAB}.ipynb").write_text('{"cells": [')
     why, points, problem = grade(classroom)["ada"]
     assert (why, points) == ("it can't be read", None)
-    assert problem.startswith(f"could not grade ada's {LAB}: NotJSONError: Notebook does not appear to be JSON")
+    assert problem.startswith(f"could not grade ada's {LAB}: {LAB}.ipynb can't be read as a notebook (NotJSONError: ")
     assert classroom.autograded(LAB, "ada").read_bytes() == before
     assert classroom.is_graded(LAB, "ada")
-
-
-def _die_judging(queue: Queue) -> None:
-    if (pid := os.fork()) == 0:
-        with queue.claim("ada"):
-            os._exit(1)
-    os.waitpid(pid, 0)
-
-
-def test_who_stops_the_grading_does_not_use_up_a_try(tmp_path):
-    queue = Queue(tmp_path, LAB)
-    queue.put("ada", read_lab("labs", LAB))
-    for _ in range(MOST_TRIES + 1):
-        with pytest.raises(KeyboardInterrupt), queue.claim("ada") as nb:
-            assert nb is not None
-            raise KeyboardInterrupt
-        assert queue.students() == ["ada"]
 
 
 def test_a_notebook_cut_short_by_a_kill_stops_nobody_and_is_written_anew(classroom, judge):
@@ -270,14 +169,6 @@ def test_noise_takes_away_no_verdict_that_was_clear(classroom, judge):
         assert len(judge.seen) == n_judged
         assert classroom.is_graded(LAB, "ada")
         assert all(v.points == 1.0 for v in classroom.grade(LAB, "ada").verdicts)
-
-
-def test_nobody_judges_what_another_does(tmp_path):
-    queue = Queue(tmp_path, LAB)
-    queue.put("ada", read_lab("labs", LAB))
-    with queue.claim("ada") as mine, queue.claim("ada") as again:
-        assert (mine is not None, again) == (True, None)
-    assert queue.students() == []
 
 
 def test_a_date_that_is_set_after_the_grading_counts_when_points_are_entered_anew(classroom, judge):

@@ -43,7 +43,13 @@ def classroom(tmp_path):
             raise LookupError(student)
         return SimpleNamespace(verdicts=grades[student])
 
-    return SimpleNamespace(root=tmp_path, grade=grade, hand_in=hand_in)
+    def autograded(lab, student):
+        return tmp_path / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
+
+    def students(lab, where):
+        return [folder.name for folder in (tmp_path / "grading" / where).iterdir()]
+
+    return SimpleNamespace(root=tmp_path, grade=grade, hand_in=hand_in, autograded=autograded, students=students)
 
 
 def rows(classroom):
@@ -92,6 +98,22 @@ def test_a_pseudonym_stands_for_the_name(classroom):
     (folder / "pseudonyms.csv").write_text("ada,Blue Heron\n")
     written = [path.read_text() for path in write_leaderboard(classroom, LAB)]
     assert all("Blue Heron" in text and "ada" not in text for text in written)
+
+
+def test_a_pseudonym_counts_in_a_table_that_a_spreadsheet_saved(classroom):
+    """Some begin the file with a byte order mark, which must not belong to the first name."""
+    classroom.hand_in("ada", verdicts(["0.90", "0.90", "0.90"]))
+    folder = classroom.root / "grading" / "leaderboard"
+    folder.mkdir(parents=True)
+    (folder / "pseudonyms.csv").write_text("\ufeffada,Blue Heron\n")
+    assert [row[1] for row in rows(classroom)] == [THE_LINE, "Blue Heron"]
+
+
+def test_one_odd_grade_takes_nobody_else_from_the_table(classroom, caplog):
+    classroom.hand_in("ada", verdicts(["0.90", "0.90", "0.90"]))
+    classroom.hand_in("bob", None)
+    assert [row[1] for row in rows(classroom)] == [THE_LINE, "ada"]
+    assert "bob is not in the leaderboard" in caplog.text
 
 
 def test_a_file_that_cannot_be_written_stays_and_is_named(classroom, monkeypatch):

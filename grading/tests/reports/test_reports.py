@@ -14,14 +14,14 @@ from submissions import LAB, ROOT
 
 from grading.commands import explain
 from grading.gradebook.grade_class import grade_all
-from grading.gradebook.nbgrader_api import Classroom
-from grading.gradebook.nbgrader_executor import RefereeExecutor
-from grading.gradebook.result_cache import Judged
+from grading.gradebook.nbgrader_api import Classroom, Grade
 from grading.judge.find_lab import lab_module
+from grading.judge.judge import Judge, Judged
 from grading.judge.verdict import Verdict
 from grading.reports.class_page import page, show
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
+from grading.reports.grades_table import grade_row
 from grading.samples import read_lab, samples
 
 CHECKS = lab_module(LAB).CHECKS
@@ -29,9 +29,9 @@ POINTS = {"ada": 1.0, "bob": 0.5, "carl": 0.0, "dora": 1.0}  # of each check's
 NOISY = "noel"
 
 
-def judge(executor, nb, folder, lab, now) -> Judged:
+def judge(self, submission, settings) -> Judged:
     """In the place of what takes minutes: by the name in the notebook."""
-    student = re.search(r"# by (\w+)", str(nb)).group(1)
+    student = re.search(r"# by (\w+)", str(submission.notebook)).group(1)
     share, noisy = POINTS.get(student, 0), student == NOISY
     verdicts = [
         Verdict(
@@ -44,7 +44,7 @@ def judge(executor, nb, folder, lab, now) -> Judged:
         )
         for name, c in CHECKS.items()
     ]
-    return Judged(now, [], verdicts, "", 10 * len(student), int(student == "bob"))
+    return Judged([], verdicts, "", 10 * len(student), int(student == "bob"))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def classroom(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
     shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
     with pytest.MonkeyPatch.context() as patch, closing(Classroom(root)) as classroom:
-        patch.setattr(RefereeExecutor, "_judge", judge)
+        patch.setattr(Judge, "_judge", judge)
         classroom.release(LAB)
         right, other = (next(s for s in samples(LAB) if s.name == n) for n in ("right", "right_other_style"))
         for student in (*POINTS, NOISY):
@@ -107,6 +107,26 @@ def test_a_report_before_anybody_was_graded(tmp_path, monkeypatch):
         assert "run `shardlab grade`" in report.not_graded["ada"]
         assert "0 graded, 1 without a grade" in page(report)
         show(report, Console(file=io.StringIO()))
+
+
+def test_one_grade_that_cannot_be_read_stops_no_report(classroom, monkeypatch):
+    grade = Classroom.grade
+
+    def but_one(self, lab, student):
+        if student == "ada":
+            raise TypeError("a bug of ours")
+        return grade(self, lab, student)
+
+    monkeypatch.setattr(Classroom, "grade", but_one)
+    report = class_report(classroom, LAB)
+    assert report.not_graded["ada"] == "its grade can't be read: TypeError: a bug of ours"
+    assert len(report.grades) == len(POINTS) - 1
+
+
+def test_a_cell_that_is_graded_by_hand_and_of_any_name_has_a_row():
+    grade = Grade("[red]", {"discussion": 1.0, "lab2-plan": 0.0}, {"discussion": 2.0, "lab2-plan": 3.0}, [])
+    name, _, *_, lost = grade_row(grade, LAB)
+    assert (name, lost) == (r"\[red]", "discussion, plan")
 
 
 def explained(classroom, student: str) -> str:

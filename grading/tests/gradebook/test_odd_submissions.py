@@ -1,0 +1,262 @@
+"""One class in which everybody's folder or notebook is odd: each gets a page or a clear problem, and stops no other."""
+
+import csv
+import io
+import json
+import os
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from nbformat.v4 import new_output
+from nbgrader.apps import NbGraderAPI
+from rich.console import Console
+from submissions import LAB, ROOT
+from traitlets.config import PyFileConfigLoader
+
+from grading import commands
+from grading.gradebook.grade_class import LONGEST_NAME, grade_all
+from grading.gradebook.nbgrader_api import Classroom
+from grading.judge.find_lab import lab_module
+from grading.judge.judge import Judge, Judged
+from grading.judge.verdict import Verdict
+from grading.reports.class_page import show, write_page
+from grading.reports.class_report import class_report
+from grading.reports.csv_export import export
+
+pytestmark = pytest.mark.filterwarnings("ignore::nbformat.warnings.DuplicateCellId")
+RELEASED = json.loads((ROOT / "solutions" / LAB / f"{LAB}.ipynb").read_text())
+TEXT, CODE = (next(i for i, c in enumerate(RELEASED["cells"]) if c["cell_type"] == t) for t in ("markdown", "code"))
+ANSWER = next(i for i, c in enumerate(RELEASED["cells"]) if c["metadata"].get("nbgrader", {}).get("solution"))
+GRADED = next(i for i, c in enumerate(RELEASED["cells"]) if c["metadata"].get("nbgrader", {}).get("grade"))
+
+NAMES = ["team 7", "team [7]", " ada", "ada", "*", "{student_id}", "[red]", "a'b\"c", "<b>", "100% ünï", ".hidden"]
+NAMES += ["a\\b", "log", "x" * LONGEST_NAME]
+UNUSABLE = {  # a folder's name -> what is said of it
+    "a\nb": "the name of the student's folder cannot be shown: rename it",
+    os.fsdecode(b"\xff\xfe"): "the name of the student's folder cannot be shown: rename it",
+    "y" * (LONGEST_NAME + 1): "the name of the student's folder is too long: rename it",
+}
+
+
+def at(*path):
+    """A change of the notebook: at(..., value) puts a value at a path of keys."""
+    *keys, last, value = path
+
+    def change(nb: dict) -> None:
+        place = nb
+        for key in keys:
+            place = place[key]
+        place[last] = value
+
+    return change
+
+
+def of_all_cells(**values):
+    return lambda nb: [cell.update(values) for cell in nb["cells"]]
+
+
+OWN = {"a": 1}
+PAGES = {  # who has odd metadata -> the change; each must get points and a page
+    "no kernel": lambda nb: nb["metadata"].pop("kernelspec", None),
+    "kernel of a number": at("metadata", "kernelspec", {"name": 3, "display_name": None}),
+    "language of no name": at("metadata", "language_info", {"name": None, "pygments_lexer": 3}),
+    "widgets of a number": at("metadata", "widgets", 3),
+    "widgets of no state": at("metadata", "widgets", {"application/vnd.jupyter.widget-state+json": 3}),
+    "title of a number": at("metadata", "title", 3),
+    "half a title": at("metadata", "title", "half of \ud83d"),
+    "no name": at("cells", CODE, "metadata", "name", None),
+    "tags of text": at("cells", CODE, "metadata", "tags", "parameters"),
+    "tags of numbers": at("cells", CODE, "metadata", "tags", [3, None, "half \ud83d"]),
+    "tags that no notebook may have": at("cells", CODE, "metadata", "tags", ["a", "a", "b,c", ""]),
+    "more of nbgrader's": at("cells", GRADED, "metadata", "nbgrader", "comment", ["half of \ud83d"]),
+    "own nbgrader": at("cells", TEXT, "metadata", "nbgrader", OWN),
+    "points": at("cells", GRADED, "metadata", "nbgrader", "points", float("nan")),
+    "null ids": of_all_cells(id=None),
+    "equal ids": of_all_cells(id="same"),
+    "no picture": lambda nb: nb["cells"][TEXT].update(attachments={"a.png": {"image/png": 3}}),
+    "counts": at("cells", CODE, "execution_count", "many"),
+    "raw": lambda nb: nb["cells"].append({"cell_type": "raw", "id": "r", "source": "x", "metadata": {"format": 3}}),
+    "NUL": at("cells", CODE, "source", "x = '\0'"),
+}
+PROBLEMS = {  # -> what the instructor reads
+    "no object": (at("metadata", 3), "can't be read as a notebook"),
+    "cells of text": (at("cells", "all points"), "can't be read as a notebook"),
+    "cell of text": (at("cells", TEXT, "all points"), "can't be read as a notebook"),
+    "metadata of a cell": (at("cells", CODE, "metadata", "x"), "can't be read as a notebook"),
+    "language": (at("metadata", "language", 3), "the metadata of lab2_ddp.ipynb are damaged"),
+    "source": (at("cells", TEXT, "source", 3), "cell 1 is no cell of a notebook"),
+    "kind": (at("cells", TEXT, "cell_type", "essay"), "cell 1 is no cell of a notebook"),
+    "half": (at("cells", TEXT, "source", "half of \ud83d"), "cell 1 contains half of a character"),
+    "grade": (at("cells", GRADED, "metadata", "nbgrader", "yes"), "lacks the cells of lab2.gradients"),
+    "points of text": (at("cells", GRADED, "metadata", "nbgrader", "points", "all"), "lacks the cells of"),
+    "id": (at("cells", GRADED, "metadata", "nbgrader", "grade_id", [1]), "lacks the cells of"),
+    "form": (at("cells", GRADED, "metadata", "nbgrader", "schema_version", 99), "SchemaTooNewError"),
+}
+WHOLE = json.dumps(RELEASED)
+FILES = {  # files -> what the instructor reads
+    "renamed": ({"lab2 (1).ipynb": WHOLE}, "there is no lab2_ddp.ipynb, but there is 'lab2 (1).ipynb': if that is"),
+    "mine": ({"my_lab2.ipynb": WHOLE, "old.ipynb": WHOLE}, "'my_lab2.ipynb', 'old.ipynb': move the one that is"),
+    "below": ({f"in/{LAB}.ipynb": WHOLE}, f"there is 'in/{LAB}.ipynb': if that is the submission, move it to"),
+    "capitals": ({"LAB2_DDP.IPYNB": WHOLE}, "there is 'LAB2_DDP.IPYNB'"),
+    "text": ({f"{LAB}.ipynb.txt": WHOLE}, f"there is '{LAB}.ipynb.txt'"),
+    "nothing": ({"notes.txt": "x"}, "there is no lab2_ddp.ipynb, and no other notebook"),
+    "mark": ({f"{LAB}.ipynb": "\ufeff" + WHOLE}, "begins with a byte order mark"),
+    "two bytes": ({f"{LAB}.ipynb": WHOLE.encode("utf-16")}, "is not text in UTF-8"),
+    "list": ({f"{LAB}.ipynb": "[1]"}, "can't be read as a notebook"),
+    "deep": ({f"{LAB}.ipynb": "[" * 100_000}, "can't be read as a notebook"),
+    "yesterday": ({f"{LAB}.ipynb": WHOLE, "timestamp.txt": "yesterday"}, "'yesterday', which is no time such as"),
+}
+
+
+def judge(self, submission, settings) -> Judged:
+    """In the place of what takes minutes: who is in brackets has more points."""
+    points = 2.0 if "# of team [7]" in str(submission.notebook) else 1.0
+    verdicts = [Verdict(name, points, check.points, "so") for name, check in lab_module(LAB).CHECKS.items()]
+    outputs = [[new_output("stream", text="x")] if c.cell_type == "code" else [] for c in submission.notebook.cells]
+    return Judged([{"outputs": o, "execution_count": 1} for o in outputs], verdicts, "", 1.0)
+
+
+def hand_in(folder: Path, files: dict[str, str | bytes]) -> None:
+    for name, text in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+
+def changed(change=lambda nb: None) -> str:
+    nb = json.loads(WHOLE)
+    change(nb)
+    return json.dumps(nb)
+
+
+def by(student: str) -> str:
+    return changed(lambda nb: nb["cells"][ANSWER].update(source=f"# of {ascii(student)[1:-1]}"))
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """The course, the outcomes, and the problems with pages."""
+    root = tmp_path_factory.mktemp("course")
+    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
+    with pytest.MonkeyPatch.context() as patch, closing(Classroom(root)) as classroom:
+        patch.setattr(Judge, "_judge", judge)
+        classroom.release(LAB)
+        for student in (*NAMES, *UNUSABLE):
+            own = {f"{LAB}.ipynb": by(student), "own.txt": "x", "own.py": "x"}
+            hand_in(classroom.submitted(LAB, student), own)
+        for student, change in (PAGES | {s: c for s, (c, _) in PROBLEMS.items()}).items():
+            hand_in(classroom.submitted(LAB, student), {f"{LAB}.ipynb": changed(change)})
+        for student, (files, _) in FILES.items():
+            hand_in(classroom.submitted(LAB, student), files)
+        (root / "grading" / "submitted" / "a file").write_text("")
+        outcomes = {g.student: g for g in grade_all(classroom, LAB, classroom.students(LAB))}
+        yield classroom, outcomes, dict(commands._feedback(classroom, LAB))
+
+
+def test_everybody_has_an_outcome(graded):
+    assert set(graded[1]) == {*NAMES, *UNUSABLE, *PAGES, *PROBLEMS, *FILES}
+
+
+@pytest.mark.parametrize("student", NAMES)
+def test_a_folder_is_a_student_whatever_its_name(student, graded):
+    classroom, outcomes, without_page = graded
+    assert outcomes[student].problem == ""
+    assert outcomes[student].grade.total == (12 if student == "team [7]" else 6)
+    ran = json.loads(classroom.autograded(LAB, student).read_text(encoding="utf-8"))
+    assert "".join(ran["cells"][ANSWER]["source"]) == f"# of {ascii(student)[1:-1]}"
+    assert [p.name for p in sorted(classroom.autograded(LAB, student).parent.iterdir())] == [f"{LAB}.ipynb", "own.txt"]
+    assert student not in without_page
+    assert (classroom.root / "grading" / "feedback" / student / LAB / f"{LAB}.html").stat().st_size
+
+
+@pytest.mark.parametrize("student", UNUSABLE, ids=ascii)
+def test_a_name_that_no_file_or_page_can_hold_is_told(student, graded):
+    assert UNUSABLE[student] in graded[1][student].problem
+
+
+@pytest.mark.parametrize("student", PAGES)
+def test_odd_metadata_cost_no_points_and_no_page(student, graded):
+    _, outcomes, without_page = graded
+    assert (outcomes[student].problem, outcomes[student].grade and outcomes[student].grade.total) == ("", 6)
+    assert student not in without_page, without_page[student]
+
+
+@pytest.mark.parametrize("student", [*PROBLEMS, *FILES])
+def test_what_is_no_notebook_is_told_in_words(student, graded):
+    problem = graded[1][student].problem
+    assert (PROBLEMS | FILES)[student][1] in problem
+    assert "Traceback" not in problem and "generate_assignment" not in problem
+    assert "ask for" in problem or "grade again" in problem or "correct it" in problem
+
+
+def test_what_the_instructor_reads_of_the_class_is_written_for_all(graded, tmp_path):
+    classroom, outcomes, without_page = graded
+    assert without_page == {}
+    report, console = class_report(classroom, LAB), Console(file=io.StringIO(), width=200)
+    show(report, console)
+    write_page(report, tmp_path / "page.html")
+    n_graded = sum(outcome.grade is not None for outcome in outcomes.values())
+    assert (len(report.grades), len(report.not_graded)) == (n_graded, len(outcomes) - n_graded)
+    table = {row["student"]: row[f"{LAB} (15)"] for row in csv.DictReader(io.StringIO(export(classroom, "csv")))}
+    assert {s for s, points in table.items() if points} == {s for s, outcome in outcomes.items() if outcome.grade}
+    assert {s for s in (*PROBLEMS, *FILES) if table[s] == ""} == {*PROBLEMS, *FILES}
+
+
+def test_the_terminal_shows_names_that_look_like_markup(graded, monkeypatch):
+    classroom, console = graded[0], Console(file=io.StringIO(), width=400, record=True)
+    assert not commands._grade_lab(classroom, LAB, ["[red]", "team [7]", "renamed", "a\nb", "[nobody]"], console, {})
+    said = console.export_text()
+    for words in (
+        "[red]",
+        "team [7]",
+        "renamed has no new grade: could not grade renamed's",
+        "from [nobody]: nothing",
+    ):
+        assert words in said
+    assert r"'a\nb' has no new grade" in said
+
+
+def test_a_page_that_cannot_be_written_is_told_and_the_others_are_written(graded, monkeypatch):
+    classroom, console = graded[0], Console(file=io.StringIO(), width=400, record=True)
+    feedback = Classroom.feedback
+
+    def but_one(self, lab, student):
+        if student == "[red]":
+            raise TypeError("a bug of ours")
+        return student if student != "ada" else feedback(self, lab, student)
+
+    page = classroom.root / "grading" / "feedback" / "ada" / LAB / f"{LAB}.html"
+    page.unlink()
+    monkeypatch.setattr(Classroom, "feedback", but_one)
+    monkeypatch.setattr(commands, "Classroom", lambda: classroom)
+    assert not commands.write_feedback(LAB, console)
+    assert page.exists()
+    assert "[red] has no page: a bug of ours" in console.export_text()
+
+
+def test_nbgrader_by_itself_takes_odd_metadata_too(graded, monkeypatch):
+    """As from its command line or formgrader, where nothing has read the notebook before."""
+    classroom, config = graded[0], PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / "grading")).load_config()
+    config.CourseDirectory.merge(classroom.config.CourseDirectory)
+    config.RefereeExecutor.shelf = str(classroom.root / "grading" / "judged by itself")
+    monkeypatch.setattr(Judge, "_judge", judge)
+    api = NbGraderAPI(config=config)
+    for student in ("widgets of a number", "title of a number", "tags of numbers"):
+        outcome = api.autograde(LAB, student)
+        assert outcome["success"], outcome
+        assert api.generate_feedback(LAB, student)["success"]
+
+
+def test_a_course_in_a_folder_that_nbgrader_takes_as_a_pattern_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"nbgrader takes \[, \* and \? in a path as a pattern"):
+        Classroom(tmp_path / "course [2026]")
+
+
+def test_a_lab_that_was_not_released_is_told(tmp_path):
+    shutil.copytree(ROOT / "solutions" / LAB, tmp_path / "solutions" / LAB)
+    with closing(Classroom(tmp_path)) as classroom:
+        hand_in(classroom.submitted(LAB, "ada"), {f"{LAB}.ipynb": WHOLE})
+        (outcome,) = grade_all(classroom, LAB, ["ada"])
+    assert "if the lab was not released here, run `shardlab release`" in outcome.problem
