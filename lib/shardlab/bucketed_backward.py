@@ -5,7 +5,8 @@ mean; ZeRO-2 reduce_scatters it, so that each rank gets the mean of its own slic
 
 [Note: the order of events]
     forward            decides whether the backward that follows communicates, and empties the buckets
-    _backward_begins   a hook on forward's outputs: asks autograd for a call when backward has ended
+    _backward_begins   a hook on forward's outputs: asks autograd for a call when backward has ended. A call of
+                       torch.autograd.grad, for a gradient penalty or a saliency map, passes here too and is let by
     _gradient_ready    a hook on each parameter: moves its gradient into a bucket, and sends buckets that are full
     _backward_done     waits for the messages that are still under way
 
@@ -21,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardlab.nested_tensors import before_backward, with_gradient
+from shardlab.nested_tensors import after_gradient, before_backward, refuse_sparse, with_gradient_anywhere
 
 
 class Phase(Enum):
@@ -68,6 +69,10 @@ class BucketedBackward(nn.Module):
         """Wait for what is under way. Raises RuntimeError if a gradient is missing."""
         raise NotImplementedError
 
+    def name_of(self, p: nn.Parameter) -> str:
+        """Return p's name, for errors."""
+        raise NotImplementedError
+
     # What is the same
 
     def forward(self, *args, **kwargs):
@@ -78,8 +83,8 @@ class BucketedBackward(nn.Module):
             broadcast_tensors(self.module.buffers(), self.group)
         output = self.module(*args, **kwargs)
         self._buffers_may_differ = communicates
-        for t in with_gradient(output) if self._phase is not Phase.LOCAL else []:
-            before_backward(t, self._backward_begins)
+        for t in with_gradient_anywhere(output) if communicates else []:
+            before_backward(t, self._outputs_reached)
         return output
 
     @contextmanager
@@ -96,7 +101,21 @@ class BucketedBackward(nn.Module):
         for bucket in self.buckets:
             bucket.reset()
 
-    def _backward_begins(self, *_) -> None:
+    def hook(self, p: nn.Parameter) -> None:
+        """Watch p: its gradients go into its bucket from now on, for as long as this engine lives."""
+        after_gradient(p, self._gradient_ready)
+
+    def __getstate__(self) -> dict:
+        name = type(self).__name__
+        raise TypeError(f"{name} can't be copied or pickled: copy its `module`, or save a state_dict()")
+
+    def _outputs_reached(self, *_) -> None:
+        if torch.autograd._is_checkpoint_valid():  # else somebody asks for the gradients of certain tensors
+            if self._phase is Phase.LOCAL:  # another backward through a forward that has had one, or before the last
+                self._prepare_backward()
+            self._backward_begins()
+
+    def _backward_begins(self) -> None:
         """Ask for a call at backward's end. A reentrant checkpoint runs a backward inside, whose end is not meant."""
         if self._phase is Phase.ARMED:
             self._phase = Phase.RUNNING
@@ -106,7 +125,8 @@ class BucketedBackward(nn.Module):
         """Autograd has just accumulated `p.grad`: move it to its bucket, and send what is next and full."""
         if self._phase is Phase.LOCAL:
             return
-        self._backward_begins()  # outputs of a type that `with_gradient` does not look into have no hook
+        self._backward_begins()  # forward may have kept a tensor that it did not return, and the loss be made of it
+        refuse_sparse(p.grad, self.name_of(p))
         self.take(p)
         self._send_full_buckets()
 

@@ -55,8 +55,11 @@ class DDP(BucketedBackward):
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}  # a tied weight counts once
+        self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
         if not self.names:
             raise RuntimeError("DDP has nothing to do: no parameter of the module requires a gradient")
+        if ignored := getattr(module, "_ddp_params_and_buffers_to_ignore", None):
+            raise ValueError(f"DDP here can't leave out {', '.join(ignored)}, as the module asks: freeze them")
         _check_device(module, [*(device_ids or []), *([] if output_device is None else [output_device])])
         check_same_on_every_rank([*module.named_parameters(), *module.named_buffers()], process_group)
         broadcast_tensors([*module.parameters(), *module.buffers()], process_group)  # ranks that differ stay apart
@@ -64,10 +67,13 @@ class DDP(BucketedBackward):
         self.buckets = [_Bucket(params) for params in assign_buckets(list(self.names), *caps)]
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
         for p in self.names:
-            p.register_post_accumulate_grad_hook(self._gradient_ready)
+            self.hook(p)
 
     def take(self, p: nn.Parameter) -> None:
         self._bucket_of[p].take(p, dist.get_world_size(self.group), keep_view=self.gradient_as_bucket_view)
+
+    def name_of(self, p: nn.Parameter) -> str:
+        return self.names[p]
 
     def send(self, bucket: "_Bucket") -> None:
         bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
@@ -85,6 +91,14 @@ class DDP(BucketedBackward):
             bucket.work.wait()
         if dist.get_world_size(self.group) > 1:  # with one rank the local gradient already is the mean
             self._hand_back(used)
+
+    def _prepare_backward(self) -> None:
+        if thawed := [name for name, p in self._frozen.items() if p.requires_grad]:
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {', '.join(thawed)} was frozen when DDP was built, and is not now: its "
+                "gradients would not be averaged. Build DDP again"
+            )
+        super()._prepare_backward()
 
     def _hand_back(self, used: dict[nn.Parameter, bool]) -> None:
         for bucket in self.buckets:

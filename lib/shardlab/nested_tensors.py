@@ -1,13 +1,31 @@
 """Tensors in the nested structures that modules take and return, and hooks on them."""
 
 import copy
-from collections.abc import Callable, Iterator
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+
+def modules_of(root: nn.Module, units: type, children_first: bool) -> list[tuple[str, nn.Module]]:
+    """Return (name, module) for root and the modules below it, without other `units`."""
+    seen: set[nn.Module] = set()
+
+    def walk(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
+        if module in seen:
+            return []
+        seen.add(module)
+        inner = ((n, m) for n, m in module.named_children() if not isinstance(m, units))
+        below = [pair for n, m in inner for pair in walk(f"{name}.{n}".lstrip("."), m)]
+        return [*below, (name, module)] if children_first else [(name, module), *below]
+
+    return walk("", root)
 
 
 def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
@@ -56,6 +74,7 @@ def cast(dtype: torch.dtype | None, tree: Any) -> Any:
 
 
 def with_gradient(tree: Any) -> list[Tensor]:
+    """Return the tensors in `tree` that require grad: through whatever `map_tensors` goes through."""
     found: list[Tensor] = []
 
     def look(t: Tensor) -> Tensor:
@@ -65,6 +84,79 @@ def with_gradient(tree: Any) -> list[Tensor]:
 
     map_tensors(look, tree)
     return found
+
+
+def with_gradient_anywhere(value: Any) -> list[Tensor]:
+    """Return the tensors in `value` that require grad, in sets and in the attributes of objects of any class, too."""
+    found, to_see, seen = [], [value], set()
+    while to_see:
+        each = to_see.pop()
+        if isinstance(each, Tensor):
+            found += [each] if each.requires_grad else []
+        elif id(each) not in seen and not isinstance(each, (str, bytes, int, float, type, nn.Module, Callable)):
+            seen.add(id(each))
+            slots = (getattr(each, name, None) for cls in type(each).__mro__ for name in _slots(cls))
+            to_see += [*slots, *getattr(each, "__dict__", {}).values()]
+            to_see += each.values() if isinstance(each, dict) else each if isinstance(each, _SEQUENCES) else ()
+    return found
+
+
+def kept_with_gradient(modules: Iterable[nn.Module], first_node: int) -> list[Tensor]:
+    """Return tensors that modules keep as attributes, such as an auxiliary loss, made by autograd's `first_node` on."""
+    values = [v for m in modules for key, v in vars(m).items() if key not in _OWN and isinstance(v, _KEEPS)]
+    return [t for t in with_gradient(values) if t.grad_fn and t.grad_fn._sequence_nr() >= first_node]
+
+
+_OWN = vars(nn.Module()).keys() - {"_buffers"}
+_KEEPS = (Tensor, list, tuple, dict)
+_SEQUENCES = (list, tuple, set, frozenset, deque)
+
+
+def _slots(cls: type) -> Iterable[str]:
+    slots = vars(cls).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else slots
+
+
+def after_gradient(p: nn.Parameter, method: Callable[[nn.Parameter], None]) -> None:
+    """Call a bound `method` when autograd has accumulated `p.grad`, for as long as its object lives.
+
+    A hook that held the object would keep it alive for as long as the parameter: Python's garbage collector does not
+    see through autograd's hooks.
+    """
+    weak = weakref.WeakMethod(method)
+    handle = p.register_post_accumulate_grad_hook(lambda p: None if weak() is None else weak()(p))
+    weakref.finalize(method.__self__, handle.remove)
+
+
+def call_hooks(sharded: nn.Parameter) -> None:
+    """Call post-accumulate hooks, as autograd does, for gradients that autograd did not make."""
+    for hook in (sharded._post_accumulate_grad_hooks or {}).values():
+        hook(sharded)
+
+
+def while_alive(method: Callable[[Any], None], of: Any) -> Callable[..., None]:
+    """Return a hook on autograd's graph that calls `method(of)`, and keeps neither alive.
+
+    A module may keep a tensor of the graph. If a hook on it led back to the module, both would stay for ever.
+    """
+    weak_method, weak = weakref.WeakMethod(method), weakref.ref(of)
+
+    def hook(*_) -> None:
+        if weak_method() is None or weak() is None:
+            raise RuntimeError(f"{_me()}the sharded model was deleted between its forward and backward: keep it")
+        weak_method()(weak())
+
+    return hook
+
+
+def refuse_sparse(gradient: Tensor, name: str) -> None:
+    """Raise RuntimeError for a sparse gradient: buckets, shards and copies are made for whole rows of numbers."""
+    if gradient.layout != torch.strided:
+        raise RuntimeError(f"{_me()}the gradient of {name} is sparse: use layers with sparse=False")
+
+
+def _me() -> str:
+    return f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
 
 
 def before_backward(t: Tensor, hook: Callable[[Any], None]) -> None:
@@ -99,3 +191,8 @@ class _AfterBackward(torch.autograd.Function):
     def backward(ctx, *gradients: Tensor):
         ctx.call()
         return None, *gradients
+
+
+def inside_backward() -> bool:
+    """Return whether autograd is running a backward on this thread."""
+    return torch._C._current_graph_task_id() != -1

@@ -46,3 +46,13 @@ def checksum(p: nn.Parameter) -> str:
     whole_words = data.numel() // 8 * 8
     sums = data[:whole_words].view(torch.int64).sum(), data[whole_words:].sum()
     return f"{kind}, checksum {' '.join(f'{int(n):x}' for n in sums)}"
+
+
+def check_same_values(named: dict[str, nn.Parameter], groups: list[dist.ProcessGroup], device: torch.device) -> None:
+    """Compare checksums of names, shapes, dtypes and values. Raises ValueError, naming the first that differs."""
+    if found := difference([f"{name} is {checksum(p)}" for name, p in named.items()], groups, device):
+        rank, here, there = found
+        raise ValueError(
+            f"rank {dist.get_rank()}: parameters differ between ranks: here {here}, on rank {rank} {there}. Build the "
+            "model from the same seed on every rank, load the same checkpoint, or broadcast rank 0's weights first"
+        )

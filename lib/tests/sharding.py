@@ -157,7 +157,7 @@ def states(model: nn.Module) -> list[list[str]]:
     seen: dict[str, list[str]] = {}
 
     def look(key):
-        seen[key] = "".join(b._unit.state.name[0] for b in model.blocks)
+        seen[key] = "".join(b._fsdp_unit.state.name[0] for b in model.blocks)
 
     for i, block in enumerate(model.blocks):
         block.norm.register_forward_hook(lambda m, a, out, i=i: look(f"forward {i}"))

@@ -10,10 +10,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from shardlab.fsdp import validate
-from shardlab.fsdp.param import Param, PerParameter, modules_of, params_of
+from shardlab.fsdp.param import Param, PerParameter, params_of
 from shardlab.fsdp.schedule import Schedule
 from shardlab.fsdp.unit import Layout, Unit
+from shardlab.nested_tensors import modules_of
+from shardlab.rank_differences import check_same_values
 from shardlab.shard_groups import ranks_of
+from shardlab.stale_parameters import replace
 
 
 def fully_shard(
@@ -49,10 +52,10 @@ def fully_shard(
     params = params_of(managed, ignored_params or set(), unit_module=modules[-1])
     validate.can_be_sharded(managed, params)
     _move([m for _, m in managed], params, ranks.device)
-    validate.same_on_every_rank(params, ranks)
+    check_same_values({p.name: p.original for p in params}, ranks.groups, ranks.device)
     layouts = [layout(group, ranks, mp_policy.param_dtype, on_cpu) for group in layout.groups(params)]
-    unit = Unit(modules, layouts, ranks, mp_policy, reshard_after_forward)
-    validate.replace(params)
+    unit = Unit(modules, [m for _, m in managed], layouts, ranks, mp_policy, reshard_after_forward)
+    replace(params)
     for m in modules:
         _attach(m, unit)
     for name, m in managed:
@@ -68,20 +71,20 @@ class FSDPModule:
         """Make an object of the original class: containers call this for a slice of themselves, which is no unit."""
         return cls.__mro__[2](*args, **kwargs)
 
-    def __deepcopy__(self, memo):
+    def __getstate__(self):
         rank = dist.get_rank()
         raise RuntimeError(f"rank {rank}: a sharded module can't be copied: copy it before, or go by its state_dict()")
 
     def unshard(self, async_op: bool = False) -> "UnshardHandle | None":
         """Gather this unit's parameters, but not those of units inside it; `async_op` returns a handle to wait for."""
-        self._unit.unshard()
+        self._fsdp_unit.unshard()
         if async_op:
-            return UnshardHandle(self._unit.wait_for_unshard)
-        self._unit.wait_for_unshard()
+            return UnshardHandle(self._fsdp_unit.wait_for_unshard)
+        self._fsdp_unit.wait_for_unshard()
         return None
 
     def reshard(self) -> None:
-        self._unit.reshard()
+        self._fsdp_unit.reshard()
 
     def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
         """False: backward adds up whole gradients, and sends nothing. For all micro-batches but the last."""
@@ -100,26 +103,26 @@ class FSDPModule:
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
         """False: backward returns without waiting for its gradients; one with True must follow."""
-        schedule_of(self._unit).is_last_backward = is_last_backward
+        schedule_of(self._fsdp_unit).is_last_backward = is_last_backward
 
     def set_modules_to_forward_prefetch(self, modules: list["FSDPModule"]) -> None:
         """Begin to gather `modules` in this unit's pre_forward: on a CPU, the only way to overlap in forward."""
-        self._unit.forward_prefetch = [m._unit for m in modules]
+        self._fsdp_unit.forward_prefetch = [m._fsdp_unit for m in modules]
 
     def set_modules_to_backward_prefetch(self, modules: list["FSDPModule"]) -> None:
         """Begin to gather `modules` in this unit's pre_backward, instead of the unit that ran before it in forward."""
-        self._unit.backward_prefetch = [m._unit for m in modules]
+        self._fsdp_unit.backward_prefetch = [m._fsdp_unit for m in modules]
 
     def _set(self, name: str, value: bool, recurse: bool) -> None:
         for m in self.modules() if recurse else [self]:
             if isinstance(m, FSDPModule):
-                setattr(m._unit, name, value)
+                setattr(m._fsdp_unit, name, value)
 
     def _apply(self, *args, **kwargs):
         """Change the shards: to(), half() and to_empty() call this."""
         self.reshard()
         super()._apply(*args, **kwargs)
-        self._unit.refresh()
+        self._fsdp_unit.refresh()
         return self
 
 
@@ -134,12 +137,13 @@ def schedule_of(unit: Unit) -> Schedule:
     """
     if unit.schedule is None:
         units: dict[Unit, None] = {}
-        names = {m: name for name, m in unit.modules[0].named_modules()}
+        tops = sorted(unit.modules, key=lambda m: sum(1 for _ in m.modules()))  # the last holds all others, if one does
+        names = {m: name for top in tops for name, m in top.named_modules()}
         for m, name in names.items():
-            if isinstance(m, FSDPModule) and m._unit not in units:
-                validate.can_join_schedule(m._unit, name)
-                m._unit.enter(names)
-                units[m._unit] = None
+            if isinstance(m, FSDPModule) and m._fsdp_unit not in units:
+                validate.can_join_schedule(m._fsdp_unit, name)
+                m._fsdp_unit.enter(names)
+                units[m._fsdp_unit] = None
         Schedule(unit, list(units))
     return unit.schedule
 
@@ -151,16 +155,16 @@ def _attach(module: nn.Module, unit: Unit) -> None:
     cls = type(module)
     if cls not in _classes:
         _classes[cls] = type(f"FSDP{cls.__name__}", (FSDPModule, cls), {})
-    module.__class__, module._unit = _classes[cls], unit
-    module.register_forward_pre_hook(
-        lambda m, args, kwargs: schedule_of(unit).pre_forward(unit, args, kwargs), prepend=True, with_kwargs=True
-    )
-    module.register_forward_hook(lambda m, args, output: schedule_of(unit).post_forward(unit, output))
+    module.__class__, module._fsdp_unit = _classes[cls], unit
+    eager = torch.compiler.disable  # a compiler that meets a hook ends its graph there
+    before = eager(lambda m, args, kwargs: schedule_of(unit).pre_forward(unit, args, kwargs))
+    module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+    module.register_forward_hook(eager(lambda m, args, output: schedule_of(unit).post_forward(unit, output)))
 
 
 def _guard(name: str, module: nn.Module, unit: Unit) -> None:
     """Guard a module that has parameters of the unit: calls need them unsharded, state dicts need them sharded."""
-    module._unit_around = unit
+    module._fsdp_unit_around = unit
     if module not in unit.modules:
         module.register_forward_pre_hook(lambda *_: validate.is_unsharded(unit, name))
     module.register_state_dict_pre_hook(lambda *_: unit.reshard())

@@ -16,6 +16,7 @@ its versions by itself.
 Source: torch.distributed.fsdp._fully_shard._fsdp_param.
 """
 
+from collections.abc import Callable
 from itertools import chain
 
 import torch
@@ -23,8 +24,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from shardlab.freed_parameter import FreedParameter
+from shardlab.nested_tensors import after_gradient, call_hooks, refuse_sparse
 from shardlab.shard_groups import Ranks
+from shardlab.stale_parameters import FreedParameter
 
 
 class Param:
@@ -34,7 +36,9 @@ class Param:
         self.name = name  # from the unit's module on; from the root on, once that is known
         self.original: nn.Parameter | None = original  # until it is sharded
         self.unit_module, self.shape = unit_module, original.shape
+        self.marks = dict(vars(original))  # attributes that users set, such as `no_weight_decay`
         self.places: list[tuple[nn.Module, str]] = []
+        self.gradient_came: Callable[[Param], None] = lambda _: None  # the unit sets it
         self.forget_whole()
 
     def forget_whole(self) -> None:
@@ -59,10 +63,16 @@ class Param:
         """Put the whole parameter, which begins at `memory`, 1-D, into the modules."""
         if self.whole is None:
             self.whole = nn.Parameter(memory.data[: self.shape.numel()].view(self.shape), requires_grad)
-            self.whole.of = self  # for the error if it is used when its memory is free
+            vars(self.whole).update(self.marks, _whole_of=self.name)  # for an error that names it
         self.whole.__class__ = nn.Parameter
         self.whole.requires_grad = requires_grad  # as it was set on the optimizer's side meanwhile
+        if requires_grad and not self.whole._post_accumulate_grad_hooks:
+            after_gradient(self.whole, self._gradient_came)
         self.put(self.whole)
+
+    def _gradient_came(self, whole: nn.Parameter) -> None:
+        refuse_sparse(whole.grad, self.name)
+        self.gradient_came(self)
 
     def free(self) -> None:
         self.whole.__class__ = FreedParameter
@@ -85,21 +95,6 @@ class Param:
         return kept.add_(gradient)
 
 
-def modules_of(root: nn.Module, units: type, children_first: bool) -> list[tuple[str, nn.Module]]:
-    """Return (name, module) for root and the modules below it, without other `units`."""
-    seen: set[nn.Module] = set()
-
-    def walk(name: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-        if module in seen:
-            return []
-        seen.add(module)
-        inner = ((n, m) for n, m in module.named_children() if not isinstance(m, units))
-        below = [pair for n, m in inner for pair in walk(f"{name}.{n}".lstrip("."), m)]
-        return [*below, (name, module)] if children_first else [(name, module), *below]
-
-    return walk("", root)
-
-
 def params_of(modules: list[tuple[str, nn.Module]], ignored: set[nn.Parameter], unit_module: nn.Module) -> list[Param]:
     """Return the parameters of `modules` but those `ignored`; a tied parameter once, with all its places."""
     params: dict[nn.Parameter, Param] = {}
@@ -109,12 +104,6 @@ def params_of(modules: list[tuple[str, nn.Module]], ignored: set[nn.Parameter], 
                 param = params.setdefault(p, Param(f"{module_name}.{name}".lstrip("."), p, unit_module))
                 param.places.append((module, name))
     return list(params.values())
-
-
-def call_hooks(sharded: nn.Parameter) -> None:
-    """Call post-accumulate hooks, as autograd does, for gradients that autograd did not make."""
-    for hook in (sharded._post_accumulate_grad_hooks or {}).values():
-        hook(sharded)
 
 
 class PerParameter:
@@ -151,7 +140,9 @@ class PerParameter:
         placements = [Shard(0)] if self.ranks.replicate_group is None else [Replicate(), Shard(0)]
         sizes = {"shape": p.shape, "stride": p.stride()}
         dtensor = DTensor.from_local(mine, self.ranks.mesh, placements, run_check=False, **sizes)
-        return nn.Parameter(dtensor, requires_grad=p.requires_grad)
+        sharded = nn.Parameter(dtensor, requires_grad=p.requires_grad)
+        vars(sharded).update(vars(p))
+        return sharded
 
     def put_sharded(self) -> None:
         for p, sharded in zip(self.params, self.sharded_params, strict=True):

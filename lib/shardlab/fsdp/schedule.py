@@ -3,8 +3,8 @@
 [Note: the hooks]
     pre_forward     gather, wait; then begin to gather the units that the user named for prefetching
     post_forward    free, or keep until backward
-    pre_backward    runs when backward enters the operations that made forward's outputs. Gather, wait; then begin to
-                    gather the unit that backward enters next
+    pre_backward    runs when backward enters the operations that made forward's outputs, or a tensor that a module
+                    kept. Gather, wait; then begin to gather the unit that backward enters next
     post_backward   runs when the gradients of forward's inputs are there, the last that a unit's backward makes. Free
                     the parameters, and begin to reduce their gradients. Inputs without a gradient, such as the first
                     unit's, have no such hook: their unit's turn comes in the callback at backward's end
@@ -25,10 +25,11 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+import shardlab.nested_tensors as nested
 from shardlab.fsdp.unit import State, Unit
-from shardlab.nested_tensors import after_backward, before_backward, cast, map_tensors, with_gradient
 from shardlab.rate_limiter import RateLimiter
 
 _alive: WeakSet["Schedule"] = WeakSet()
@@ -44,7 +45,9 @@ class Schedule:
         self.reductions: list[Iterator[None]] = []  # begun, to be waited for
         self.outermost: Unit | None = None  # the unit in whose forward we are
         self.watched: set[Unit] = set()  # units of several modules whose inputs have been seen in this forward
-        self.backward_runs = False
+        self.backward_runs = self.creates_graph = False
+        self.entered: set[Unit] = set()  # units whose pre_backward has run in this backward
+        self.hidden: set[Unit] = set()  # units that returned no tensor that we can see: they stay whole until backward
         self.limiter = RateLimiter(root.ranks.device)
         self.gather_stream = torch.get_device_module(root.ranks.device).Stream()
         for unit in units:
@@ -56,46 +59,53 @@ class Schedule:
     # Forward
 
     def pre_forward(self, unit: Unit, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        if not _inside_backward():
+        if not nested.inside_backward():
             args, kwargs = self._begin_forward(unit, args, kwargs)
         if unit.mp_policy.cast_forward_inputs:
-            args, kwargs = cast(unit.mp_policy.param_dtype, (args, kwargs))
+            args, kwargs = nested.cast(unit.mp_policy.param_dtype, (args, kwargs))
         self._unshard(unit)
         unit.wait_for_unshard()
         if unit.in_backward:
             return args, kwargs
-        if not _inside_backward():
+        if not nested.inside_backward():
             for other in unit.forward_prefetch:
                 self._unshard(other)
         return self._watch_inputs(unit, args, kwargs)
 
     def post_forward(self, unit: Unit, output: Any) -> Any:
-        output = cast(unit.mp_policy.output_dtype, output)
+        output = nested.cast(unit.mp_policy.output_dtype, output)
         if unit.in_backward:
             return output
-        if not _inside_backward():
-            if unit not in self.forward_order[-1:]:
+        if torch.is_grad_enabled():
+            self._watch_outputs(unit, output)
+        if not nested.inside_backward():
+            if unit not in (*self.forward_order[-1:], *self.hidden):
                 self.forward_order.append(unit)
             if len(unit.modules) == 1:
                 self._reshard_after_forward(unit)
             if unit is self.outermost:
                 self._end_forward()
-        if torch.is_grad_enabled():
-            for t in with_gradient(output):
-                before_backward(t, lambda _: self.pre_backward(unit))
         return output
+
+    def _watch_outputs(self, unit: Unit, output: Any) -> None:
+        tensors = nested.with_gradient_anywhere(output) + nested.kept_with_gradient(unit.inside, unit.first_node)
+        for t in tensors:
+            nested.before_backward(t, nested.while_alive(self.pre_backward, unit))
+        if not tensors and any(p.requires_grad for layout in unit.layouts for p in layout.sharded_params):
+            self.hidden.add(unit)
 
     def _begin_forward(self, unit: Unit, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if self.outermost not in (None, unit):  # unit: a forward of it was broken off
             return args, kwargs
         self.outermost = unit
+        self.hidden.clear()
         if self.backward_runs:
             self._forget_backward()
         device = unit.ranks.device
         self.gather_stream.wait_stream(torch.get_device_module(device).current_stream())  # the optimizer's step
         if device.type == "cpu":
             return args, kwargs
-        return map_tensors(lambda t: t.to(device, non_blocking=True), (args, kwargs))
+        return nested.map_tensors(lambda t: t.to(device, non_blocking=True), (args, kwargs))
 
     def _end_forward(self) -> None:
         """Free what no backward will free. Units of several modules only know now which call was their last."""
@@ -112,9 +122,10 @@ class Schedule:
     def _watch_inputs(self, unit: Unit, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if not torch.is_grad_enabled() or unit in self.watched:
             return args, kwargs
-        if len(unit.modules) > 1 and not _inside_backward():
+        unit.first_node = torch.autograd._get_sequence_nr()
+        if len(unit.modules) > 1 and not nested.inside_backward():
             self.watched.add(unit)  # its backward is through when it has left the module that forward entered first
-        return after_backward((args, kwargs), lambda: self.post_backward(unit))
+        return nested.after_backward((args, kwargs), nested.while_alive(self.post_backward, unit))
 
     # Backward
 
@@ -122,13 +133,30 @@ class Schedule:
         if unit.in_backward:
             return
         unit.in_backward = True
-        if not self.backward_runs:
-            self.backward_runs = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
+        self.entered.add(unit)
+        self._backward_begins()
         self._unshard(unit)
         unit.wait_for_unshard()
         for other in unit.backward_prefetch or self._next_in_backward(unit):
             self._unshard(other)
+
+    def _backward_begins(self) -> None:
+        if not self.backward_runs:
+            self.backward_runs, self.creates_graph = True, torch.is_grad_enabled()
+            torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
+
+    def gradient_came(self, unit: Unit, name: str) -> None:
+        """See that backward's end is waited for, also if it entered the unit by a tensor that we have not seen.
+
+        Raises RuntimeError if the parameters were not there then: nothing that was computed from them is true.
+        """
+        if unit not in self.entered:
+            if unit.state is not State.UNSHARDED:
+                raise RuntimeError(
+                    f"rank {dist.get_rank()}: backward computed with {name} while it was sharded: it came by a tensor "
+                    "that forward neither returned nor kept on a module: return it, or set_reshard_after_forward(False)"
+                )
+            self._backward_begins()
 
     @torch.no_grad()
     def post_backward(self, unit: Unit) -> None:
@@ -140,7 +168,7 @@ class Schedule:
         gradients = unit.take_gradients() if unit.requires_gradient_sync else []
         if not unit.requires_gradient_sync:
             unit.keep_gradients()
-        if unit.reshard_after_backward:
+        if unit.reshard_after_backward and not self.creates_graph:  # else a backward through this one may follow
             self._reshard(unit)
         if gradients:
             self.reductions = _advanced(self.reductions)
@@ -163,10 +191,12 @@ class Schedule:
                 self.reductions = _advanced(self.reductions)
             self.forward_order.clear()
         self.backward_runs = False
+        self.entered.clear()
 
     def _forget_backward(self) -> None:
         """Clean up after a backward that an exception broke off; the gradients it made so far are lost."""
-        self.backward_runs = False
+        self.backward_runs = self.creates_graph = False
+        self.entered.clear()
         self.reductions.clear()
         self.forward_order.clear()
         for unit in self.units:
@@ -187,7 +217,7 @@ class Schedule:
             self.limiter.freed()
 
     def _reshard_after_forward(self, unit: Unit) -> None:
-        if unit.reshard_after_forward is not False:
+        if unit.reshard_after_forward is not False and unit not in self.hidden:
             self._reshard(unit)
 
 
@@ -197,13 +227,9 @@ def _advanced(reductions: list[Iterator[None]]) -> list[Iterator[None]]:
     return [reduction for reduction in reductions if next(reduction, done) is not done]
 
 
-def _inside_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
-
-
 def _before_step(*_) -> None:
     """Reshard before an optimizer changes shards: whole parameters that a forward left would be out of date."""
-    for schedule in _alive if not _inside_backward() else ():
+    for schedule in _alive if not nested.inside_backward() else ():
         for unit in schedule.units:
             schedule._reshard(unit)
 

@@ -59,6 +59,7 @@ class Unit:
     def __init__(
         self,
         modules: list[nn.Module],
+        inside: list[nn.Module],
         layouts: list[Layout],
         ranks: Ranks,
         mp_policy: MixedPrecisionPolicy,
@@ -66,12 +67,14 @@ class Unit:
     ) -> None:
         self.name = ""  # from the root on; the root itself has none
         self.modules, self.layouts, self.ranks, self.mp_policy = modules, layouts, ranks, mp_policy
+        self.inside = inside  # the modules and all below them, but those of other units
         self.reshard_after_forward, self.reshard_after_backward = reshard_after_forward, True
         self.requires_gradient_sync = self.requires_all_reduce = True
         self.forward_prefetch: list[Unit] = []
         self.backward_prefetch: list[Unit] = []
         self.state = State.SHARDED
         self.in_backward = False  # between pre_backward and post_backward
+        self.first_node = 0  # of the last forward in autograd's graph, which numbers its nodes
         self._gathering: list[tuple] = []  # of each layout: its all_gather's work, output and input
         self._partial: dict[Layout, Tensor] = {}  # reduce_scattered, not all_reduced; see set_requires_all_reduce
         self.schedule = None  # that of its root, as soon as that is known
@@ -79,10 +82,11 @@ class Unit:
 
     def enter(self, names: dict[nn.Module, str]) -> None:
         """Give the unit and its parameters their names in the whole model."""
-        self.name = names[self.modules[0]]
+        self.name = names[next(m for m in self.modules if m in names)]
         for p in (p for layout in self.layouts for p in layout.params):
-            module, name = p.places[0]
+            module, name = next(place for place in p.places if place[0] in names)
             p.name = f"{names[module]}.{name}".lstrip(".")
+            p.gradient_came = lambda p: self.schedule.gradient_came(self, p.name)
 
     # Parameters
 
@@ -90,7 +94,8 @@ class Unit:
         """Begin to gather the whole parameters. Sends: (N-1)/N of the unit's padded bytes in param_dtype."""
         if self.state is not State.SHARDED:
             return
-        with torch.no_grad(), torch.get_device_module(self.ranks.device).stream(self.gather_stream):
+        stream = torch.get_device_module(self.ranks.device).stream(self.gather_stream)
+        with torch.inference_mode(False), torch.no_grad(), stream:
             self._gathering = [self._all_gather(layout) for layout in self.layouts]
         self.state = State.GATHERING
 
@@ -102,6 +107,7 @@ class Unit:
         with self._label("all_gather"):
             return all_gather(output.view(-1), input, group=group, async_op=True), output, input
 
+    @torch.inference_mode(False)  # what an evaluation allocates, training uses
     @torch.no_grad()
     def wait_for_unshard(self) -> None:
         """Wait for the all_gather, and put whole parameters on the modules, if `unshard` was called before."""

@@ -4,6 +4,7 @@ import atexit
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.forkserver import ensure_running
@@ -23,6 +24,7 @@ from shardlab.launch.rank_main import RankNetwork, Settings, process_group
 _PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "torch.nn.parallel"]
 _PRELOADED += ["shardlab.launch.rank_main"]
 _LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
+_LONGEST_FOLDER = 60  # characters; a socket's path has at most 107, of which multiprocessing adds 32
 _made_with: dict[str, Any] = {}  # under torchrun: settings of the process group of the first launch
 
 
@@ -71,12 +73,20 @@ def launch(
 def warm_up() -> None:
     """Start the forkserver and return at once; it imports torch in the background (about 2 s, once per process)."""
     multiprocessing.set_forkserver_preload(_PRELOADED)
-    before = os.environ.get(_LOG_LEVEL)
+    log_level, folder = os.environ.get(_LOG_LEVEL), tempfile.tempdir
     os.environ[_LOG_LEVEL] = "ERROR"  # hides C++ logs about dead peers; the launcher's error is clearer
+    if len(tempfile.gettempdir()) > _LONGEST_FOLDER and os.access("/tmp", os.W_OK):
+        tempfile.tempdir = "/tmp"
     try:
         ensure_running()
+    except OSError as error:
+        raise OSError(
+            f"the server from which ranks are forked did not start: {error}. It has a socket in the folder for "
+            f"temporary files, {tempfile.gettempdir()}: if its name is long, set TMPDIR to a shorter one"
+        ) from error
     finally:
-        os.environ.pop(_LOG_LEVEL) if before is None else os.environ.__setitem__(_LOG_LEVEL, before)
+        tempfile.tempdir = folder
+        os.environ.pop(_LOG_LEVEL) if log_level is None else os.environ.__setitem__(_LOG_LEVEL, log_level)
 
 
 def local_device() -> torch.device:

@@ -59,6 +59,7 @@ class Collective:
     where: str  # "file.py:12 in train_step", the innermost frame outside torch
     state: str = "issued"  # then "started" (gloo does not report it) and "finished"
     members: tuple[int, ...] = ()  # ranks of its group, by their numbers in the whole job
+    own_bytes: int | None = None  # of an all_to_all's input: what stays on this rank. `record_traffic` knows
 
     @property
     def signature(self) -> str:

@@ -49,7 +49,7 @@ class Job:
             "LOCAL_WORLD_SIZE": world_size,
             "MASTER_ADDR": "127.0.0.1",  # some libraries read it; the ranks meet in a file
             "MASTER_PORT": str(self.port),
-            rank_main.MEETING_PLACE: f"file://{self.files.name}/store",
+            rank_main.MEETING_PLACE: os.path.join(self.files.name, "store"),
             "TORCHELASTIC_RUN_ID": "shardlab",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",

@@ -26,8 +26,8 @@ import torch.distributed as dist
 from shardlab.launch import flight_recorder
 from shardlab.launch.pickling import dumps
 
-# URL where the launcher's ranks meet; without it they use torchrun's store. A file needs no port and no name server:
-# torch's TCPStore looks up the name of every peer, which takes seconds per launch if that server does not answer.
+# File in which the launcher's ranks meet; without it they use torchrun's store. A file needs no port and no name
+# server: torch's TCPStore looks up the name of every peer, which takes seconds per launch if that one does not answer.
 MEETING_PLACE = "SHARDLAB_MEETING_PLACE"
 _kept_alive: list = []  # callbacks that C++ holds: Python must not free them
 
@@ -170,11 +170,12 @@ class process_group:
         if s.network is not None:
             s.network.install()
         os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that ends early leaves while others still connect
+        file, n = os.environ.get(MEETING_PLACE), int(os.environ["WORLD_SIZE"])
         dist.init_process_group(
             s.backend,
-            init_method=os.environ.get(MEETING_PLACE),
+            store=dist.FileStore(file, n) if file else None,  # no file:// URL, in which # and ? have a meaning
             rank=int(os.environ["RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
+            world_size=n,
             timeout=timedelta(seconds=s.collective_timeout_s),
         )
         del os.environ["TORCH_DIST_INIT_BARRIER"]

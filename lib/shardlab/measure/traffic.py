@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
@@ -39,16 +39,20 @@ class Traffic:
 def wire_bytes(c: flight_recorder.Collective, world_size: int) -> float:
     """Bytes a rank sends for one collective as a ring of N: the textbook's bandwidth-optimal algorithms.
 
-    all_reduce: 2 (N-1)/N of the tensor; all_gather, reduce_scatter and all_to_all: (N-1)/N of the whole (unsharded)
-    tensor; broadcast and all other kinds: the rank's input, once. The input of a send is its message; a recv has none.
+    all_reduce: 2 (N-1)/N of the tensor; all_gather and reduce_scatter: (N-1)/N of the whole (unsharded) tensor;
+    all_to_all: the rank's input but its own part, or (N-1)/N of it if the parts are not known; broadcast, reduce and
+    all other kinds: (N-1)/N of the input, the mean over ranks, since one of them has nobody to pass it on to. The input
+    of a send is its message, which it sends in full; a recv has none.
     Source: Thakur, Rabenseifner & Gropp 2005, sections 4.1, 4.2, 4.5.
     """
     share, whole = (world_size - 1) / world_size, max(c.input_bytes, c.output_bytes)
     if c.kind == "all_reduce":
         return 2 * share * whole
-    if c.kind in ("all_gather", "reduce_scatter", "all_to_all"):
+    if c.kind in ("all_gather", "reduce_scatter"):
         return share * whole
-    return c.input_bytes if world_size > 1 else 0.0
+    if c.own_bytes is not None:
+        return c.input_bytes - c.own_bytes
+    return c.input_bytes if c.kind == "send" else share * c.input_bytes
 
 
 @contextmanager
@@ -58,12 +62,13 @@ def record_traffic():
     Raises RuntimeError if the flight recorder's ring overflowed meanwhile: an incomplete record would mislead.
     """
     traffic = Traffic(started_s=time.time())
-    with _messages() as messages:
+    with _messages() as (messages, own_parts):
         yield traffic
     issued = [c for c in flight_recorder.collectives() if c.issued_s >= traffic.started_s]
     if sum(map(_entries, issued)) >= (kept := flight_recorder.kept_entries()):
         raise RuntimeError(f"the flight recorder keeps {kept} collectives: record fewer steps at once")
     issued = [c for c in issued if c.kind not in flight_recorder.POINT_TO_POINT]  # `messages` has NCCL's, too
+    issued = [_with_own_part(c, own_parts) for c in issued]
     traffic.collectives += sorted(issued + messages, key=lambda c: c.issued_s)
 
 
@@ -72,15 +77,41 @@ def _entries(c: flight_recorder.Collective) -> int:
     return len(c.shape) if c.kind == "reduce_scatter" else 1
 
 
-@contextmanager
-def _messages() -> Iterator[list[flight_recorder.Collective]]:
-    """Collect the sends and recvs issued inside the block. The flight recorder knows NCCL's, but none of gloo's.
+def _with_own_part(c: flight_recorder.Collective, own_parts: list[tuple[str, int, int]]) -> flight_recorder.Collective:
+    """Return an all_to_all with what it leaves on this rank, and take that from the list; anything else as it is."""
+    mine = next((part for part in own_parts if part[:2] == (c.group, c.input_bytes)), None)
+    if c.kind != "all_to_all" or mine is None:
+        return c
+    own_parts.remove(mine)
+    return replace(c, own_bytes=mine[2])
 
-    All of torch's calls, batch_isend_irecv's too, end in these three methods of the process group. Their replacements
-    must have the same names: by the name, pybind sees that an override calls its base method.
+
+@contextmanager
+def _messages() -> Iterator[tuple[list[flight_recorder.Collective], list[tuple[str, int, int]]]]:
+    """Collect what the flight recorder does not know: gloo's sends and recvs, and the parts of an all_to_all.
+
+    A part is (group, bytes of the whole input, bytes that stay on this rank). All of torch's calls, batch_isend_irecv's
+    too, end in these methods of the process group, but for functional collectives. Their replacements must have the
+    same names: by the name, pybind sees that an override calls its base method.
     """
     found: list[flight_recorder.Collective] = []
+    own_parts: list[tuple[str, int, int]] = []
     group_class, originals = dist.ProcessGroup, {}
+
+    def add_parts(group, parts) -> None:
+        own_parts.append((group.group_name, sum(t.nbytes for t in parts), parts[group.rank()].nbytes))
+
+    def all_to_all_single(group, output, input, output_splits, input_splits, *args, **options):
+        add_parts(group, input.split(list(input_splits) or input.shape[0] // group.size()))
+        return originals["all_to_all_single"](group, output, input, output_splits, input_splits, *args, **options)
+
+    def alltoall_base(group, output, input, output_splits, input_splits, *args, **options):  # before torch 2.13
+        add_parts(group, input.split(list(input_splits) or input.shape[0] // group.size()))
+        return originals["alltoall_base"](group, output, input, output_splits, input_splits, *args, **options)
+
+    def alltoall(group, outputs, inputs, *args, **options):
+        add_parts(group, inputs)
+        return originals["alltoall"](group, outputs, inputs, *args, **options)
 
     def send(group, tensors, *args, **options):
         found.extend(_message(group, "send", t) for t in tensors)
@@ -94,11 +125,12 @@ def _messages() -> Iterator[list[flight_recorder.Collective]]:
         found.extend(_message(group, "recv", t) for t in tensors)
         return originals["recv_anysource"](group, tensors, *args, **options)
 
-    for method in (send, recv, recv_anysource):
+    wrapped = (send, recv, recv_anysource, all_to_all_single, alltoall_base, alltoall)
+    for method in (m for m in wrapped if m.__name__ in vars(group_class)):
         originals[method.__name__] = vars(group_class)[method.__name__]
         setattr(group_class, method.__name__, method)
     try:
-        yield found
+        yield found, own_parts
     finally:
         for name, original in originals.items():
             setattr(group_class, name, original)

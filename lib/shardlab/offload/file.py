@@ -36,6 +36,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shardlab.nested_tensors import refuse_sparse
 from shardlab.offload.file_layout import Piece, Span, chunks, elementwise_states, layout, placed, rounded_up
 from shardlab.shard_groups import hyperparameters, local
 
@@ -92,6 +93,9 @@ class FileOffloadOptimizer(Optimizer):
             if not local(p).is_contiguous():
                 raise ValueError(f"a parameter of shape {list(p.shape)} is not contiguous: make it so before")
 
+    def __getstate__(self) -> dict:
+        raise TypeError("FileOffloadOptimizer can't be copied or pickled: save its state_dict()")
+
     # A step
 
     @torch.no_grad()
@@ -102,6 +106,9 @@ class FileOffloadOptimizer(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_states()
+        for p in self._spans:
+            if p.grad is not None:
+                refuse_sparse(p.grad, f"a parameter of shape {list(p.shape)}")
         with_gradient = [[piece for piece in chunk if piece.param.grad is not None] for chunk in self._chunks]
         try:
             self._walk([chunk for chunk in with_gradient if chunk])

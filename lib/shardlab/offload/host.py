@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from shardlab.grad_norm import clip_sharded_, common_dtype
+from shardlab.nested_tensors import after_gradient, refuse_sparse
 from shardlab.shard_groups import hyperparameters, local, shard_groups
 
 
@@ -72,11 +73,15 @@ class CPUOffloadOptimizer(Optimizer):
             for key, value in optimizer.param_groups[0].items():  # the class's own defaults: betas, eps ...
                 group.setdefault(key, value)
             if p.requires_grad and (isinstance(p, DTensor) or not _has_peers()):
-                p.register_post_accumulate_grad_hook(self._take_gradient)
+                after_gradient(p, self._take_gradient)
+
+    def __getstate__(self) -> dict:
+        raise TypeError("CPUOffloadOptimizer can't be copied or pickled: save its state_dict()")
 
     @torch.no_grad()
     def _take_gradient(self, p: nn.Parameter) -> None:
         """Hook: send `p.grad` to the host and free it on the device."""
+        refuse_sparse(p.grad, f"a parameter of shape {list(p.shape)}")
         gradient, host = local(p.grad), self._host[p]
         p.grad = None
         self.bytes_to_host += gradient.nbytes

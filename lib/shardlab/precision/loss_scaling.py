@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from shardlab.nested_tensors import refuse_sparse
 from shardlab.shard_groups import local
 
 
@@ -197,6 +198,7 @@ def _gradients(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
             name = group["param_names"][i] if "param_names" in group else f"parameter {i} of group {g}"
             gradient = p.grad if held is None else held.get(p)
             if gradient is not None:
+                refuse_sparse(gradient, name)
                 found[name] = local(gradient)
     return found
 

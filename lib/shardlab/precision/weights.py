@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from shardlab.nested_tensors import refuse_sparse
 from shardlab.shard_groups import hyperparameters, local
 
 
@@ -55,6 +56,7 @@ class _StepsInFloat32(torch.optim.Optimizer):
         return loss
 
     def _step_one(self, p: nn.Parameter, group: dict) -> None:
+        refuse_sparse(p.grad, f"a parameter of shape {list(p.shape)}")
         weight, gradient, scale = self._as_float32(p), p.grad, getattr(self, "grad_scale", None)
         weight.grad = gradient.to(weight.dtype) if scale is None else gradient.to(weight.dtype) / scale
         self.state[p] = self._update(weight, group, self.state[p])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import record_function
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -102,7 +102,10 @@ class _Slot:
 
 
 class _AllSlotsFull(BaseException):
-    """Ends the second call when all slots are full. No Exception, so the function's `except Exception` misses it."""
+    """Ends the second call when all slots are full, before the operation runs that filled the last one.
+
+    No Exception, so the function's `except Exception` misses it.
+    """
 
 
 class _Region:
@@ -115,11 +118,13 @@ class _Region:
         self.others, tensors = _take_tensors_out(leaves)
         self.boundary = _Boundary.apply(torch.empty(0, requires_grad=True), *tensors)  # keeps its grad_fn alive
         self.slots: list[tuple[weakref.ref, tuple]] = []  # slot; its tensor's shape, dtype, device
+        self.last_two: list[bool] = []  # of the last tensors saved: may their operation write to them afterwards?
 
     def pack(self, tensor: Tensor) -> _Slot:
         """Hook: return a slot for a tensor that the first call saves."""
         slot = _Slot()
         self.slots.append((weakref.ref(slot), _metadata(tensor)))
+        self.last_two = [*self.last_two[-1:], _may_be_written(tensor)]
         return slot
 
     def unpack(self, slot: _Slot) -> Tensor:
@@ -154,6 +159,8 @@ class _Refill:
         self.region, self.n_full = region, 0
 
     def pack(self, tensor: Tensor) -> Tensor:
+        if self.n_full == len(self.region.slots):
+            raise self.region.error(f"{self.n_full} tensors were saved, now more")
         reference, before = self.region.slots[self.n_full]
         if (now := _metadata(tensor)) != before and self.region.compares:
             raise self.region.error(f"tensor {self.n_full} was {before}, is {now}")
@@ -161,7 +168,7 @@ class _Refill:
         if slot := reference():
             slot.tensor = tensor
         self.n_full += 1
-        if self.n_full == len(self.region.slots):
+        if self.n_full == len(self.region.slots) and not any(self.region.last_two):
             raise _AllSlotsFull
         return tensor
 
@@ -192,6 +199,15 @@ def _put_tensors_in(others: list, tensors) -> list:
 
 def _metadata(tensor: Tensor) -> tuple:
     return tuple(tensor.shape), tensor.dtype, tensor.device
+
+
+def _may_be_written(tensor: Tensor) -> bool:
+    """Return whether an operation may save this tensor first and fill it then, as rrelu does with its random slopes.
+
+    Such a tensor is of the operation's own making: no history, no parameter. The second call must not end before it.
+    """
+    is_parameter = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+    return tensor.is_floating_point() and not tensor.requires_grad and not is_parameter
 
 
 def _name(function: Callable) -> str:

@@ -18,6 +18,7 @@ All ranks must see the same folder. The files of a checkpoint are partly pickles
 Source: torch.distributed.checkpoint, whose save and load do the work.
 """
 
+import operator
 import os
 import shutil
 import warnings
@@ -66,19 +67,46 @@ def save(
     too.
 
     Sends: the plan, about 300 bytes a tensor. Keeps: one tensor at a time in host memory.
-    Raises RuntimeError, naming the ranks, if some have not called it within `timeout_s`.
+    Raises RuntimeError, naming the ranks, if some have not called it within `timeout_s`; ValueError or TypeError for
+    what `load` could not take: a step that is no number, an object among `others` without state_dict() and
+    load_state_dict() or under a name of our own, a state that is no tensor where tensors are expected.
     """
     if keep is not None and keep < 1:
         raise ValueError(f"keep={keep}: at least the checkpoint that is being saved must stay")
+    _check_others(others)
+    step = _number(step)
     everybody_calls("save", timeout_s)
     folder = Path(folder)
     unfinished = from_rank_0(lambda: _begin(folder, step))
     state = sharded_state_dict(model, optimizer) | {"step": step, "random": {str(rank()): _random_state()}} | others
+    state["parts"] = dict.fromkeys(state, True)  # an object whose state_dict() is empty leaves no other trace
     with _torchs_own(f"writing {unfinished}") as alone:
         dcp.save(state, storage_writer=dcp.FileSystemWriter(unfinished), no_dist=alone)
     return from_rank_0(lambda: _commit(folder, unfinished, keep))
 
 
+_OUR_NAMES = {"model", "optim", "step", "random", "parts"}
+
+
+def _check_others(others: dict[str, Any]) -> None:
+    for name, other in others.items():
+        if name in _OUR_NAMES:
+            raise ValueError(f"rank {rank()}: {name} is a part that every checkpoint has: give yours another name")
+        if not isinstance(other, Stateful):
+            raise TypeError(
+                f"rank {rank()}: {name}={other!r:.80} has no state_dict() and load_state_dict(): it would be written, "
+                "and could not be given back"
+            )
+
+
+def _number(step: Any) -> int:
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise TypeError(f"rank {rank()}: step={step!r} is no whole number") from None
+
+
+@torch.inference_mode(False)  # an optimizer's states are made here, and used in training
 def load(
     folder: str | os.PathLike,
     model: nn.Module,
@@ -110,6 +138,7 @@ def latest(folder: str | os.PathLike) -> Path:
     return Path(folder) / names[0]
 
 
+@torch.inference_mode(False)
 def load_from(
     path: str | os.PathLike, model: nn.Module, optimizer: Optimizer | None = None, **others: Stateful
 ) -> int | None:
@@ -120,6 +149,7 @@ def load_from(
     """
     metadata: Metadata = from_rank_0(lambda: _read_metadata(Path(path)))
     saved = {metadata.planner_data[key]: described for key, described in metadata.state_dict_metadata.items()}
+    _check_others(others)
     _check_parts(saved, path, model, ["optim"] * (optimizer is not None) + list(others))
     state: dict[str, Any] = {"model": model_state(model)} | others
     if optimizer is not None:
@@ -207,7 +237,7 @@ def _read_metadata(path: Path) -> Metadata:
 
 
 def _check_parts(saved: dict[tuple, Any], path: str | os.PathLike, model: nn.Module, parts: list[str]) -> None:
-    there = {keys[0] for keys in saved}
+    there = {keys[keys[0] == "parts"] for keys in saved}
     if missing := [part for part in ("model", *parts) if part not in there]:
         raise ValueError(f"{path} holds {', '.join(sorted(there))}, but no {', '.join(missing)}")
     shapes = {keys[1]: described.size for keys, described in saved.items() if keys[0] == "model"}

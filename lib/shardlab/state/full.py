@@ -49,6 +49,7 @@ def full_optimizer_state_dict(model: nn.Module, optimizer: Optimizer, *, timeout
     return full if rank() == 0 else {}
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def load_full_state_dict(model: nn.Module, state: dict[str, Tensor], *, timeout_s: float = 30.0) -> None:
     """Load a full_state_dict: rank 0 passes whole tensors, the others {}, and every rank takes its part.
@@ -65,6 +66,7 @@ def load_full_state_dict(model: nn.Module, state: dict[str, Tensor], *, timeout_
     weights_have_changed(model)
 
 
+@torch.inference_mode(False)
 @torch.no_grad()
 def load_full_optimizer_state_dict(
     model: nn.Module, optimizer: Optimizer, state: dict, *, timeout_s: float = 30.0

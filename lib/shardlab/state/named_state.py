@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from shardlab.bucketed_backward import BucketedBackward
 from shardlab.fsdp.flat_parameter import PREFIX, FlatParameter
 from shardlab.offload import FileOffloadOptimizer
 from shardlab.offload.host import CPUOffloadOptimizer
@@ -48,22 +49,41 @@ def sharded_state_dict(model: nn.Module, optimizer: Optimizer | None = None) -> 
 # Names, and how this rank holds the named tensors
 
 
+# Wrappers that add their child's name to the names of parameters. AveragedModel is none: it has a state of its own.
+_REPLICAS = (BucketedBackward, nn.parallel.DistributedDataParallel, nn.DataParallel)
+_OTHERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")  # torch.compile's, and private ones
+
+
+def _wrapped_child(module: nn.Module) -> str | None:
+    if isinstance(module, _REPLICAS):
+        return "module"
+    return next((name for name in _OTHERS if name in getattr(module, "_modules", ())), None)
+
+
 def bare(model: nn.Module) -> nn.Module:
-    """Return the model without wrappers: modules that hold only a child called `module`, as DDP does."""
-    while [name for name, _ in model.named_children()] == ["module"] and not list(model.parameters(recurse=False)):
-        model = model.module
+    """Return the model without DDP and torch.compile around it."""
+    while _wrapped_child(model) in ("module", "_orig_mod"):
+        model = getattr(model, _wrapped_child(model))
     return model
 
 
 def model_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers by name; parameters inside flat ones are taken out of them."""
+    """Return parameters and buffers by name; parameters inside flat ones are taken out of them.
+
+    Raises ValueError for a module with a state that is no tensor (get_extra_state).
+    """
     model = bare(model)
-    state = {_cleaned(name): value for name, value in model.state_dict().items()}
+    state = {_cleaned(model, name): value for name, value in model.state_dict().items()}
     names = _names_of_flat(model)
     for interval in flat_intervals(model):
         for name in names[interval.name]:
             state[name] = _view_of_flat(interval)(interval.shard.detach())
-    return {name: value for name, value in state.items() if PREFIX not in name}
+    if extra := [name for name, value in state.items() if not isinstance(value, Tensor)]:
+        raise ValueError(
+            f"rank {rank()}: {listed(extra)} is no tensor: what get_extra_state returns is not saved here. "
+            "Make it a buffer, or save an object of your own with state_dict() and load_state_dict() beside the model"
+        )
+    return {name: value for name, value in state.items() if not name.rpartition(".")[2].startswith(PREFIX)}
 
 
 def _names_of_flat(model: nn.Module) -> dict[str, list[str]]:
@@ -71,10 +91,10 @@ def _names_of_flat(model: nn.Module) -> dict[str, list[str]]:
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         paths.setdefault(module, []).append(path)
-    layouts = [layout for m in model.modules() if hasattr(m, "_unit") for layout in m._unit.layouts]
+    layouts = [layout for m in model.modules() if hasattr(m, "_fsdp_unit") for layout in m._fsdp_unit.layouts]
     params = [p for layout in layouts if isinstance(layout, FlatParameter) for p in layout.params]
     all_names = [[f"{path}.{name}" for m, name in p.places for path in paths[m]] for p in params]
-    return {names[0]: names for names in ([_cleaned(name).lstrip(".") for name in names] for names in all_names)}
+    return {names[0]: names for names in ([_cleaned(model, name.lstrip(".")) for name in names] for names in all_names)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +114,11 @@ def flat_intervals(model: nn.Module) -> Iterator[FlatInterval]:
     """Yield where each original parameter's part lies on this rank, for all flat parameters of the model."""
     names = {m: name for name, m in model.named_modules()}
     for m in model.modules():
-        for layout in m._unit.layouts if hasattr(m, "_unit") else []:
+        for layout in m._fsdp_unit.layouts if hasattr(m, "_fsdp_unit") else []:
             if isinstance(layout, FlatParameter):
                 for p, (start, end, offset) in zip(layout.params, layout.intervals(), strict=True):
-                    first, *aliases = (f"{names[module]}.{name}".lstrip(".") for module, name in p.places)
+                    all_names = [f"{names[module]}.{name}".lstrip(".") for module, name in p.places]
+                    first, *aliases = [_cleaned(model, name) for name in all_names]
                     yield FlatInterval(first, p.shape, start, end, layout.sharded_params[0], offset, tuple(aliases))
 
 
@@ -110,15 +131,21 @@ def _views_of(model: nn.Module) -> dict[nn.Parameter, Views]:
     """Map each parameter that optimizers know to the views of the named parameters in it; see [Note: views]."""
     model = bare(model)
     model.state_dict()  # makes FSDP reshard: the optimizer knows only shards
-    views: dict[nn.Parameter, Views] = {p: {_cleaned(name): _view_of(p)} for name, p in model.named_parameters()}
+    views: dict[nn.Parameter, Views] = {p: {_cleaned(model, name): _view_of(p)} for name, p in model.named_parameters()}
     flat: dict[nn.Parameter, Views] = {}
     for interval in flat_intervals(model):
         flat.setdefault(interval.shard, {})[interval.name] = _view_of_flat(interval)
     return views | flat
 
 
-def _cleaned(name: str) -> str:
-    return name.replace("_checkpoint_wrapped_module.", "").replace("_fsdp_wrapped_module.", "")
+def _cleaned(model: nn.Module, name: str) -> str:
+    """Return a parameter's name in the bare model: without the names of wrappers' children."""
+    parts, module = [], model
+    for part in name.split("."):
+        if part != _wrapped_child(module):
+            parts.append(part)
+        module = getattr(module, part, None)
+    return ".".join(parts)
 
 
 def _view_of(p: nn.Parameter) -> Callable[[Tensor], Tensor]:
@@ -166,6 +193,8 @@ def optimizer_state(model: nn.Module, optimizer: Optimizer) -> dict:
         for name, view in names.items() if number in packed else ():
             state[name] = {k: view(v) if _laid_out_as(p, v) else v for k, v in packed[number].items()}
             for key, value in state[name].items():
+                if isinstance(value, (list, tuple, dict)):
+                    raise ValueError(f"the optimizer state {key} of {name} is a {type(value).__name__}: not supported")
                 if type(value) is Tensor and not _laid_out_as(p, value):
                     _check_whole(p, view(p), f"{key} of {name}", value.shape)
     groups = [

@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shardlab.nested_tensors import refuse_sparse
 from shardlab.shard_groups import reduce_scatter
 
 
@@ -82,7 +83,9 @@ class Bucket:
         if low >= high:
             return []
         piece = self.flat[low:high]
-        return [Shard(p, low - begin, high - begin, nn.Parameter(piece.view(p.shape) if whole else piece))]
+        shard_param = nn.Parameter(piece.view(p.shape) if whole else piece)
+        vars(shard_param).update(vars(p))  # attributes that users set, which an optimizer may look for
+        return [Shard(p, low - begin, high - begin, shard_param)]
 
     @property
     def _me(self) -> str:
@@ -111,8 +114,7 @@ class Bucket:
     @torch.no_grad()
     def take(self, p: nn.Parameter) -> None:
         """Move p's gradient, divided by the number of ranks, into the buffer: after the sum it is the mean."""
-        if p.grad.layout != torch.strided:
-            raise RuntimeError(f"{self._me}: the gradient of {self.names[p]} is sparse: use layers with sparse=False")
+        refuse_sparse(p.grad, self.names[p])
         if self._flat_grad is None:
             self._flat_grad = torch.empty_like(self.flat)  # padding is sent, but never read
         torch.mul(p.grad, 1 / self.world_size, out=self._view(self._flat_grad, p))

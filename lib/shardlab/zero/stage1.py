@@ -32,6 +32,7 @@ from shardlab.ddp import (
     check_same_on_every_rank,
 )
 from shardlab.grad_norm import clip_sharded_, common_dtype
+from shardlab.nested_tensors import refuse_sparse
 from shardlab.shard_groups import all_gather, hyperparameters
 from shardlab.zero.bucket import Bucket, Shard
 
@@ -117,6 +118,9 @@ class ZeroRedundancyOptimizer(Optimizer):
         self.buckets += new
         return hyperparameters(group) | {"params": [shard.shard_param for bucket in new for shard in bucket.shards]}
 
+    def __getstate__(self) -> dict:
+        raise TypeError("ZeroRedundancyOptimizer can't be copied or pickled: save its state_dict()")
+
     # A step
 
     def step(self, closure=None):
@@ -165,6 +169,9 @@ class ZeroRedundancyOptimizer(Optimizer):
         return {s.param: s.shard_param.grad for s in self.shards() if s.shard_param.grad is not None}
 
     def _take_averaged(self) -> None:
+        for p, name in self.names.items():
+            if p.grad is not None:
+                refuse_sparse(p.grad, name)
         for shard in self.shards():
             whole = shard.param.grad
             mine = None if whole is None else whole.view(-1)[shard.start : shard.end].view_as(shard.shard_param)

@@ -44,6 +44,9 @@ class ShardedDataParallel(BucketedBackward):
     def take(self, p: nn.Parameter) -> None:
         self._bucket_of[p].take(p)
 
+    def name_of(self, p: nn.Parameter) -> str:
+        return self.optimizer.names[p]
+
     def send(self, bucket: Bucket) -> None:
         """Begin a reduce_scatter. Only one bucket is under way at a time, since each holds memory."""
         if bucket.holds_gradients:  # else all of it is frozen
@@ -77,7 +80,7 @@ class ShardedDataParallel(BucketedBackward):
         self.buckets = sorted(self.optimizer.buckets, key=filled_last.get, reverse=True)
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.starts}
         for p in self._bucket_of.keys() - self._hooked:
-            p.register_post_accumulate_grad_hook(self._gradient_ready)
+            self.hook(p)
         self._hooked |= self._bucket_of.keys()
 
     def _prepare_backward(self) -> None:

@@ -576,7 +576,7 @@ def test_a_step_after_an_evaluation_is_not_missed():
     def evaluate(model):
         with torch.no_grad():
             model(*samples(99, 0, 1))
-        assert {m._unit.state.name for m in (model, *model.blocks)} == {"SHARDED"}
+        assert {m._fsdp_unit.state.name for m in (model, *model.blocks)} == {"SHARDED"}
 
     def forward_only(model):
         model(*samples(99, 0, 1))

@@ -166,7 +166,7 @@ def test_parameters_lie_in_torchs_order():
     def ranks():
         blocks = zip(ours(uneven()).blocks, torchs(uneven()).module.blocks, strict=True)
         cut = len("blocks.0.")
-        return [([p.name for p in b._unit.layouts[0].params], list(t._flat_param._fqns)) for b, t in blocks], cut
+        return [([p.name for p in b._fsdp_unit.layouts[0].params], list(t._flat_param._fqns)) for b, t in blocks], cut
 
     found, _ = launch(ranks, 1)[0]
     for mine, theirs in found:

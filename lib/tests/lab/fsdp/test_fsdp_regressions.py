@@ -189,7 +189,7 @@ def others_after_a_failure() -> float:
     """A gather that fails is the business of its model alone."""
     failing, other = two_layers(), nn.Linear(1, 1)
     ours.fully_shard(failing)
-    failing._unit.layouts[0].all_gather_tensors = lambda: 1 / 0
+    failing._fsdp_unit.layouts[0].all_gather_tensors = lambda: 1 / 0
     with pytest.raises(ZeroDivisionError):
         backward(failing)
     other(torch.ones(1, 1)).backward()
