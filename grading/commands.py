@@ -114,7 +114,7 @@ def export_grades(form: str) -> str:
 
 
 def write_feedback(lab: str | None, console: Console) -> bool:
-    """Return True if everybody who was graded has a page."""
+    """Return True if every student who was graded has a page."""
     problems = []
     with closing(Classroom()) as classroom:
         for name in _labs(classroom, lab):
@@ -130,7 +130,7 @@ def _feedback(classroom: Classroom, lab: str) -> Iterator[tuple[str, str]]:
     for student in classroom.students(lab, "autograded"):
         try:
             classroom.feedback(lab, student)
-        except Exception as error:  # one student's odd failure stops no other
+        except Exception as error:  # a failure for one student must not stop the others
             yield student, str(error)
 
 

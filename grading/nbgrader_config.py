@@ -1,7 +1,7 @@
-"""nbgrader on this tree: `nbgrader ... --config=grading/nbgrader_config.py`, or just run nbgrader inside grading/.
+"""Settings of nbgrader for this repository: `nbgrader ... --config=grading/nbgrader_config.py`, or run it in grading/.
 
-source = solutions/, release = labs/; submissions, autograded notebooks, feedback and the gradebook live in grading/ and
-are not tracked.
+solutions/ is nbgrader's source and labs/ its release; submissions, autograded notebooks, feedback and the gradebook are
+in grading/ and are not tracked.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ c.CourseDirectory.submitted_directory = "grading/submitted"
 c.CourseDirectory.autograded_directory = "grading/autograded"
 c.CourseDirectory.feedback_directory = "grading/feedback"
 c.CourseDirectory.db_url = f"sqlite:///{course}/grading/gradebook.db"
-# solutions/<lab>/<lab>.ipynb has its name in `directory_structure`'s last part; nothing but notebooks is released.
+# Python files and caches in solutions/<lab>/ are not released.
 c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "*.py"]
 
 c.Autograde.sanitize_preprocessors = [
@@ -31,7 +31,7 @@ c.Autograde.sanitize_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
-    "grading.gradebook.nbgrader_executor.RefereeExecutor",  # in the place of nbgrader's Execute
+    "grading.gradebook.nbgrader_executor.RefereeExecutor",  # instead of nbgrader's Execute
     "nbgrader.preprocessors.IgnorePattern",
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",

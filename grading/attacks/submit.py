@@ -20,7 +20,7 @@ from traitlets.config import Config
 from grading.attacks import escapes, floods, lies, notebooks, reads
 from grading.attacks.attack import CHECK, LAB, Attack
 from grading.gradebook.nbgrader_api import ROOT, Classroom
-from grading.judge.referee import HANGS
+from grading.judge.judge_answers import HANGS
 from grading.judge.submission_run import LONGEST_DEADLINE_S
 from grading.samples import read_lab
 from shardcourse.lessons.folders import copy_files

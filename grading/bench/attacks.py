@@ -1,4 +1,4 @@
-"""Run every attack of `grading/attacks`, one after the other: what it gained, what it changed, how long it took."""
+"""Run every attack of `grading/attacks`; record what it gained, what it changed, and how long it took."""
 
 from statistics import median
 

@@ -1,4 +1,4 @@
-"""Measure how often a fast enough step is called too slow, or any right answer wrong."""
+"""Measure how often a step that is fast enough is called too slow, and how often a right answer is called wrong."""
 
 import multiprocessing
 import os
@@ -11,7 +11,7 @@ from statistics import median
 import psutil
 
 from grading.judge.betting_test import median_bounds
-from grading.judge.referee import FALSE_FAIL, Referee
+from grading.judge.judge_answers import FALSE_FAIL, Referee
 from grading.judge.timed_laps import FALSE_PASS
 from grading.samples import samples
 from grading.samples.trial import handed_in, judge, surprises
@@ -69,9 +69,9 @@ def measured(n_gradings: int, busy_cores: int) -> dict:
 
 
 def right_ones(lab: str, times: int, busy_cores: int) -> dict:
-    """Judge the lab's right answers, in several people's styles, each `times` times.
+    """Judge the lab's right answers, written in several styles, each `times` times.
 
-    A check that noise hid is judged again, as in grading; `surprises` includes those that stay inconclusive.
+    A check that is inconclusive because of noise is judged again, as in grading; `surprises` has those that stay so.
     """
     seconds, found = [], []
     with Referee(lab, "cpu") as referee, _others(busy_cores):
@@ -89,7 +89,7 @@ def right_ones(lab: str, times: int, busy_cores: int) -> dict:
 
 
 def by_lab(labs: list[str]) -> dict[str, partial]:
-    """Return the record's parts: a hundred gradings for 25 right answers in all labs; half of them disturbed."""
+    """Return the parts of the record: a hundred gradings of 25 right answers in all labs, half next to other work."""
     beside = {"quiet": 0, "loaded": psutil.cpu_count()}
     return {f"right ones of {lab}, {how}": partial(right_ones, lab, 2, n) for lab in labs for how, n in beside.items()}
 

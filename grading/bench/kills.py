@@ -91,7 +91,7 @@ def _killed_while_grading(root: Path, at_a_time: int, after_s: float) -> bool:
 
 
 def _left_behind(root: Path) -> list[str]:
-    """Return the killed grader's processes that are still there a while later."""
+    """Return the killed grader's processes that still run after SETTLE_S seconds."""
     deadline = time.monotonic() + SETTLE_S
     while (left := _marked(root)) and time.monotonic() < deadline:
         time.sleep(0.1)

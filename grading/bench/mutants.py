@@ -5,7 +5,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 
-from grading.judge.referee import Referee
+from grading.judge.judge_answers import Referee
 from grading.samples import Sample, samples
 from grading.samples.trial import handed_in, judge, surprises
 

@@ -1,4 +1,4 @@
-"""Grade hundreds of submissions: seconds each, memory, and the same class by stock nbgrader."""
+"""Grade hundreds of submissions: measure seconds and memory, and grade the same class with stock nbgrader."""
 
 import os
 import tempfile
@@ -15,20 +15,20 @@ from traitlets.config import Config
 
 from grading.attacks.attack import LAB
 from grading.bench.small_class import POINTS, small_class
-from grading.boxes.notebook_host import all_cells_run
+from grading.boxes.notebook_inside import all_cells_run
 from grading.boxes.notebook_limits import ANSWERS
 from grading.boxes.sandbox.process_tree import family, held_bytes
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom
-from grading.judge.judge import JUDGE
-from grading.judge.referee import Referee
+from grading.judge.judge_answers import Referee
+from grading.judge.judge_submission import JUDGE
 
 STOCK = ["Execute", "LimitOutput", "SaveAutoGrades", "AssignLatePenalties", "CheckCellMetadata"]
 INTERVAL_S = 1.0
 
 
 def many(n: int, at_a_time: int) -> dict:
-    """Grade a class of `n`, and once more with nothing changed."""
+    """Grade a class of `n`, and then again with nothing changed."""
     with (
         tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder,
         closing(small_class(Path(folder), n)) as classroom,
@@ -106,7 +106,7 @@ class Memory(threading.Thread):
             self._mib.append(sum(map(held_bytes, family(os.getpid()))) / (1 << 20))
 
     def in_tenths(self) -> list[int]:
-        """Return the most, in MiB, of each tenth of the time."""
+        """Return the maximum, in MiB, in each tenth of the time."""
         n = max(1, len(self._mib) // 10)
         return [round(max(self._mib[i : i + n])) for i in range(0, len(self._mib), n)]
 

@@ -1,4 +1,4 @@
-"""A class of any size, quick to judge: each submission solves only the part that trains nothing, or nothing at all."""
+"""A class of any size that is quick to judge: each submission solves only the part without training, or nothing."""
 
 import inspect
 from pathlib import Path

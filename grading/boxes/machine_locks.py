@@ -1,7 +1,7 @@
-"""Locks for what only one submission at a time may use on this machine: its GPUs, and its quiet while a clock runs.
+"""Locks for what only one submission at a time may use: this machine's GPUs, and a quiet machine for timing.
 
-A lock is a locked file, so the system frees it when its holder dies. The files lie in a private folder of the temporary
-folder, so everything that a user grades on a machine shares them, whatever the course.
+A lock is a locked file, so the system frees it when its holder dies. The files are in a private folder inside the
+temporary folder, so all that one user grades on a machine shares them, in every course.
 """
 
 import fcntl

@@ -66,9 +66,9 @@ def grade_all(
 
 def _enqueue(classroom: Classroom, queue: Queue, student: str) -> Graded | tuple[str, Stamp]:
     """Queue a submission that must be judged. Return why it must be judged or recorded, and the stamp of what was
-    taken; or the outcome if nothing is to do, or nothing can be done.
+    taken; or the outcome if there is nothing to do, or nothing can be done.
 
-    This is the only time that it is cleaned, copied and hashed for the judge: the worker judges what lies in the queue.
+    This is the only time that it is cleaned, copied and hashed for the judge: the worker judges what is in the queue.
     """
     lab = queue.lab
     try:
@@ -86,7 +86,7 @@ def _enqueue(classroom: Classroom, queue: Queue, student: str) -> Graded | tuple
         if classroom.shelf.in_gradebook(lab, student) and classroom.is_graded(lab, student):
             return Graded(student, "", classroom.grade(lab, student))
         return "its points are not in the gradebook", stamp
-    except Exception as error:  # one student's odd failure stops no other
+    except Exception as error:  # a failure for one student must not stop the others
         with suppress(Exception):
             queue.clear(student)
         return _no_grade(classroom, student, UNREADABLE, _failure(lab, student, error))
@@ -110,9 +110,9 @@ def _record(classroom: Classroom, queue: Queue, student: str, why: str, stamp: S
         if student in queue.students():
             return _no_grade(classroom, student, why, DIED.format(lab=queue.lab))
         return Graded(student, why, classroom.record(queue.lab, student, stamp))
-    except RuntimeError as error:  # its words are whole
+    except RuntimeError as error:  # its message is complete
         return _no_grade(classroom, student, why, str(error))
-    except Exception as error:  # one student's odd failure stops no other
+    except Exception as error:  # a failure for one student must not stop the others
         return _no_grade(classroom, student, why, _failure(queue.lab, student, error))
 
 
@@ -121,7 +121,7 @@ def _failure(lab: str, student: str, error: Exception) -> str:
 
 
 def _no_grade(classroom: Classroom, student: str, why: str, problem: str) -> Graded:
-    """Return the outcome, and let the gradebook know the student, as nbgrader does: tables then have a row."""
+    """Return the outcome, and add the student to the gradebook, as nbgrader does: tables then have a row."""
     with suppress(Exception):
         classroom.enroll(student)
     return Graded(student, why, problem=problem)

@@ -26,7 +26,7 @@ from grading.gradebook.nbgrader_executor import RefereeExecutor, graded_cells, r
 from grading.gradebook.problems import in_words, reason_in
 from grading.gradebook.result_cache import Shelf
 from grading.judge.find_lab import lab_module
-from grading.judge.judge import JUDGE, Settings, Submission
+from grading.judge.judge_submission import JUDGE, Settings, Submission
 from grading.judge.verdict import Verdict
 
 CHANGED = "it was handed in again while it was graded: grade again"
@@ -77,7 +77,7 @@ class Classroom:
         return sorted(p.name for p in (self.root / "solutions").iterdir() if (p / f"{p.name}.ipynb").is_file())
 
     def students(self, lab: str, where: str = "submitted") -> list[str]:
-        """Students with a folder of this lab in grading/submitted, or in another folder of nbgrader's."""
+        """Return the students with a folder of this lab in grading/submitted, or in another folder of nbgrader's."""
         folder = self.root / "grading" / where
         return sorted(p.name for p in folder.iterdir() if _may_exist(p / lab)) if folder.is_dir() else []
 
@@ -103,9 +103,9 @@ class Classroom:
     def record(self, lab: str, student: str, stamp: Stamp) -> Grade:
         """Put a judged submission's points into the gradebook.
 
-        Raises RuntimeError if it was not judged, is unclear, or is no longer what was taken with this `stamp`. The last
-        saves what is in the gradebook: nbgrader deletes the graded notebook before it reads what is there now. That the
-        points belong to the notebook that nbgrader reads is decided later, by the executor, from their digests.
+        Raises RuntimeError if it was not judged, is unclear, or has changed since it was taken with this `stamp`. The
+        last case protects the gradebook: nbgrader deletes the graded notebook before it reads the submission. Later the
+        executor decides by digests whether the points belong to the notebook that nbgrader reads.
         """
         kept = self.shelf.get(lab, student)
         if kept and kept.judged.unclear and self.is_graded(lab, student):  # nbgrader would delete the graded notebook
@@ -142,7 +142,7 @@ class Classroom:
         return self.grade(lab, student)
 
     def enroll(self, student: str) -> None:
-        """Add a student to the gradebook, as nbgrader does for everybody whose submission it reads."""
+        """Add a student to the gradebook, as nbgrader does for every student whose submission it reads."""
         with Gradebook(self.db_url) as gradebook:
             gradebook.update_or_create_student(student)
 
@@ -209,7 +209,7 @@ class Classroom:
 
 
 def _may_exist(path: Path) -> bool:
-    """Return True also where we may not look: then grading says so."""
+    """Return True also if we may not look there: grading then reports it."""
     try:
         path.lstat()
     except PermissionError:
@@ -220,7 +220,7 @@ def _may_exist(path: Path) -> bool:
 
 
 def has_points(submission: SubmittedAssignment) -> bool:
-    """Return True if a submission was graded: nbgrader shows 0 for one that nobody has graded yet."""
+    """Return True if a submission was graded: nbgrader shows 0 for a submission that is not graded yet."""
     grades = [g for notebook in submission.notebooks for g in notebook.grades]
     return any(g.auto_score is not None or g.manual_score is not None for g in grades)
 

@@ -16,7 +16,7 @@ from traitlets import Bool, Dict, Float, Integer, Unicode
 
 from grading.gradebook.result_cache import Shelf, made_of
 from grading.judge.find_lab import check_name
-from grading.judge.judge import JUDGE, Judged, Settings, Submission
+from grading.judge.judge_submission import JUDGE, Judged, Settings, Submission
 from grading.judge.verdict import Verdict
 
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # holds a verdict's record in an autograded notebook
@@ -55,9 +55,9 @@ class RefereeExecutor(NbGraderPreprocessor):
     def _judged(self, submission: Submission, student: str) -> Judged:
         """Return the stored result, or a new one.
 
-        A stored result is taken only if its digests are those of the notebook and files that nbgrader has here. It read
-        them from the submitted folder by itself, and the student or `nbgrader collect` may have replaced them since the
-        judged ones were put into the queue.
+        A stored result is taken only if its digests are those of the notebook and files that nbgrader has here.
+        nbgrader reads them from the submitted folder itself, and the student or `nbgrader collect` may have replaced
+        them since the judged ones were put into the queue.
         """
         shelf, now = Shelf(self.shelf), made_of(submission, self.settings)
         found = shelf.get(submission.lab, student)
@@ -73,7 +73,7 @@ class RefereeExecutor(NbGraderPreprocessor):
 
 
 def graded_cells(nb: NotebookNode) -> dict[int, str]:
-    """Index of each graded cell -> the check that it belongs to."""
+    """Return the check of each graded cell, by the cell's index."""
     return {i: check_name(cell.metadata.nbgrader.grade_id) for i, cell in enumerate(nb.cells) if is_grade(cell)}
 
 
@@ -93,7 +93,7 @@ def _write(judged: Judged, nb: NotebookNode, checks: dict[int, str]) -> None:
 
 
 def read_verdicts(nb: NotebookNode) -> list[Verdict]:
-    """The verdicts in an autograded notebook."""
+    """Return the verdicts in an autograded notebook."""
     outputs = [output for cell in nb.cells if is_grade(cell) for output in cell.get("outputs", [])]
     records = [output.get("data", {}).get(VERDICT_MIME) for output in outputs]
     return [Verdict.from_json(r) for r in records if r]

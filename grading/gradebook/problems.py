@@ -5,7 +5,7 @@ import re
 from nbgrader.api import MissingEntry
 
 from grading.gradebook.inspect_files import SubmissionError
-from grading.judge.judge import LACKS_CELLS
+from grading.judge.judge_submission import LACKS_CELLS
 
 SPOILT = "Cells are not what was released, in number or in form: ask for the notebook with its cells as they were."
 _OF_SPOILT_CELLS = ("Inconsistent checksums", "SchemaTooOldError", "SchemaTooNewError", "metadata may be corrupted")

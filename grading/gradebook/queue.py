@@ -25,7 +25,7 @@ from typing import TextIO
 import nbformat
 
 from grading.gradebook.result_cache import write_whole
-from grading.judge.judge import Submission
+from grading.judge.judge_submission import Submission
 
 _PATIENCE_S = 2.0
 MOST_TRIES = 3  # times that a worker may die while it judges the same submission
@@ -48,12 +48,12 @@ class Queue:
         self._drafts = self.folder / ".drafts"
 
     def tidy(self) -> None:
-        """Remove what processes left that were killed while they wrote or deleted a task."""
+        """Remove what processes left behind if they were killed while they wrote or deleted a task."""
         shutil.rmtree(self._drafts, ignore_errors=True)
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
-        """Yield a new folder with an empty folder `files`, for a submission to `put`. It is removed if it stays."""
+        """Yield a new folder with an empty folder `files`, for `put` to move. If it was not moved, it is removed."""
         self._drafts.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=self._drafts))
         try:
@@ -85,7 +85,7 @@ class Queue:
         self._file(student, "lock").write_text("")
 
     def students(self) -> list[str]:
-        """Students whose submission waits or is being judged."""
+        """Return the students whose submissions wait or are being judged."""
         return sorted(path.stem for path in self.folder.glob("*.task"))
 
     def problem(self, student: str) -> str | None:
@@ -150,7 +150,7 @@ class Queue:
         return Task(Submission(self.lab, nb, dict(record["checks"]), folder / "files"), record["made_of"])
 
     def _remove(self, student: str) -> None:
-        """Remove a task in one step: no worker sees the half of one."""
+        """Remove a task in one step, so that no worker ever sees half a task."""
         with suppress(FileNotFoundError), self.draft() as trash:
             self._file(student, "task").rename(trash / "task")
 
@@ -174,7 +174,7 @@ def alone(file: Path) -> Iterator[None]:
 
 
 def _locked_soon(lock: TextIO) -> bool:
-    """Lock, with a moment's patience: workers of a killed process lock briefly to see whether it lives."""
+    """Try to lock, for a short time: workers of a killed process lock briefly to see whether that process lives."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:

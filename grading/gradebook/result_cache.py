@@ -17,7 +17,7 @@ import torch
 from nbformat import NotebookNode
 
 from grading.judge.find_lab import lab_module
-from grading.judge.judge import Judged, Settings, Submission
+from grading.judge.judge_submission import Judged, Settings, Submission
 from grading.judge.verdict import Verdict
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ class Shelf:
             return None
 
     def keep(self, lab: str, student: str, made_of: dict[str, str], judged: Judged) -> Judged:
-        """Store a result and return it. An unclear one replaces no clear one of the same: return that then."""
+        """Store a result and return it. If it is unclear, a clear one with the same digests stays and is returned."""
         found = self.get(lab, student)
         if judged.unclear and found and found.made_of == made_of and not found.judged.unclear:
             return found.judged
@@ -95,7 +95,7 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def made_of(submission: Submission, settings: Settings) -> dict[str, str]:
-    """Digests of all that the judgement depends on: the submission, the lab's checks and settings, the grader."""
+    """Return digests of all that a judgement depends on: the submission, the lab's checks and settings, the grader."""
     lab, folder = submission.lab, submission.files
     beside = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (f"{lab}.ipynb", "timestamp.txt"))
     files = [(str(p.relative_to(folder)), _digest_of(p)) for p in beside]
@@ -108,13 +108,13 @@ def made_of(submission: Submission, settings: Settings) -> dict[str, str]:
 
 
 def _cells(nb: NotebookNode) -> list:
-    """What is judged of a notebook: no outputs, and no cell ids, which nbformat may draw at each reading."""
+    """Return the parts of cells that are judged: no outputs, and no ids, which nbformat may draw at each reading."""
     return [(c.cell_type, c.source, c.metadata.get("nbgrader", {})) for c in nb.cells]
 
 
 @cache
 def grader() -> str:
-    """Digest of the grader itself, with the Python and the PyTorch that it runs on."""
+    """Return a digest of the grader itself, with the Python and the PyTorch that it runs on."""
     return _digest([_digest_of_files(_ROOT, *GRADER), torch.__version__, sys.version])
 
 

@@ -1,7 +1,7 @@
 """Workers that judge what waits in the queue: this process, or jobs of submitit, on this machine or by Slurm.
 
-A worker needs the course's folder and nothing of nbgrader's. It takes a submission from the queue, judges it as it lies
-there, and writes the result to the shelf. Only the process that started the workers touches the gradebook.
+A worker needs the course's folder, but nothing of nbgrader's. It takes a submission from the queue, judges it as it is
+stored there, and writes the result to the shelf. Only the process that started the workers touches the gradebook.
 """
 
 import os
@@ -18,7 +18,7 @@ import submitit
 from grading.boxes.sandbox import Bubblewrap
 from grading.gradebook.queue import Queue, held
 from grading.gradebook.result_cache import Shelf, grader
-from grading.judge.judge import JUDGE, Settings
+from grading.judge.judge_submission import JUDGE, Settings
 
 _POLL_S = 0.5
 _LONGEST_JOB_MIN = 24 * 60
@@ -34,7 +34,7 @@ class Here:
         self._queue, self._shelf, self._settings = queue, shelf, settings
 
     def go_on(self) -> bool:
-        """Judge one submission; False if none was left to judge."""
+        """Judge one submission. Return False if there was none to judge."""
         return any(_judge_next(self._queue, self._shelf, self._settings, student) for student in self._queue.students())
 
 
@@ -87,7 +87,7 @@ def workers(
 
 
 def work(queue: Queue, shelf: Shelf, settings: Settings, lifeline: Path | None, boxed: bool = False) -> None:
-    """Run a job: judge what no other worker judges, until nothing waits. With a `lifeline`, end when nobody holds it.
+    """Run a job: judge what other workers do not judge, until nothing waits or no process holds `lifeline`.
 
     `boxed`: the machine that starts the jobs can box submissions. RuntimeError if this one can't then.
     """

@@ -1,13 +1,13 @@
 """Check whether the ranks' own accounts of memory explain what the system measured.
 
-Accounts are made on the ranks, where a submission can forge them. The system's counts cannot be forged, but they know
-no tensors and include Python and all modules. So this compares differences: what the system measured beyond the account
-may be as much as for the reference, whose ranks do the same work and report the truth.
+Accounts are made on the ranks, where a submission can forge them. The system's counts cannot be forged, but they
+include Python and all modules, and do not tell tensors apart. So this compares differences: what the system measured
+beyond the account may be as much as for the reference, whose ranks do the same work and report the truth.
 """
 
 from collections.abc import Callable
 
-from grading.boxes.ranks import Watched
+from grading.boxes.ranks_outside import Watched
 from grading.judge.submission_run import Session
 
 MIB = 1 << 20
@@ -32,7 +32,7 @@ def hidden_bytes(
 
 
 def _hidden(mine: list[Watched], reference: list[Watched], name: str, claimed: Callable[[dict], float]) -> float:
-    """Hidden bytes a rank: the least of all looks at the submission, minus the most of those at the reference."""
+    """Return hidden bytes a rank: the least of all looks at the submission, less the most of those at the reference."""
     left_out, usual = ([_left_out(w, looks[0], name, claimed) for w in looks] for looks in (mine, reference))
     return 0.0 if None in left_out + usual else min(left_out) - max(usual)
 

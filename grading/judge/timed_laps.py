@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 from grading.boxes.machine_locks import quiet
-from grading.boxes.ranks import Crew
+from grading.boxes.ranks_outside import Crew
 from grading.judge.betting_test import median_bounds
 from grading.judge.stopwatch import Stopwatch
 from grading.judge.submission_run import Session

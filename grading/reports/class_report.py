@@ -1,6 +1,6 @@
-"""Report on a lab's class: points, missed checks and why, what took long, what was noisy.
+"""Report on a lab's class: points, missed checks and why, slow submissions, noisy races.
 
-Made from the gradebook and from judged submissions (`result_cache`); nothing is stored here.
+It is made from the gradebook and from judged submissions (`result_cache`); nothing is stored here.
 """
 
 import re
@@ -62,7 +62,7 @@ class ClassReport:
 
     @property
     def missed_first(self) -> list[CheckRow]:
-        """The checks, the most missed first."""
+        """Return the checks, the most missed first."""
         return sorted(self.checks, key=lambda row: -(row.none + row.part / 2))
 
     @property
@@ -103,7 +103,7 @@ def class_report(classroom: Classroom, lab: str) -> ClassReport:
         except LookupError:
             unclear = kept and kept.judged.unclear
             not_graded[shown(student)] = unclear[0].cause if unclear else "it was not graded: run `shardlab grade`"
-        except Exception as error:  # one student's odd failure stops no other
+        except Exception as error:  # a failure for one student must not stop the others
             not_graded[shown(student)] = f"its grade can't be read: {type(error).__name__}: {error}"
     notebooks = _notebooks(classroom, lab)
     verdicts = [v for j in judged.values() for v in j.verdicts]

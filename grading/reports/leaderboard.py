@@ -51,7 +51,7 @@ def _rows(classroom: Classroom, lab: str) -> list[tuple[str, ...]]:
                 found.append((share, names.get(student, student), f"{fullness:.2f}", leaves, when))
         except LookupError:  # graded by hand, or taken out of the gradebook
             continue
-        except Exception as error:  # one student's odd failure stops no other
+        except Exception as error:  # a failure for one student must not stop the others
             logging.getLogger(__name__).warning("%s is not in the leaderboard: %r", student, error)
     found.sort(key=lambda row: (-row[0], row[1]))
     ranked = [row[1] for row in found if row[1] != THE_LINE]

@@ -1,8 +1,8 @@
 """Find submissions that were probably not written independently: runs of syntax that two share and few others have.
 
-What can be changed without understanding is left out: names, constants, comments, annotations, docstrings, layout, the
-order of functions and cells. PyTorch's own names stay, since nobody can rename them. Code that the lab itself gives,
-and code that most of a class writes, does not count.
+Everything that can be changed without understanding is left out: names, constants, comments, annotations, docstrings,
+layout, the order of functions and cells. PyTorch's own names stay, since nobody can rename them. Code that the lab
+itself gives, and code that most of a class writes, does not count.
 
 Similarity is no proof: show both to a person. Source: Schleimer, Wilkerson & Aiken 2003, "Winnowing" (Moss), without
 its sampling, which a class does not need.
@@ -37,7 +37,7 @@ class Pair:
 
 
 def alike(notebooks: dict[str, NotebookNode], released: NotebookNode, least: float) -> list[Pair]:
-    """Pairs of students, the most alike first, that share `least` or more."""
+    """Return pairs of students, the most alike first, that share `least` or more."""
     given = _runs(released)
     runs = {student: _runs(nb) - given for student, nb in notebooks.items()}
     seen = Counter(run for own in runs.values() for run in own)
@@ -54,7 +54,7 @@ def _pair(a: str, b: str, own: dict[str, set[int]]) -> Pair:
 
 
 def _runs(nb: NotebookNode) -> set[int]:
-    """Hashes of the runs of syntax in each function, and in the code outside functions."""
+    """Return hashes of the runs of syntax in each function, and in the code outside functions."""
     found: set[int] = set()
     for cell in nb.cells:
         if cell.cell_type == "code":

@@ -2,21 +2,22 @@
 
 Read in this order:
 
-    model, data     what is trained, and on what; `tier`: how large a run fits this machine
-    launch          N real ranks: started, watched, and gone when the call ends
-    collectives     an all_reduce and an all_gather made of messages, and what each costs
-    ddp             every rank holds the whole model; gradients are averaged in buckets (`bucketed_backward`)
-    zero            each rank keeps 1/N of the optimizer states (stage 1), and of the gradients (stage 2)
-    fsdp            1/N of the parameters, too (stage 3)
-    precision       16 bits: master weights, loss scaling, stochastic rounding
-    recompute       activation checkpointing: less memory for more computation
-    offload         optimizer states in host memory, or in a file
-    state           checkpoints: saved by one strategy on N ranks, loaded by another on M
-    measure         bytes held, bytes sent, seconds; proof that a program shards
+    model, data       the model that is trained, and its data; `tier`: the size of a run for this machine
+    launch            run a function on N real ranks; no process is left when the call ends
+    ring_collectives  an all_reduce and an all_gather made of messages, and what each costs
+    ddp               every rank holds the whole model; gradients are averaged in buckets (`bucketed_backward`)
+    zero              each rank keeps 1/N of the optimizer states (stage 1), and of the gradients (stage 2)
+    fsdp              1/N of the parameters, too (stage 3)
+    precision         16 bits: master weights, loss scaling, stochastic rounding
+    recompute         activation checkpointing: less memory for more computation
+    offload           optimizer states in host memory, or in a file
+    state             checkpoints: saved by one strategy on N ranks, loaded by another on M
+    measure           bytes held, bytes sent, seconds; proof that a program shards
 
-Each engine has the signature of PyTorch's own: swap the import. The packages beside this one import it, and it imports
-none of them: `shardtrace` (timelines of ranks), `shardsim` (a cluster's network under real ranks), `shardplan` (will a
-job fit, and how fast will it be), `shardnext` (engines beyond the core), `shardbench`, and `shardcourse` (figures).
+Each engine has the signature of PyTorch's engine, so you can swap the import. The packages beside this one import it;
+it imports none of them: `shardtrace` (timelines of ranks), `shardsim` (a cluster's network under real ranks),
+`shardplan` (will a job fit, and how fast will it be), `shardnext` (engines beyond the core), `shardbench`, and
+`shardcourse` (figures).
 """
 
 from shardlab.launch import LaunchError, launch, local_device, warm_up

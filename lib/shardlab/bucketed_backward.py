@@ -1,14 +1,15 @@
-"""Backward in buckets: gradients leave as soon as a bucket is full, while backward computes the next ones.
+"""Backward in buckets: a bucket of gradients is sent as soon as it is full, while backward computes the next ones.
 
 DDP and ZeRO-2 share this. They differ in what they send of a bucket: DDP all_reduces it, so that every rank gets the
 mean; ZeRO-2 reduce_scatters it, so that each rank gets the mean of its own slice.
 
 [Note: the order of events]
     forward            decides whether the backward that follows communicates, and empties the buckets
-    _backward_begins   a hook on forward's outputs: asks autograd for a call when backward has ended. A call of
-                       torch.autograd.grad, for a gradient penalty or a saliency map, passes here too and is let by
+    _outputs_reached   a hook on forward's outputs: calls _backward_begins. torch.autograd.grad (for a gradient penalty
+                       or a saliency map) triggers this hook too; the hook then does nothing
+    _backward_begins   registers a callback that autograd calls at the end of backward
     _gradient_ready    a hook on each parameter: moves its gradient into a bucket, and sends buckets that are full
-    _backward_done     waits for the messages that are still under way
+    _backward_done     that callback: waits for the messages that are still under way
 
 Source: Li et al. 2020, "PyTorch Distributed" (VLDB), sections 3.2.2 and 3.2.3; torch's DistributedDataParallel.
 """
@@ -27,35 +28,38 @@ from shardlab.nested_tensors import after_gradient, before_backward, refuse_spar
 
 class Phase(Enum):
     LOCAL = auto()  # the next backward sends nothing
-    ARMED = auto()  # a forward has asked its backward to communicate
-    RUNNING = auto()  # that backward is under way
+    ARMED = auto()  # the next backward communicates
+    RUNNING = auto()  # that backward is running
 
 
 class FillingBucket(Protocol):
-    """Parameters whose gradients travel in one message."""
+    """Parameters whose gradients are sent in one message."""
 
-    missing: set[nn.Parameter]  # those whose gradient this backward has still to bring
+    missing: set[nn.Parameter]  # parameters whose gradient is not in the bucket yet
 
     def reset(self) -> None:
-        """Empty the bucket: every gradient is missing, and nothing is under way."""
+        """Empty the bucket: every gradient is missing, and no message is under way."""
 
 
 class BucketedBackward(nn.Module):
-    """Run `module`, and send buckets of gradients during backward. A subclass sets `buckets` and says what is sent.
+    """Run `module`, and send buckets of gradients during backward.
 
-    With `broadcast_buffers`, rank 0's buffers go out before the first forward, and before each that follows a forward
-    with gradients outside `no_sync`. In an evaluation that is before the first batch only.
+    A subclass sets `buckets` and `bucket_of`, and implements `take`, `send`, `finish` and `name_of`.
+
+    With `broadcast_buffers`, rank 0's buffers are broadcast before the first forward, and before each forward that
+    follows one with gradients outside `no_sync`. An evaluation broadcasts them before its first batch only.
     """
 
     def __init__(self, module: nn.Module, group: dist.ProcessGroup | None, broadcast_buffers: bool) -> None:
         super().__init__()
         self.module, self.group, self.broadcast_buffers = module, group, broadcast_buffers
-        self.buckets: list[FillingBucket] = []  # sent in this order on every rank, whichever is full first
+        self.buckets: list[FillingBucket] = []  # every rank sends them in this order, even if a later one is full first
+        self.bucket_of: dict[nn.Parameter, FillingBucket] = {}
         self._sync = True  # False inside no_sync
         self._phase = Phase.LOCAL
         self._buffers_may_differ = True  # torch's require_forward_param_sync
 
-    # What a subclass says
+    # Implemented by subclasses
 
     def take(self, p: nn.Parameter) -> None:
         """Move p's gradient into its bucket."""
@@ -66,14 +70,14 @@ class BucketedBackward(nn.Module):
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Wait for what is under way. Raises RuntimeError if a gradient is missing."""
+        """Wait for the messages that are under way. Raises RuntimeError if a gradient is missing."""
         raise NotImplementedError
 
     def name_of(self, p: nn.Parameter) -> str:
         """Return p's name, for errors."""
         raise NotImplementedError
 
-    # What is the same
+    # Shared by subclasses
 
     def forward(self, *args, **kwargs):
         communicates = self._sync and torch.is_grad_enabled()
@@ -89,7 +93,7 @@ class BucketedBackward(nn.Module):
 
     @contextmanager
     def no_sync(self):
-        """Keep gradients of the forwards inside local, and add them up; the first backward outside sends the sum."""
+        """Keep the gradients of forwards inside local and add them up; the first backward outside sends the sum."""
         before, self._sync = self._sync, False
         try:
             yield
@@ -102,7 +106,7 @@ class BucketedBackward(nn.Module):
             bucket.reset()
 
     def hook(self, p: nn.Parameter) -> None:
-        """Watch p: its gradients go into its bucket from now on, for as long as this engine lives."""
+        """Register a hook on p that moves its gradients into its bucket, for as long as this engine lives."""
         after_gradient(p, self._gradient_ready)
 
     def __getstate__(self) -> dict:
@@ -110,23 +114,28 @@ class BucketedBackward(nn.Module):
         raise TypeError(f"{name} can't be copied or pickled: copy its `module`, or save a state_dict()")
 
     def _outputs_reached(self, *_) -> None:
-        if torch.autograd._is_checkpoint_valid():  # else somebody asks for the gradients of certain tensors
-            if self._phase is Phase.LOCAL:  # another backward through a forward that has had one, or before the last
+        if torch.autograd._is_checkpoint_valid():  # False if only the gradients of certain tensors are wanted
+            if self._phase is Phase.LOCAL:  # a second backward through a forward, or one through an earlier forward
                 self._prepare_backward()
             self._backward_begins()
 
     def _backward_begins(self) -> None:
-        """Ask for a call at backward's end. A reentrant checkpoint runs a backward inside, whose end is not meant."""
+        """Register a callback for the end of backward, not of a nested backward that a reentrant checkpoint runs."""
         if self._phase is Phase.ARMED:
             self._phase = Phase.RUNNING
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
 
     def _gradient_ready(self, p: nn.Parameter) -> None:
-        """Autograd has just accumulated `p.grad`: move it to its bucket, and send what is next and full."""
+        """Move `p.grad`, which autograd has just accumulated, into its bucket; send the next buckets if full."""
         if self._phase is Phase.LOCAL:
             return
-        self._backward_begins()  # forward may have kept a tensor that it did not return, and the loss be made of it
+        self._backward_begins()  # the loss may come from a tensor that forward kept and did not return
         refuse_sparse(p.grad, self.name_of(p))
+        if self.bucket_of[p] in self.buckets[: self._next]:
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {self.name_of(p)} got another gradient after its bucket had been sent: "
+                "checkpoint with use_reentrant=False"
+            )
         self.take(p)
         self._send_full_buckets()
 
@@ -141,7 +150,7 @@ class BucketedBackward(nn.Module):
 
 
 def broadcast_tensors(tensors: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Send rank 0's values to all ranks. Backends send memory as it lies, so non-contiguous tensors go as copies.
+    """Send rank 0's values to all ranks. Backends send contiguous memory, so others are sent as copies.
 
     Raises RuntimeError if elements of a tensor overlap, as an expanded tensor's do.
     """

@@ -1,8 +1,8 @@
-"""Real text that every machine has: the sources of Python's own standard library, as bytes. A token is a byte.
+"""Training text that every machine has: the sources of Python's standard library, as bytes. A token is a byte.
 
 A batch is a function of (seed, step, rank). The global batch of a step is a list of samples drawn from the seed and the
-step alone, and rank r of N takes every sample i with i % N == r. So any world size trains on the same global batch,
-and the losses of one process and of many can be compared.
+step alone, and rank r of N takes every sample i with i % N == r. So every world size trains on the same global batch,
+and you can compare the losses of one process and of many.
 """
 
 import functools
@@ -19,8 +19,8 @@ VOCAB_SIZE = 256
 def corpus(max_bytes: int = 4_000_000) -> Tensor:
     """Return the first `max_bytes` bytes of the standard library's top-level modules, in order of names: (n,) uint8.
 
-    A module that is a link to elsewhere is left out: it belongs to the machine (Debian's sitecustomize.py lies in /etc)
-    and is missing in a grader's sandbox.
+    A module that links to a file outside the folder is left out: it belongs to the machine (Debian's sitecustomize.py
+    lies in /etc) and is missing in a grader's sandbox.
     """
     folder = Path(sysconfig.get_path("stdlib")).resolve()
     text = bytearray()

@@ -3,9 +3,9 @@
 Vocabulary. A *bucket* is a flat buffer that holds the gradients of several parameters; a parameter's *view* is its
 slice of the bucket in the parameter's shape. A bucket is *full* when this backward has written all of its views.
 
-One blocking all_reduce for each parameter would be right and slow. DDP differs from that in three ideas: few large
-messages (buckets), sent while backward still computes (overlap, in `bucketed_backward`), from memory that the gradients
-live in anyway (views).
+One blocking all_reduce for each parameter would be correct but slow. DDP adds three ideas: it sends few large messages
+(buckets), while backward still computes (overlap, see `bucketed_backward`), from memory in which the gradients are
+stored anyway (views).
 
 Source: Li et al. 2020, "PyTorch Distributed" (VLDB), sections 3.2.1 to 3.2.3; torch's DistributedDataParallel.
 """
@@ -18,25 +18,25 @@ from shardlab.bucketed_backward import BucketedBackward, broadcast_tensors
 from shardlab.rank_differences import difference
 
 MIB = 1 << 20
-DEFAULT_CAP_MB, FIRST_BUCKET_BYTES = 25, MIB  # torch's: a small first bucket puts the link to work early
+DEFAULT_CAP_MB, FIRST_BUCKET_BYTES = 25, MIB  # torch's sizes; a small first bucket is sent early
 
 
 class DDP(BucketedBackward):
     """Average gradients in buckets while backward computes; afterwards every `p.grad` is the mean over ranks.
 
     The arguments are torch's DistributedDataParallel's. `device_ids` may only name the one device that the module is
-    on; inputs must be there already. A bucket closes at `bucket_cap_mb` MiB (default: 25, the first one 1). For
+    on; inputs must be on it already. A bucket closes at `bucket_cap_mb` MiB (default: 25, the first one 1). For
     `broadcast_buffers` see `BucketedBackward`.
 
-    Sends: 2 (N-1)/N times the gradients' bytes a rank and step, in one all_reduce a bucket; none under `no_sync`.
-    With `find_unused_parameters` one more all_reduce, of 4 bytes a parameter; with `broadcast_buffers`, the buffers.
-    Keeps: with `gradient_as_bucket_view`, gradients are the buckets' views and cost nothing more; without, one more
-    copy of all gradients lives for the length of the training.
+    Sends: 2 (N-1)/N times the gradients' bytes a rank and step, in one all_reduce a bucket; nothing under `no_sync`.
+    With `find_unused_parameters`, one more all_reduce of 4 bytes a parameter; with `broadcast_buffers`, the buffers.
+    Keeps: with `gradient_as_bucket_view`, the gradients are views of the buckets and need no other memory; without it,
+    the buckets are one more copy of all gradients, for the whole training.
 
-    Raises ValueError if `device_ids` or `output_device` names a device that the module is not on; RuntimeError if the
-    module differs between ranks or trains nothing; and in backward, if a parameter got no gradient and
-    `find_unused_parameters` is False, because the ranks that did use it would wait for this one. With True, such a
-    parameter counts as zero, and keeps `grad=None` where no rank used it.
+    Raises ValueError if `device_ids` or `output_device` names a device that the module is not on, or if the module asks
+    to ignore parameters; RuntimeError if the module differs between ranks or has no trained parameter, and in backward
+    if a parameter got no gradient: ranks that used it would wait for this one. With `find_unused_parameters`, such a
+    gradient counts as zero, and stays None if no rank used the parameter.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class DDP(BucketedBackward):
             raise ValueError(f"DDP here can't leave out {', '.join(ignored)}, as the module asks: freeze them")
         _check_device(module, [*(device_ids or []), *([] if output_device is None else [output_device])])
         check_same_on_every_rank([*module.named_parameters(), *module.named_buffers()], process_group)
-        broadcast_tensors([*module.parameters(), *module.buffers()], process_group)  # ranks that differ stay apart
+        broadcast_tensors([*module.parameters(), *module.buffers()], process_group)  # or weights could differ
         caps = (FIRST_BUCKET_BYTES, DEFAULT_CAP_MB * MIB) if bucket_cap_mb is None else (int(bucket_cap_mb * MIB),) * 2
         self.buckets = [_Bucket(params) for params in assign_buckets(list(self.names), *caps)]
-        self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
+        self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
         for p in self.names:
             self.hook(p)
 
     def take(self, p: nn.Parameter) -> None:
-        self._bucket_of[p].take(p, dist.get_world_size(self.group), keep_view=self.gradient_as_bucket_view)
+        self.bucket_of[p].take(p, dist.get_world_size(self.group), keep_view=self.gradient_as_bucket_view)
 
     def name_of(self, p: nn.Parameter) -> str:
         return self.names[p]
@@ -79,16 +79,16 @@ class DDP(BucketedBackward):
         bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
 
     def finish(self) -> None:
-        """Wait for all buckets; then `p.grad` is the mean of every parameter that some rank used."""
+        """Wait for all buckets; then set `p.grad` to the mean, for every parameter that some rank used."""
         unused = [p for bucket in self.buckets for p in bucket.missing]
         if unused and not self.find_unused_parameters:
             raise RuntimeError(self._unused_message(unused))
         for p in unused:
-            self._bucket_of[p].take(p, dist.get_world_size(self.group), keep_view=False)
+            self.bucket_of[p].take(p, dist.get_world_size(self.group), keep_view=False)
         self._send_full_buckets()
         used = self._used_anywhere()
         for bucket in self.buckets:
-            bucket.work.wait()
+            bucket.wait()
         if dist.get_world_size(self.group) > 1:  # with one rank the local gradient already is the mean
             self._hand_back(used)
 
@@ -134,22 +134,28 @@ class _Bucket:
         self.flat = torch.zeros(sum(p.numel() for p in params), dtype=params[0].dtype, device=params[0].device)
         slices = self.flat.split([p.numel() for p in params])
         self.views: dict[nn.Parameter, Tensor] = {p: s.view_as(p) for p, s in zip(params, slices, strict=True)}
+        self.work: dist.Work | None = None
         self.reset()
 
     def reset(self) -> None:
+        self.wait()  # after an exception in backward: the message under way would write into the next gradients
         self.missing = set(self.views)  # parameters whose gradient this backward has still to write
-        self.work: dist.Work | None = None
+
+    def wait(self) -> None:
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
 
     @torch.no_grad()
     def take(self, p: nn.Parameter, world_size: int, keep_view: bool) -> None:
-        """Write p's gradient, divided by the number of ranks, into its view: after the sum it is the mean.
+        """Write p's gradient, divided by the number of ranks, into its view: the all_reduce's sum is then the mean.
 
-        A parameter that this backward did not use brings what micro-batches under `no_sync` left in its grad, or zero.
+        If this backward did not use p, its view gets the gradient that micro-batches under `no_sync` left, or zero.
         """
         view = self.views[p]
         if p.grad is None:
             view.zero_()
-        elif p.grad.data_ptr() == view.data_ptr():  # accumulated in place, into the view itself
+        elif p.grad.data_ptr() == view.data_ptr():  # autograd has accumulated into the view itself
             view.div_(world_size)
         else:
             torch.mul(p.grad, 1 / world_size, out=view)
@@ -159,10 +165,10 @@ class _Bucket:
 
 
 def assign_buckets(params: list[nn.Parameter], first_cap_bytes: int, cap_bytes: int) -> list[list[nn.Parameter]]:
-    """Fill buckets with parameters, last parameter first: backward makes its gradient first.
+    """Return buckets of parameters, the last parameter first, since backward computes its gradient first.
 
-    A bucket closes as soon as it holds at least its cap; it holds one dtype and device. Buckets come in the order in
-    which they close, those that never filled up last.
+    A bucket holds one dtype and device, and closes as soon as its bytes reach its cap. Buckets are returned in the
+    order in which they close; those that never reach their cap come last.
     """
     closed: list[list[nn.Parameter]] = []
     opened: dict[tuple, list[nn.Parameter]] = {}
@@ -178,7 +184,7 @@ def assign_buckets(params: list[nn.Parameter], first_cap_bytes: int, cap_bytes: 
 
 
 def check_same_on_every_rank(tensors: list[tuple[str, Tensor]], group: dist.ProcessGroup | None) -> None:
-    """Compare names, shapes, dtypes and what is trained. Raises RuntimeError, naming the first that differs."""
+    """Compare names, shapes, dtypes and requires_grad. Raises RuntimeError that names the first difference."""
     mine = [f"{name} {list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in tensors]
     device = next((t.device for _, t in tensors), torch.device("cpu"))
     if found := difference(mine, [group], device):
@@ -189,7 +195,7 @@ def check_same_on_every_rank(tensors: list[tuple[str, Tensor]], group: dist.Proc
 
 
 def _check_device(module: nn.Module, wanted: list) -> None:
-    """Raises ValueError if the module is not where `device_ids` and `output_device` say."""
+    """Raise ValueError if the module is not on the device that `device_ids` and `output_device` name."""
     found = {p.device for p in module.parameters()}
     if any(each not in (device, device.index, str(device)) for each in wanted for device in found):
         raise ValueError(

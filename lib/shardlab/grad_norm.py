@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shardlab.shard_groups import local, shard_groups
 
-# The groups whose ranks together hold a parameter, once each, with the kind of device that they send from.
+# Groups over which a parameter is sharded, each with the type of device that it sends from.
 Groups = tuple[tuple[str | torch.device, dist.ProcessGroup | None], ...]
 
 
@@ -84,7 +84,7 @@ def total_norm(
     for groups, gradients in by_groups.items():
         norms = [torch.linalg.vector_norm(g, norm_type, dtype=dtype).to(device) for g in gradients if g.numel()]
         norm = torch.linalg.vector_norm(torch.stack([zero, *norms]), norm_type)
-        for place, group in groups:  # the group may send from GPUs only
+        for place, group in groups:  # a group may send from GPUs only
             norm = norm_over_ranks(norm.to(place), norm_type, group)
         totals.append(norm.to(device))
     return torch.linalg.vector_norm(torch.stack(totals), norm_type)

@@ -38,7 +38,11 @@ def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
     if isinstance(tree, (list, tuple)):
         new = [map_tensors(fn, branch) for branch in tree]
         same = all(a is b for a, b in zip(tree, new, strict=True))
-        return tree if same else tree._make(new) if hasattr(tree, "_make") else type(tree)(new)
+        if same or isinstance(tree, tuple):
+            return tree if same else tree._make(new) if hasattr(tree, "_make") else type(tree)(new)
+        tree = copy.copy(tree)  # a user's class may have attributes, and another constructor
+        tree[:] = new
+        return tree
     if is_dict := isinstance(tree, dict):
         old = tree
     elif is_dataclass(tree) and not isinstance(tree, type):
@@ -74,7 +78,7 @@ def cast(dtype: torch.dtype | None, tree: Any) -> Any:
 
 
 def with_gradient(tree: Any) -> list[Tensor]:
-    """Return the tensors in `tree` that require grad: through whatever `map_tensors` goes through."""
+    """Return the tensors in `tree` that require grad, in all structures that `map_tensors` handles."""
     found: list[Tensor] = []
 
     def look(t: Tensor) -> Tensor:
@@ -87,7 +91,7 @@ def with_gradient(tree: Any) -> list[Tensor]:
 
 
 def with_gradient_anywhere(value: Any) -> list[Tensor]:
-    """Return the tensors in `value` that require grad, in sets and in the attributes of objects of any class, too."""
+    """Return the tensors in `value` that require grad, also those in sets and in attributes of objects of any class."""
     found, to_see, seen = [], [value], set()
     while to_see:
         each = to_see.pop()
@@ -102,7 +106,7 @@ def with_gradient_anywhere(value: Any) -> list[Tensor]:
 
 
 def kept_with_gradient(modules: Iterable[nn.Module], first_node: int) -> list[Tensor]:
-    """Return tensors that modules keep as attributes, such as an auxiliary loss, made by autograd's `first_node` on."""
+    """Return tensors that modules keep as attributes, such as an auxiliary loss, if made since node `first_node`."""
     values = [v for m in modules for key, v in vars(m).items() if key not in _OWN and isinstance(v, _KEEPS)]
     return [t for t in with_gradient(values) if t.grad_fn and t.grad_fn._sequence_nr() >= first_node]
 
@@ -121,7 +125,7 @@ def after_gradient(p: nn.Parameter, method: Callable[[nn.Parameter], None]) -> N
     """Call a bound `method` when autograd has accumulated `p.grad`, for as long as its object lives.
 
     A hook that held the object would keep it alive for as long as the parameter: Python's garbage collector does not
-    see through autograd's hooks.
+    see references inside autograd's hooks.
     """
     weak = weakref.WeakMethod(method)
     handle = p.register_post_accumulate_grad_hook(lambda p: None if weak() is None else weak()(p))
@@ -135,9 +139,9 @@ def call_hooks(sharded: nn.Parameter) -> None:
 
 
 def while_alive(method: Callable[[Any], None], of: Any) -> Callable[..., None]:
-    """Return a hook on autograd's graph that calls `method(of)`, and keeps neither alive.
+    """Return a hook on autograd's graph that calls `method(of)`, but does not keep either of them alive.
 
-    A module may keep a tensor of the graph. If a hook on it led back to the module, both would stay for ever.
+    A module may keep a tensor of the graph. If a hook on that tensor held the module, neither would ever be freed.
     """
     weak_method, weak = weakref.WeakMethod(method), weakref.ref(of)
 
@@ -150,7 +154,7 @@ def while_alive(method: Callable[[Any], None], of: Any) -> Callable[..., None]:
 
 
 def refuse_sparse(gradient: Tensor, name: str) -> None:
-    """Raise RuntimeError for a sparse gradient: buckets, shards and copies are made for whole rows of numbers."""
+    """Raise RuntimeError for a sparse gradient: buckets, shards and copies need dense tensors."""
     if gradient.layout != torch.strided:
         raise RuntimeError(f"{_me()}the gradient of {name} is sparse: use layers with sparse=False")
 
@@ -162,8 +166,8 @@ def _me() -> str:
 def before_backward(t: Tensor, hook: Callable[[Any], None]) -> None:
     """Call `hook` when backward is about to enter the operation that made `t`.
 
-    A write in place takes a view out of the graph, and a hook on the view is then lost. So if `t` is a view, its base
-    gets the hook: the base stays in the graph.
+    A write in place takes a view out of the graph, and a hook on the view is then lost. So if `t` is a view, the hook
+    is put on its base, which stays in the graph.
     """
     node = t.grad_fn if t._base is None else t._base.grad_fn
     if node is None:

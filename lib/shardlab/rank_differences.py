@@ -1,4 +1,4 @@
-"""Compare what ranks hold: one small message, and the difference in words only if there is one."""
+"""Compare lists of texts between ranks with one small message; the texts are sent only if they differ."""
 
 import zlib
 from itertools import zip_longest
@@ -14,14 +14,15 @@ def difference(
 ) -> tuple[int, str, str] | None:
     """Return None if `mine` is the same on all ranks of the groups, else (other rank, entry here, entry there).
 
-    These are the first that differ. With two groups, the rows and the columns of a mesh, all its ranks are compared.
-    Sends: one all_reduce of 16 bytes a group; the words themselves only if they differ.
+    The two entries are the first that differ. With two groups, the rows and the columns of a mesh, all ranks of the
+    mesh are compared.
+    Sends: one all_reduce of 16 bytes a group; the texts themselves only if they differ.
     """
     total = zlib.crc32(repr(mine).encode())
-    extremes = torch.tensor([total, -total], device=device)  # the smallest of all ranks, and minus the largest
+    extremes = torch.tensor([total, -total], device=device)  # MIN makes them the smallest, and minus the largest
     for group in groups:
         dist.all_reduce(extremes, op=dist.ReduceOp.MIN, group=group)
-    if isinstance(extremes, FakeTensor) or extremes[0] == -extremes[1]:  # fake: this rank is traced alone
+    if isinstance(extremes, FakeTensor) or extremes[0] == -extremes[1]:  # fake: only this rank is traced
         return None
     everyone: list = [(dist.get_rank(), mine)]
     for group in groups:
@@ -36,12 +37,12 @@ def difference(
 
 
 def checksum(p: nn.Parameter) -> str:
-    """Shape, dtype and a checksum of the values, if they are plain numbers in memory."""
+    """Return shape, dtype and, if the values are plain numbers in memory, a checksum of them."""
     kind = f"{list(p.shape)} {p.dtype}{' trained' * p.requires_grad}"
     if p.is_meta or type(p.data) is not torch.Tensor:
         return kind
     data = p.detach().contiguous().view(-1).view(torch.uint8)
-    if data.storage_offset() % 8:  # a view from somewhere in the middle
+    if data.storage_offset() % 8:  # a view that does not begin at a multiple of 8 bytes
         data = data.clone()
     whole_words = data.numel() // 8 * 8
     sums = data[:whole_words].view(torch.int64).sum(), data[whole_words:].sum()
@@ -49,7 +50,7 @@ def checksum(p: nn.Parameter) -> str:
 
 
 def check_same_values(named: dict[str, nn.Parameter], groups: list[dist.ProcessGroup], device: torch.device) -> None:
-    """Compare checksums of names, shapes, dtypes and values. Raises ValueError, naming the first that differs."""
+    """Compare names, shapes, dtypes and checksums of values. Raises ValueError that names the first difference."""
     if found := difference([f"{name} is {checksum(p)}" for name, p in named.items()], groups, device):
         rank, here, there = found
         raise ValueError(

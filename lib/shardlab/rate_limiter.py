@@ -1,6 +1,6 @@
-"""Keep a host that runs ahead from asking for more whole parameters than the GPU has memory for.
+"""Limit how many units a host that runs ahead may gather, so that the GPU does not run out of memory.
 
-The host queues an all_gather, and memory for it, long before the GPU computes with it.
+The host queues an all_gather and allocates its memory long before the GPU uses it.
 
 Source: Zhao et al. 2023, section 3.4.2.
 """
@@ -9,11 +9,11 @@ from collections import deque
 
 import torch
 
-MAX_GATHERED = 2  # units whose parameters the host has asked for and the GPU not yet freed
+MAX_GATHERED = 2  # units that the host has gathered and the GPU has not freed yet
 
 
 class RateLimiter:
-    """Hold the host back until the GPU has come past the unit before the last. On a CPU nothing runs ahead."""
+    """Make the host wait until the GPU has finished the unit before the last. On a CPU the host never runs ahead."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = torch.get_device_module(device)

@@ -1,8 +1,8 @@
-"""The groups of ranks that share out a parameter, the two collectives that they call, and this rank's part.
+"""Process groups over which parameters are sharded, the two collectives that they use, and this rank's part.
 
-On a 1-D mesh of N ranks everybody shards. On a 2-D mesh (R, N) each row of N ranks shards, and its R rows are replicas
-of one another (hybrid sharding): all_gather and reduce_scatter run inside a row, between GPUs that are close; only a
-gradient's shard, 1/N of it, is all_reduced between rows.
+On a 1-D mesh, parameters are sharded over all N ranks. On a 2-D mesh (R, N), they are sharded over each row of N ranks,
+and the R rows are replicas (hybrid sharding): all_gather and reduce_scatter run inside a row, between GPUs that are
+close. Only a gradient's shard, 1/N of it, is all_reduced between rows.
 
 Source: torch.distributed.reduce_scatter_single and all_gather_single; before 2.13, reduce_scatter_tensor and
 all_gather_into_tensor.
@@ -63,7 +63,7 @@ def ranks_of(mesh: DeviceMesh | None) -> Ranks:
 
 
 def default_device_type() -> str:
-    """Return the accelerator's type if there is one: a build with CUDA on a machine without a GPU has none."""
+    """Return the accelerator's type, or "cpu" if there is none (even if torch was built with CUDA)."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return accelerator.type if accelerator else "cpu"
 
@@ -75,10 +75,11 @@ def current_device(device_type: str) -> torch.device:
 
 
 def divide_factors(ranks: Ranks, dtype: torch.dtype) -> tuple[float, float, dist.ReduceOp.RedOpType]:
-    """Return what turns a sum over all ranks into their mean in `dtype`: (divisor before, divisor after, operation).
+    """Return how to get the mean over all ranks in `dtype`: (divisor before, divisor after, operation).
 
-    float32 and bfloat16 have room for any sum: let the collective average. float16 overflows at 65504 and loses what is
-    below 6e-8, so about the root of the number of ranks is divided out before the sum, and the rest after it.
+    float32 and bfloat16 have room for any sum, so the collective averages. float16 overflows at 65504 and loses values
+    below 6e-8, so gradients are divided by about the root of the number of ranks before the sum, and by the rest after
+    it.
     """
     n = ranks.shard_size * ranks.replicate_size
     if n == 1:
@@ -103,7 +104,7 @@ def local(t: Tensor) -> Tensor:
 
 
 def shard_groups(p: Tensor) -> tuple[tuple[str, dist.ProcessGroup], ...]:
-    """Return the groups whose ranks together hold all of p, once each, with the kind of device that they send from."""
+    """Return the groups over which p is sharded, each with the type of device that it sends from."""
     if not isinstance(p, DTensor):
         return flat_shards.get(p, ())
     mesh, axes = p.device_mesh, [axis for axis, place in enumerate(p.placements) if place.is_shard()]

@@ -1,6 +1,6 @@
 """Parameters that must not be used any more: whole ones whose memory is free, and those that shards have replaced.
 
-Each raises an error that says what to do, where a crash or a training that changes nothing would follow.
+Any use raises an error that says what to do. Without it, programs would crash, or train without changing anything.
 """
 
 import weakref
@@ -19,8 +19,8 @@ replaced: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a parameter that was sh
 class FreedParameter(nn.Parameter):
     """Class of a whole parameter while its memory is free: any use raises an error instead of reading nothing.
 
-    An object's class decides how Python calls on it are handled, and can be changed in place; autograd's own C++
-    references do not look at it.
+    The class of an object decides how Python handles calls on it, and can be changed in place; autograd's own C++
+    references do not look at the class.
     """
 
     @classmethod
@@ -35,8 +35,16 @@ class FreedParameter(nn.Parameter):
         )
 
 
+def no_forward_yet(p: Any) -> None:
+    """Raise RuntimeError: backward computed a gradient before any forward made the schedule that reduces it."""
+    raise RuntimeError(
+        f"rank {dist.get_rank()}: backward reached {p.name} before any forward of the sharded model, and its gradient "
+        "would be lost: call the model's forward"
+    )
+
+
 def replace(params: list[Any]) -> None:
-    """Let go of the originals, so that their memory is free; those that somebody still holds are remembered."""
+    """Drop the originals, so that their memory is freed; remember those to which other references exist."""
     for p in params:
         replaced[p.original], p.original = weakref.ref(p), None
 

@@ -10,7 +10,7 @@ from shardbench import plan_published
 from shardcourse import figures
 from shardcourse.figures.style import LessonFigure
 from shardcourse.scaling import Scaling, scaling
-from shardlab import collectives, launch
+from shardlab import launch, ring_collectives
 from shardlab.data import batch
 from shardlab.ddp import DDP, assign_buckets
 from shardlab.fsdp import fully_shard as our_fully_shard
@@ -227,7 +227,7 @@ def halfway() -> list:
     n, rank = dist.get_world_size(), dist.get_rank()
     before = torch.full((n,), 10**rank)
     after, mine = before.clone(), before[:1].clone()
-    collectives.reduce_scatter_tensor(mine, before)
+    ring_collectives.reduce_scatter_tensor(mine, before)
     after[rank] = mine
     return [[[r for r in range(n) if value // 10**r % 10] for value in x.tolist()] for x in (before, after)]
 

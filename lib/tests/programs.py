@@ -381,6 +381,9 @@ def compare(program: Program, name: str) -> str:
 
     Raises AssertionError if it did something else than one process, and whatever else came up.
     """
+    if name == "flat" and program.tied:  # in one flat parameter what is not used gets a gradient of zeros, not none
+        actions = [(*a[:2], None, *a[3:]) if a[0] == "train" else a for a in program.actions]
+        program = dataclasses.replace(program, actions=tuple(actions))
     expected = Run(program, alone, ranks=0)
     expected.go()
     try:

@@ -3,7 +3,7 @@
 bubblewrap ──> no network, few files beyond the system's, and nothing that is written stays
 processes ──> limits only; used where there is no bubblewrap
 limits, guard ──> how much a box may use; a thread outside the box that ends it if it uses more
-wall ──> a program in a box, which exchanges lines of JSON with us
+boxed_program ──> a program in a box, which exchanges lines of JSON with us
 """
 
 from grading.boxes.sandbox.bubblewrap import Bubblewrap

@@ -98,7 +98,7 @@ def _shown(path: Path) -> list[str]:
 
 
 def _gpus() -> list[str]:
-    """Return options for NVIDIA's devices and for NCCL to read their wiring. Not run on a machine that has them."""
+    """Return options for NVIDIA's devices and for NCCL to read their wiring. Not tested on a machine that has them."""
     devices = sorted(Path("/dev").glob("nvidia*"))
     shown = [argument for device in devices for argument in ("--dev-bind", str(device), str(device))]
     wiring = [Path("/sys", name) for name in ("bus/pci", "devices", "class/pci_bus", "module/nvidia")]

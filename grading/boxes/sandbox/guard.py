@@ -23,7 +23,7 @@ class Guard(threading.Thread):
         self.exceeded = ""
 
     def run(self) -> None:
-        """Check again and again. Processes that can't be watched are ended too, or it would pay to break the guard."""
+        """Check again and again. Processes that can't be watched are ended too: else breaking the guard would help."""
         while not self._stopped.wait(INTERVAL_S):
             processes = []
             try:

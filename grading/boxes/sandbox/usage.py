@@ -17,7 +17,7 @@ import psutil
 from grading.boxes.sandbox.process_tree import family, first_inside, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.01
-LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # the box at rest: the commonest of the last looks' values, rounded to this
+LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # bytes at rest: the commonest value of the last looks, rounded to this
 NAMELESS_EVERY = 10  # looks between searches for unnamed memory, which are slow, until some is found
 
 
@@ -99,7 +99,7 @@ def _written_bytes(processes: list[psutil.Process], size_bytes: int | None) -> i
     for folder in ("tmp", "dev/shm") if size_bytes else ():
         with suppress(OSError, IndexError):
             about = os.statvfs(Path("/proc", str(first_inside(processes).pid), "root", folder))
-            if about.f_blocks * about.f_frsize == size_bytes:  # else the folder is still ours: the box is being made
+            if about.f_blocks * about.f_frsize == size_bytes:  # otherwise it is our folder: the box is not ready yet
                 written += (about.f_blocks - about.f_bfree) * about.f_frsize
     return written
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from grading.checks.error_size import size
 from grading.checks.lab1_memory import draw, mistakes
-from grading.checks.lab1_memory.formula import fullest_moment
 from grading.checks.lab1_memory.programs import Setup
+from grading.checks.lab1_memory.wrong_formulas import fullest_moment
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
 

@@ -1,8 +1,8 @@
-"""Setups drawn at grading time: three or four a check. Each moment of a prediction decides in one of them.
+"""Setups drawn at grading time: three or four a check. Each moment of a prediction decides the peak in one of them.
 
 *wide*: few tokens and blocks, so states and gradients decide.
-*viewed*: few tokens and small matrices, so a gradient on its way into its bucket does not decide. The statement of the
-lab leaves this gradient out.
+*viewed*: few tokens and small matrices, so a gradient that is being copied into its bucket does not decide. The lab's
+statement leaves this gradient out.
 *long*: B T is at least 2 D, so activations decide.
 *deep*: so many blocks that it matters whether all of them are gathered at once.
 *broad*: few blocks and so large an F that the feed-forward part decides, and one more gathered block matters.

@@ -6,9 +6,9 @@ Each usual mistake is tried on all setups at once; the words of the one that fit
 from collections.abc import Callable, Iterator
 
 from grading.checks.error_size import largest
-from grading.checks.lab1_memory import formula
-from grading.checks.lab1_memory.formula import Weights
+from grading.checks.lab1_memory import wrong_formulas
 from grading.checks.lab1_memory.programs import Setup
+from grading.checks.lab1_memory.wrong_formulas import Weights
 
 SAME = 0.006  # relative to the mistaken prediction; a mistake changes the bytes by more than any tolerance
 
@@ -147,7 +147,7 @@ MISTAKES: list[tuple[tuple[str, ...], str, Callable[[Setup], dict]]] = [
 
 
 def _whole_over_share(s: Setup) -> float:
-    return (s.L * formula.block_params(s) + formula.root_params(s)) / formula._fullest_share(s)
+    return (s.L * wrong_formulas.block_params(s) + wrong_formulas.root_params(s)) / wrong_formulas._fullest_share(s)
 
 
 def named(program: str, of: str, setups: list[Setup], mine: list[float], states_are_right: bool = True) -> str | None:
@@ -167,7 +167,7 @@ def named(program: str, of: str, setups: list[Setup], mine: list[float], states_
 
 def predictions(program: str, of: str, setups: list[Setup], weights: Callable[[Setup], dict]) -> list[float]:
     """Return the predictions of someone who makes this mistake."""
-    return [getattr(formula, of)(program, s, Weights(**weights(s))) for s in setups]
+    return [getattr(wrong_formulas, of)(program, s, Weights(**weights(s))) for s in setups]
 
 
 def _differs(program: str, of: str, setups: list[Setup], weights: Callable[[Setup], dict]) -> bool:

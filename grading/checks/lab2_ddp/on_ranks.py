@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from grading.boxes.trim_memory import rest
-from grading.judge.pictures import moments
 from grading.judge.tensor_projections import project, project_cheaply
 from grading.judge.timed_laps import serve_laps
+from grading.judge.verdict_figures import moments
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker

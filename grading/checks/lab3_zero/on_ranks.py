@@ -14,8 +14,8 @@ from torch.optim import SGD, AdamW
 
 from grading.boxes.trim_memory import rest
 from grading.checks.lab3_zero.events import watch_waits
-from grading.judge.pictures import moments
 from grading.judge.tensor_projections import project
+from grading.judge.verdict_figures import moments
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
@@ -211,7 +211,7 @@ def record_step(implementation, seed: int, tier: str, shares: list[int], cap_mb:
 def memory(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
     """Record what a third step holds, as `record_step` does, with nothing else on the rank.
 
-    So whatever else the system sees belongs to the submission.
+    Everything else that the system sees on the rank then belongs to the submission.
     """
     run = Run(implementation, seed, tier, shares, cap_mb)
     with MemoryTracker(run.module) as memory:

@@ -1,4 +1,4 @@
-"""Owners of a bucket's elements: the rule, and whether the submission follows it for sizes drawn now."""
+"""The rule that gives a bucket's elements to owners, and a judge of whether the submission follows it."""
 
 import random
 

@@ -1,13 +1,22 @@
 """The checks of lab 4, in the order of the notebook."""
 
-from grading.checks.lab4_fsdp import budget, depth, efficiency, evidence, offload, on_ranks, price, speed
+from grading.checks.lab4_fsdp import (
+    budget,
+    deepest_model,
+    evidence,
+    offload,
+    offload_cost,
+    on_ranks,
+    scaling_efficiency,
+    speed,
+)
 from grading.judge.submission_run import Check
 
 DRILLS = on_ranks.__name__
 pace = budget.reference_losses
 
 CHECKS = {
-    "lab4.depth": Check(2, depth.judge),
+    "lab4.depth": Check(2, deepest_model.judge),
     "lab4.fits": Check(3, budget.judge_fits),
     "lab4.sharded": Check(3, evidence.judge_sharded),
     "lab4.units": Check(3, evidence.judge_units),
@@ -15,6 +24,6 @@ CHECKS = {
     "lab4.larger": Check(3, budget.judge_larger),
     "lab4.recompute": Check(3, evidence.judge_recompute),
     "lab4.offload": Check(3, offload.judge),
-    "lab4.price": Check(3, price.judge),
-    "lab4.efficiency": Check(2, efficiency.judge),
+    "lab4.price": Check(3, offload_cost.judge),
+    "lab4.efficiency": Check(2, scaling_efficiency.judge),
 }

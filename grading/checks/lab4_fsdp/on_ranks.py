@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
-from grading.checks.lab4_fsdp.crossings import Crossings
-from grading.judge.pictures import moments
+from grading.checks.lab4_fsdp.host_copies import Crossings
 from grading.judge.timed_laps import serve_laps
+from grading.judge.verdict_figures import moments
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker

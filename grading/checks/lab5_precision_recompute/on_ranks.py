@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from grading.checks.lab5_precision_recompute import reference
+from grading.checks.lab5_precision_recompute.block_costs import Block, FeedForward, Forget, Memory, Reader, price_list
 from grading.checks.lab5_precision_recompute.flops import Flops
-from grading.checks.lab5_precision_recompute.reader import Block, FeedForward, Forget, Memory, Reader, price_list
 from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.data import batch
@@ -58,7 +58,7 @@ def batch_of(seed: int, step: int, shape: dict, rank: int, world_size: int) -> t
 
 
 def _acquainted(implementation):
-    """Replace the notebook's own model classes by ours, so that the submission's isinstance means these."""
+    """Replace the notebook's own model classes by ours, so that `isinstance` in the submission's code finds ours."""
     names = getattr(implementation, "__globals__", {})
     names.update({name: kind for name, kind in MODEL.items() if name in names})
     return implementation

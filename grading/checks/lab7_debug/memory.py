@@ -2,10 +2,10 @@
 
 from grading.checks.lab7_debug.budgets import BUDGETS
 from grading.judge.memory_audit import hidden_bytes, in_words
-from grading.judge.pictures import of_memory
 from grading.judge.submission_run import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
+from grading.judge.verdict_figures import of_memory
 from shardplan.compare_formulas import mib
 
 LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-3, 2e-2  # AdamW magnifies rounding where a gradient is almost 0

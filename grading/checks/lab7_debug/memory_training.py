@@ -9,8 +9,8 @@ from torch import Tensor
 
 from grading.checks.lab7_debug.hang_training import build, sharded
 from grading.checks.lab7_debug.replies import read
-from grading.judge.pictures import moments
 from grading.judge.tensor_projections import project
+from grading.judge.verdict_figures import moments
 from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from grading.checks.lab8_capstone.job import BUDGETS as BUDGETS
 from grading.checks.lab8_capstone.job import RANKS, SEQ_LEN, SEQUENCES, Job, build_model, job_of
-from grading.checks.lab8_capstone.planner import Choice
+from grading.checks.lab8_capstone.reference_strategy import Choice
 from grading.judge.tensor_projections import project
 from grading.judge.timed_laps import serve_laps
 from shardlab.data import batch

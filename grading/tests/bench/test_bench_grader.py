@@ -6,50 +6,50 @@ from types import SimpleNamespace
 
 import pytest
 
-from grading.bench import fairness, grader, slurm_jobs
+from grading.bench import all_benchmarks, fairness, grading_by_slurm
 from grading.judge.verdict import Verdict
 from shardbench.slurm_here import obstacle
 
 
 @pytest.fixture
 def parts(monkeypatch):
-    monkeypatch.setattr(grader, "PARTS", {"one": lambda: {"n": 1}, "two": lambda: {"n": 2}})
+    monkeypatch.setattr(all_benchmarks, "PARTS", {"one": lambda: {"n": 1}, "two": lambda: {"n": 2}})
 
 
 def test_parts_that_are_not_measured_anew_are_kept(parts, tmp_path):
     file = tmp_path / "record.json"
     file.write_text(json.dumps({"one": {"n": 10}, "two": {"n": 20}}))
-    record = grader.run(["two"], file)
+    record = all_benchmarks.run(["two"], file)
     assert (record["one"], record["two"]["n"]) == ({"n": 10}, 2)
     assert {"environment", "box"} <= record["two"].keys()
-    assert {name: part["n"] for name, part in grader.run(None, file).items()} == {"one": 1, "two": 2}
+    assert {name: part["n"] for name, part in all_benchmarks.run(None, file).items()} == {"one": 1, "two": 2}
 
 
 def test_what_was_measured_before_the_end_came_is_in_the_file(parts, tmp_path, monkeypatch):
     def cut_off():
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(grader.PARTS, "two", cut_off)
+    monkeypatch.setitem(all_benchmarks.PARTS, "two", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        grader.run(None, tmp_path / "record.json")
+        all_benchmarks.run(None, tmp_path / "record.json")
     assert json.loads((tmp_path / "record.json").read_text())["one"]["n"] == 1
 
 
 def test_what_is_measured_now_is_shown_and_nothing_else(parts, tmp_path, capsys):
     (tmp_path / "record.json").write_text(json.dumps({"one": {"n": 10}, "earlier": {"seconds": [1, 2]}}))
-    grader.run(["two"], tmp_path / "record.json")
+    all_benchmarks.run(["two"], tmp_path / "record.json")
     shown = capsys.readouterr().out
     assert "two" in shown and "one" not in shown and "earlier" not in shown
 
 
 def test_an_unknown_part_is_told_before_anything_is_measured(parts, tmp_path):
     with pytest.raises(SystemExit, match="no part three; there are one, two"):
-        grader.run(["one", "three"], tmp_path / "record.json")
+        all_benchmarks.run(["one", "three"], tmp_path / "record.json")
 
 
 def test_every_lab_has_its_wrong_and_its_right_ones():
-    assert sum(name.startswith("mutants of lab") for name in grader.PARTS) == len(grader.LABS) == 8
-    assert sum(name.startswith("right ones of lab") for name in grader.PARTS) == 2 * 8
+    assert sum(name.startswith("mutants of lab") for name in all_benchmarks.PARTS) == len(all_benchmarks.LABS) == 8
+    assert sum(name.startswith("right ones of lab") for name in all_benchmarks.PARTS) == 2 * 8
 
 
 def test_right_ones_that_get_fewer_points_or_none_yet_are_told(monkeypatch):
@@ -73,13 +73,13 @@ def test_right_ones_that_get_fewer_points_or_none_yet_are_told(monkeypatch):
 @pytest.mark.night
 @pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 def test_a_class_is_graded_by_jobs_here_and_of_a_real_slurm():
-    found = slurm_jobs.run(2, jobs=2)
+    found = grading_by_slurm.run(2, jobs=2)
     for cluster in ("local", "slurm"):
         assert (found[cluster]["points as due"], found[cluster]["problems"]) == (2, [])
     assert found["slurm"]["version"].startswith("slurm")
 
 
 def test_where_there_is_no_slurm_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(slurm_jobs, "_graded", lambda n, jobs, cluster: {"jobs": jobs})
+    monkeypatch.setattr(grading_by_slurm, "_graded", lambda n, jobs, cluster: {"jobs": jobs})
     monkeypatch.setattr("shutil.which", lambda name, path: None)
-    assert slurm_jobs.run(2, jobs=1)["slurm"].endswith("install slurm-wlm and munge")
+    assert grading_by_slurm.run(2, jobs=1)["slurm"].endswith("install slurm-wlm and munge")

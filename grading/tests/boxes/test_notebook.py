@@ -11,8 +11,8 @@ from deadlines import deadline_s
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from submissions import running
 
-from grading.boxes.notebook import NotebookRun, NotebookRunner, _read
-from grading.boxes.notebook_host import LONGEST_OUTPUT, MOST_OUTPUT, _cells
+from grading.boxes.notebook_inside import LONGEST_OUTPUT, MOST_OUTPUT, _cells
+from grading.boxes.notebook_outside import NotebookRun, NotebookRunner, _read
 from grading.boxes.sandbox import Processes, best_box
 
 PYTHON = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}

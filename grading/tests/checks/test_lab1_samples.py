@@ -10,11 +10,11 @@ import cloudpickle
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
-from grading.checks.lab1_memory import closeness, counts, draw, formula, mistakes, on_ranks, programs
-from grading.checks.lab1_memory.arithmetic import foreign
+from grading.checks.lab1_memory import closeness, counts, draw, mistakes, on_ranks, programs, wrong_formulas
 from grading.checks.lab1_memory.closeness import TOLERANCES
-from grading.checks.lab1_memory.formula import Weights
+from grading.checks.lab1_memory.prediction_limits import foreign
 from grading.checks.lab1_memory.programs import Setup
+from grading.checks.lab1_memory.wrong_formulas import Weights
 from grading.samples import read_lab
 from shardlab.model import ModelConfig
 from shardplan.memory import memory_plan
@@ -94,7 +94,7 @@ def planned_peak(program: str, s: Setup) -> float:
 def test_what_the_statement_leaves_out_stays_well_below_the_tolerance(program):
     for seed in range(15):
         for s in drawn(program, seed):
-            error = formula.peak(program, s, Weights()) / planned_peak(program, s) - 1
+            error = wrong_formulas.peak(program, s, Weights()) / planned_peak(program, s) - 1
             assert abs(error) < closeness.TOLERANCES["peak"][0] * 0.6, s
 
 

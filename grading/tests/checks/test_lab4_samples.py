@@ -10,7 +10,7 @@ from deadlines import deadline_s
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
 from grading.boxes.sandbox.usage import Seen
-from grading.checks.lab4_fsdp import budget, depth, efficiency, evidence, on_ranks, price
+from grading.checks.lab4_fsdp import budget, deepest_model, evidence, offload_cost, on_ranks, scaling_efficiency
 from grading.samples import read_lab
 from shardlab import launch
 from shardlab.model import ModelConfig, Transformer, preset
@@ -77,26 +77,26 @@ def test_a_depth_without_buckets_is_named():
     peaks = [[5_000_000 * n + 1_300_000 for n in (d, d + 1)] for d in right]
     for d, (low, high) in zip(right, peaks, strict=True):
         asked.append({"config": asdict(preset("1M")), "budget_bytes": (low + high) // 2})
-        forgetful.append(depth._without_buckets(asked[-1], d, [low, high]) - d)
+        forgetful.append(deepest_model._without_buckets(asked[-1], d, [low, high]) - d)
     assert max(forgetful) > 0
-    assert "DDP's buckets are free" in depth._cause(forgetful, asked, right, peaks)
-    assert "something is not counted" in depth._cause([5, 5], asked, right, peaks)
-    assert "something is counted twice" in depth._cause([-1, 0], asked, right, peaks)
+    assert "DDP's buckets are free" in deepest_model._cause(forgetful, asked, right, peaks)
+    assert "something is not counted" in deepest_model._cause([5, 5], asked, right, peaks)
+    assert "something is counted twice" in deepest_model._cause([-1, 0], asked, right, peaks)
 
 
 @pytest.mark.parametrize("seed", range(0, 100, 7))
 def test_no_count_of_the_states_alone_gives_the_right_depths(seed):
     """Nor half the points, which are for answers that are off by one. The peaks are the planner's."""
     off = {n_bytes: 0 for n_bytes in (16, 20, 24)}
-    for i in range(depth.INSTANCES):
-        drawn = depth._instance(seed * depth.INSTANCES + i)
+    for i in range(deepest_model.INSTANCES):
+        drawn = deepest_model._instance(seed * deepest_model.INSTANCES + i)
         n, sizes = drawn.pop("n_layers"), {k: drawn[k] for k in ("micro_batch", "seq_len")}
         peaks = [
             ddp_peak_bytes(ModelConfig(**drawn["config"] | {"n_layers": deep}), optimizer_kernel="forloop", **sizes)
             for deep in (n, n + 1)
         ]
         for n_bytes in off:
-            found = depth._states_alone(n_bytes)(drawn | {"budget_bytes": sum(peaks) // 2})
+            found = deepest_model._states_alone(n_bytes)(drawn | {"budget_bytes": sum(peaks) // 2})
             off[n_bytes] = max(off[n_bytes], abs(found - n))
     assert min(off.values()) > 1, off
 
@@ -108,38 +108,38 @@ def ddp_peak_bytes(config, **sizes):
 
 @pytest.mark.parametrize("found", [float("nan"), float("inf")])
 def test_what_is_not_a_number_is_infinitely_wrong(found):
-    tables = [efficiency._table(0, "weak")]
-    replies = [dict.fromkeys(efficiency.truth(tables[0]), found)]
-    assert efficiency._worst(replies, tables, efficiency.truth) == float("inf")
-    assert "not a finite number" in efficiency._cause("weak", replies, tables)
-    assert max(1.0, price._off(found, 1.0)) == float("inf")
+    tables = [scaling_efficiency._table(0, "weak")]
+    replies = [dict.fromkeys(scaling_efficiency.truth(tables[0]), found)]
+    assert scaling_efficiency._worst(replies, tables, scaling_efficiency.truth) == float("inf")
+    assert "not a finite number" in scaling_efficiency._cause("weak", replies, tables)
+    assert max(1.0, offload_cost._off(found, 1.0)) == float("inf")
 
 
 def test_bytes_that_cross_are_the_planners():
     """`offload` finds them on real ranks, in sample `right`: three accounts of one thing."""
     config = preset("1M")
     setup = setup_of(Shape.of("1M", config), "dgx-h100", 4, offload="cpu", precision="fp32", seq_len=64)
-    assert sum(price.copied_bytes(config, 4)) == host_bytes(setup)["host"]
+    assert sum(offload_cost.copied_bytes(config, 4)) == host_bytes(setup)["host"]
 
 
 @pytest.mark.parametrize("seed", range(0, 200, 7))
 def test_no_usual_mistake_gives_the_right_price(seed):
-    instances = [price._instance(seed * price.INSTANCES + i) for i in range(price.INSTANCES)]
-    truths = [price.truth(**i) for i in instances]
-    for name, mistakes in price._MISTAKES.items():
+    instances = [offload_cost._instance(seed * offload_cost.INSTANCES + i) for i in range(offload_cost.INSTANCES)]
+    truths = [offload_cost.truth(**i) for i in instances]
+    for name, mistakes in offload_cost._MISTAKES.items():
         for words, mistaken in mistakes.items():
             off = [abs(mistaken(i, t) / t[name] - 1) for i, t in zip(instances, truths, strict=True)]
-            assert max(off) > 5 * price.CLOSE, (name, words)
+            assert max(off) > 5 * offload_cost.CLOSE, (name, words)
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 3))
-@pytest.mark.parametrize("kind", efficiency.KINDS)
+@pytest.mark.parametrize("kind", scaling_efficiency.KINDS)
 def test_efficiency_of_drawn_tables_is_between_0_and_1_and_does_not_depend_on_their_order(kind, seed):
-    runs = efficiency._table(seed, kind)
-    right = efficiency.truth(runs)
+    runs = scaling_efficiency._table(seed, kind)
+    right = scaling_efficiency.truth(runs)
     assert all(0.1 < e < 1.5 for e in right.values()) and right[min(right, key=int)] == 1
     random.Random(seed).shuffle(runs)
-    assert efficiency.truth(runs) == right
+    assert scaling_efficiency.truth(runs) == right
 
 
 def test_forwards_of_blocks_are_counted_by_formula():
@@ -198,7 +198,7 @@ def test_memory_that_no_account_explains_is_no_training_within_the_budget():
 
 def judged_offload(to_device=1.0, to_host=1.0, on_device=0, losses=1.0):
     """In times of what is due; of one rank."""
-    due = price.copied_bytes(on_ranks.config_of(TIERS["cpu"], 1), 4)
+    due = offload_cost.copied_bytes(on_ranks.config_of(TIERS["cpu"], 1), 4)
 
     def reply(*times, on_device=0, losses=1.0):
         ways = {name: t * n for name, t, n in zip(("to_device", "to_host"), times, due, strict=True)}
@@ -221,8 +221,8 @@ def test_offloading_is_all_bytes_both_ways_and_half_of_them_is_worth_half():
 
 
 def test_a_depth_that_is_off_by_one_is_worth_half():
-    drawn = [depth._instance(1 * depth.INSTANCES + i) for i in range(depth.INSTANCES)]
-    peaks = [[10**8, 2 * 10**8]] * depth.INSTANCES
+    drawn = [deepest_model._instance(1 * deepest_model.INSTANCES + i) for i in range(deepest_model.INSTANCES)]
+    peaks = [[10**8, 2 * 10**8]] * deepest_model.INSTANCES
 
     def judged(*off):
         depths = [d["n_layers"] + n for d, n in zip(drawn, off, strict=True)]

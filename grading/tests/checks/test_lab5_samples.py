@@ -11,7 +11,7 @@ import pytest
 import torch
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.checks.lab5_precision_recompute import curve, gradients, on_ranks, plan, reader, reference
+from grading.checks.lab5_precision_recompute import block_costs, curve, gradients, on_ranks, plan, reference
 from grading.samples import read_lab, samples
 from shardlab.tier import TIERS
 
@@ -35,7 +35,7 @@ def test_every_check_stops_a_sample_that_no_other_check_stops():
 
 @pytest.mark.parametrize("folder", ["solutions", "labs"])
 def test_the_notebook_shows_the_judges_own_model(folder):
-    judges = inspect.getsource(reader)
+    judges = inspect.getsource(block_costs)
     shown = {c.metadata.nbgrader.grade_id: c.source for c in read_lab(folder, LAB).cells}
     for cell in ("memory", "reader", "price_list"):
         assert shown[cell].strip() in judges

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.boxes.ranks import CrewError
+from grading.boxes.ranks_outside import CrewError
 from grading.boxes.sandbox.usage import Seen
 from grading.checks.lab7_debug import experts_training, hang_training, resume
 from grading.checks.lab7_debug import hang as hang_judge

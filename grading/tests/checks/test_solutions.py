@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from submissions import LABS, ROOT
 
-from grading.bench.labs import run, show
+from grading.bench.cost_of_labs import run, show
 from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.find_lab import lab_module
 from grading.samples import read_lab

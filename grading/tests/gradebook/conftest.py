@@ -9,7 +9,7 @@ from submissions import LAB, ROOT
 
 from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.find_lab import lab_module
-from grading.judge.judge import Judge, Judged
+from grading.judge.judge_submission import Judge, Judged
 from grading.judge.verdict import Verdict
 
 

@@ -14,7 +14,7 @@ from traitlets.config import Config
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom
 from grading.gradebook.queue import alone
-from grading.judge.judge import Judge
+from grading.judge.judge_submission import Judge
 from grading.samples import read_lab
 
 

@@ -19,7 +19,7 @@ from grading import commands
 from grading.gradebook.grade_class import LONGEST_NAME, grade_all
 from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.find_lab import lab_module
-from grading.judge.judge import Judge, Judged
+from grading.judge.judge_submission import Judge, Judged
 from grading.judge.verdict import Verdict
 from grading.reports.class_page import show, write_page
 from grading.reports.class_report import class_report

@@ -10,10 +10,15 @@ from submissions import LAB, LABS, ROOT
 
 from grading.gradebook.result_cache import GRADER, Shelf, made_of
 from grading.judge.find_lab import lab_module
-from grading.judge.judge import Judged, Settings, Submission
+from grading.judge.judge_submission import Judged, Settings, Submission
 from grading.judge.verdict import Verdict
 
-DECIDES = ("grading.judge.judge", "grading.boxes.notebook_host", "grading.boxes.ranks_host", "grading.student.hand_in")
+DECIDES = (
+    "grading.judge.judge_submission",
+    "grading.boxes.notebook_inside",
+    "grading.boxes.ranks_inside",
+    "grading.student.check",
+)
 DRAWS = "shardcourse.figures"  # the pictures beside a verdict, which decide no points
 
 

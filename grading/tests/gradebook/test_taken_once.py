@@ -11,7 +11,7 @@ from grading.gradebook import inspect_files
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import CHANGED, Classroom
 from grading.gradebook.queue import Queue
-from grading.judge.judge import Judge
+from grading.judge.judge_submission import Judge
 
 
 def counted(monkeypatch, counts: Counter, owner, name: str, key: str) -> None:

@@ -9,10 +9,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from submissions import LAB
 
-from grading.boxes.notebook import NotebookRun
+from grading.boxes.notebook_outside import NotebookRun
 from grading.gradebook.nbgrader_executor import RefereeExecutor
 from grading.judge.find_lab import lab_module
-from grading.judge.judge import Judge, Settings, Submission
+from grading.judge.judge_submission import Judge, Settings, Submission
 from grading.judge.verdict import Verdict
 
 CHECKS = list(lab_module(LAB).CHECKS)
@@ -94,6 +94,7 @@ def test_what_the_instructor_can_set_is_what_the_judge_takes():
 
 def test_judge_boxes_and_workers_run_without_nbgrader():
     """A worker's node needs no gradebook, and no notebook reaches nbgrader before it is judged."""
-    modules = "grading.judge.judge, grading.boxes.notebook_host, grading.boxes.ranks_host, grading.gradebook.worker"
+    modules = "grading.judge.judge_submission, grading.boxes.notebook_inside, grading.boxes.ranks_inside"
+    modules += ", grading.gradebook.worker"
     source = f"import sys; sys.modules['nbgrader'] = None; import {modules}"
     subprocess.run([sys.executable, "-c", source], check=True)

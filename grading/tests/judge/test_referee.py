@@ -8,9 +8,9 @@ import pytest
 from deadlines import deadline_s
 from submissions import LAB, pickled
 
-from grading.boxes.ranks import CrewError, ReferenceCrewError
+from grading.boxes.ranks_outside import CrewError, ReferenceCrewError
 from grading.boxes.sandbox import Limits, Processes
-from grading.judge.referee import Referee
+from grading.judge.judge_answers import Referee
 from grading.judge.submission_run import Check, Session
 from grading.judge.verdict import Verdict
 from shardlab.tier import detect
@@ -58,7 +58,7 @@ def _judged_soon(referee, monkeypatch, answer):
     """By a referee that does not wait long."""
     with monkeypatch.context() as patch:
         patch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", deadline_s(2))
-        patch.setattr("grading.boxes.ranks._MARGIN_S", 1.0)
+        patch.setattr("grading.boxes.ranks_outside._MARGIN_S", 1.0)
         return referee.judge({PLAN: answer}, only=PLAN)[0]
 
 
@@ -129,8 +129,8 @@ def judged(monkeypatch):
         runs = []
         checks = {f"lab.{i}": check(error) for i, error in enumerate(errors)}
         lab = SimpleNamespace(DRILLS="none", CHECKS=checks, pace=lambda session: None)
-        monkeypatch.setattr("grading.judge.referee.lab_module", lambda name: lab)
-        monkeypatch.setattr("grading.judge.referee.Crew", lambda *_: SimpleNamespace(close=lambda: None))
+        monkeypatch.setattr("grading.judge.judge_answers.lab_module", lambda name: lab)
+        monkeypatch.setattr("grading.judge.judge_answers.Crew", lambda *_: SimpleNamespace(close=lambda: None))
         with Referee("lab", tier="cpu", same_player=True) as referee:
             return referee.judge(dict.fromkeys(checks, b"one answer")), runs
 

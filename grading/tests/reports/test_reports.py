@@ -16,7 +16,7 @@ from grading.commands import explain
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom, Grade
 from grading.judge.find_lab import lab_module
-from grading.judge.judge import Judge, Judged
+from grading.judge.judge_submission import Judge, Judged
 from grading.judge.verdict import Verdict
 from grading.reports.class_page import page, show
 from grading.reports.class_report import class_report

@@ -67,9 +67,7 @@ def test_a_student_is_told_the_verdict_and_a_wrong_answer_raises(at_once, monkey
 )
 def test_all_points_and_noise_raise_nothing_a_part_of_the_points_does(points, inconclusive, raises, monkeypatch):
     verdict = Verdict("lab2.plan", points, 3, "so it is", inconclusive=inconclusive)
-    monkeypatch.setattr(
-        "grading.student.hand_in._referee", lambda *_: SimpleNamespace(judge=lambda *_, **__: [verdict])
-    )
+    monkeypatch.setattr("grading.student.check._referee", lambda *_: SimpleNamespace(judge=lambda *_, **__: [verdict]))
     with pytest.raises(AssertionError, match="lab2.plan: so it is") if raises else nullcontext():
         check("lab2.plan", print)
 

@@ -13,8 +13,8 @@ units inside it. A rank *shards* a parameter by keeping its own part, *unshards*
 belongs to which rank.
 
 Read in this order: `param` (a parameter's places, shards and memory), `unit` (what is held and sent), `schedule` (the
-hooks that make it happen in time), `api` (`fully_shard`); then `flat_parameter` (the other layout) and `validate`
-(mistakes that are found early). `shardlab.shard_groups` says among which ranks.
+hooks that trigger it), `api` (`fully_shard`); then `flat_parameter` (the other layout) and `validate` (checks that find
+mistakes early). `shardlab.shard_groups` has the process groups over which parameters are sharded.
 
 Source: Rajbhandari et al. 2020, "ZeRO", section 5; Zhao et al. 2023, "PyTorch FSDP", sections 3 and 4;
 torch.distributed.fsdp.

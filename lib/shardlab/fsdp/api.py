@@ -29,18 +29,18 @@ def fully_shard(
     ignored_params: set[nn.Parameter] | None = None,
     layout: type[Layout] = PerParameter,
 ) -> nn.Module | list[nn.Module]:
-    """Make one unit of all parameters of `module` that are in no unit yet: so call it on the inner modules first.
+    """Make one unit of all parameters of `module` that are in no unit yet. Call it on inner modules first.
 
-    The module's class becomes a subclass that is an FSDPModule too. Modules in a list share a unit, as a tied weight
-    asks for. `mesh`: 1-D, or 2-D as (replicate, shard). `reshard_after_forward` None means True, but False for the
-    root. `layout`: PerParameter or FlatParameter.
+    The module's class becomes a subclass of FSDPModule and of its old class. Modules in a list share a unit: use this
+    for a tied weight. `mesh` is 1-D, or 2-D as (replicate, shard). `reshard_after_forward=None` means True, but False
+    for the root. `layout` is PerParameter or FlatParameter.
 
-    Sends: a step 3 (N-1)/N of the unit's padded bytes a rank, 2 (N-1)/N if it does not reshard after forward; at once,
-    16 bytes to compare the ranks' parameters. Keeps: 1/N of parameters and gradients between steps.
+    Sends a step: 3 (N-1)/N of the unit's padded bytes a rank, or 2 (N-1)/N if it does not reshard after forward. This
+    call sends 16 bytes a group, to compare parameters. Keeps: 1/N of parameters and gradients between steps.
 
-    Raises ValueError for a module without forward or in a unit already; for a parameter that is tied to another unit's,
-    cut up by another scheme, a scalar, not contiguous (FlatParameter takes that), or not the same on all ranks; for
-    trained parameters of two dtypes.
+    Raises ValueError if a module has no forward or is in a unit already; if a parameter is tied to one of another unit,
+    is a DTensor, is a scalar, has hooks, is not contiguous (FlatParameter allows that), or differs between ranks; or if
+    trained parameters have different dtypes.
     """
     if not isinstance(reshard_after_forward, bool | None):
         raise ValueError(f"rank {dist.get_rank()}: reshard_after_forward is True, False or None here, not a number")
@@ -68,7 +68,7 @@ class FSDPModule:
     """Methods of a module that is a unit. Settings also apply to the units inside it, unless recurse=False."""
 
     def __new__(cls, *args, **kwargs):
-        """Make an object of the original class: containers call this for a slice of themselves, which is no unit."""
+        """Return an object of the original class: containers call this for a slice of themselves, which is no unit."""
         return cls.__mro__[2](*args, **kwargs)
 
     def __getstate__(self):
@@ -76,7 +76,7 @@ class FSDPModule:
         raise RuntimeError(f"rank {rank}: a sharded module can't be copied: copy it before, or go by its state_dict()")
 
     def unshard(self, async_op: bool = False) -> "UnshardHandle | None":
-        """Gather this unit's parameters, but not those of units inside it; `async_op` returns a handle to wait for."""
+        """Gather this unit's parameters, but not those of units inside it. `async_op`: return a handle to wait for."""
         self._fsdp_unit.unshard()
         if async_op:
             return UnshardHandle(self._fsdp_unit.wait_for_unshard)
@@ -87,22 +87,22 @@ class FSDPModule:
         self._fsdp_unit.reshard()
 
     def set_requires_gradient_sync(self, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
-        """False: backward adds up whole gradients, and sends nothing. For all micro-batches but the last."""
+        """Set whether backward reduces. False adds up whole gradients: for all micro-batches but the last."""
         self._set("requires_gradient_sync", requires_gradient_sync, recurse)
 
     def set_requires_all_reduce(self, requires_all_reduce: bool, *, recurse: bool = True) -> None:
-        """False, on a 2-D mesh: backward adds up reduce_scattered shards, and does not all_reduce them."""
+        """Set whether backward all_reduces shards on a 2-D mesh. False adds up reduce_scattered shards instead."""
         self._set("requires_all_reduce", requires_all_reduce, recurse)
 
     def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
         self._set("reshard_after_forward", reshard_after_forward, recurse)
 
     def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
-        """False saves the next micro-batch an all_gather, and keeps whole parameters for it."""
+        """Set whether backward reshards. False keeps whole parameters: the next micro-batch saves an all_gather."""
         self._set("reshard_after_backward", reshard_after_backward, recurse)
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
-        """False: backward returns without waiting for its gradients; one with True must follow."""
+        """Set whether backward waits for its gradients. After a backward with False, one with True must follow."""
         schedule_of(self._fsdp_unit).is_last_backward = is_last_backward
 
     def set_modules_to_forward_prefetch(self, modules: list["FSDPModule"]) -> None:
@@ -131,13 +131,13 @@ class UnshardHandle(NamedTuple):
 
 
 def schedule_of(unit: Unit) -> Schedule:
-    """Return the unit's schedule. The first unit that asks is the root, and all units below it share its schedule.
+    """Return the unit's schedule. The first unit that asks for it is the root; all units below share its schedule.
 
-    Raises RuntimeError if one of them has run as a root of its own before, or has parameters on the meta device.
+    Raises RuntimeError if a unit has been a root before, or a parameter was replaced or is on the meta device.
     """
     if unit.schedule is None:
         units: dict[Unit, None] = {}
-        tops = sorted(unit.modules, key=lambda m: sum(1 for _ in m.modules()))  # the last holds all others, if one does
+        tops = sorted(unit.modules, key=lambda m: sum(1 for _ in m.modules()))  # the last may contain the others
         names = {m: name for top in tops for name, m in top.named_modules()}
         for m, name in names.items():
             if isinstance(m, FSDPModule) and m._fsdp_unit not in units:
@@ -156,10 +156,10 @@ def _attach(module: nn.Module, unit: Unit) -> None:
     if cls not in _classes:
         _classes[cls] = type(f"FSDP{cls.__name__}", (FSDPModule, cls), {})
     module.__class__, module._fsdp_unit = _classes[cls], unit
-    eager = torch.compiler.disable  # a compiler that meets a hook ends its graph there
-    before = eager(lambda m, args, kwargs: schedule_of(unit).pre_forward(unit, args, kwargs))
+    eager = torch.compiler.disable  # torch.compile ends its graph before a hook
+    before = eager(lambda m, args, kwargs: schedule_of(unit).pre_forward(unit, m, args, kwargs))
     module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
-    module.register_forward_hook(eager(lambda m, args, output: schedule_of(unit).post_forward(unit, output)))
+    module.register_forward_hook(eager(lambda m, args, output: schedule_of(unit).post_forward(unit, m, output)))
 
 
 def _guard(name: str, module: nn.Module, unit: Unit) -> None:

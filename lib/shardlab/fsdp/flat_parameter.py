@@ -1,8 +1,8 @@
 """FSDP1's layout: a unit's parameters are laid end to end, padded, and cut into N equal shards.
 
-The all_gather_output is the parameters: an all_gather goes straight from the optimizer's vector into place, and whole
-parameters are views of it. See [Note: what a layout costs] in `param` for the price. One message has one dtype, and one
-vector has one `requires_grad`: a unit has a flat parameter for each pair of these.
+Whole parameters are views of the all_gather_output, so an all_gather moves the optimizer's vector to its final place
+and nothing is copied. See [Note: what a layout costs] in `param` for the price. A message has one dtype and a vector
+one `requires_grad`, so a unit has a flat parameter for each pair of these.
 
 Source: Zhao et al. 2023, section 3.2.1; torch.distributed.fsdp._flat_param.
 """
@@ -18,7 +18,7 @@ from shardlab.fsdp.param import Param
 from shardlab.nested_tensors import call_hooks
 from shardlab.shard_groups import Ranks, flat_shards
 
-PREFIX = "_flat_param"  # its name on the unit's module, and a number
+PREFIX = "_flat_param"  # its name on the unit's module; a number follows
 
 
 class FlatParameter:
@@ -65,7 +65,7 @@ class FlatParameter:
         return list(groups.values())
 
     def intervals(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (start, end, offset) of each parameter: elements [start, end) lie from `offset` of the shard on."""
+        """Yield (start, end, offset) of each parameter: its elements [start, end) begin at `offset` in the shard."""
         first = self.ranks.shard_rank * self.shard_numel
         for begin, numel in zip(accumulate(self.numels, initial=0), self.numels, strict=False):
             start, end = (min(max(edge - begin, 0), numel) for edge in (first, first + self.shard_numel))
@@ -77,7 +77,7 @@ class FlatParameter:
         self.flat.put(self.sharded_params[0])
 
     def refresh(self) -> None:
-        """Take a shard that was loaded, converted or moved, and forget what was made of the former one."""
+        """Use the shard that was loaded, converted or moved, and drop the tensors that were made from the old one."""
         self.sharded_params = [self.flat.current]
         self.shard = self.flat.current.detach()
         sends_from = ((self.ranks.device.type, self.ranks.shard_group),)
@@ -90,17 +90,17 @@ class FlatParameter:
         for p in self.params:
             p.forget_whole()
 
-    # Parameters: the shard is the all_gather_input, the all_gather_output the parameters
+    # Parameters: the shard is the all_gather_input; whole parameters are views of the all_gather_output
 
     def all_gather_tensors(self) -> tuple[Tensor, Tensor]:
-        """Return the all_gather_output, (N, S), and the all_gather_input: the shard itself if nothing is to convert."""
+        """Return the all_gather_output, (N, S), and the all_gather_input: the shard itself, unless it is converted."""
         rows = self._allocate().view(self.ranks.shard_size, -1)
         if self.shard.dtype == self.dtype and self.shard.device == rows.device:
             return rows, self.shard
         return rows, rows[self.ranks.shard_rank].copy_(self.shard, non_blocking=True)
 
     def use(self, output: Tensor | None) -> None:
-        """Use what has arrived, which is in place already. None: this rank shards alone."""
+        """Use the gathered parameters, which are in place already. None: the shard group has only this rank."""
         if output is None and not self.is_whole:
             self._allocate().copy_(self.shard, non_blocking=True)
         self.flat.remove()
@@ -116,7 +116,7 @@ class FlatParameter:
         return self.whole
 
     def _sizes(self) -> list[int]:
-        """Elements of the parameters and, at the end, of the padding."""
+        """Number of elements of each parameter and, last, of the padding."""
         return [*self.numels, self.ranks.shard_size * self.shard_numel - sum(self.numels)]
 
     def free(self) -> None:
@@ -128,7 +128,7 @@ class FlatParameter:
     # Gradients: laid end to end like the parameters
 
     def reduce_scatter_input(self, gradients: dict[int, Tensor], dtype: torch.dtype) -> Tensor:
-        """Return (N, S) in `dtype`: zeros where it is padded, and for parameters that were not used."""
+        """Return the gradients as (N, S) in `dtype`, with zeros for padding and for parameters that were not used."""
         whole = torch.empty(self.ranks.shard_size * self.shard_numel, dtype=dtype, device=self.ranks.device)
         *parts, padding = whole.split(self._sizes())
         torch._foreach_zero_([padding, *(part for i, part in enumerate(parts) if i not in gradients)])
@@ -136,7 +136,7 @@ class FlatParameter:
         return whole.view(self.ranks.shard_size, -1)
 
     def take_reduced_gradients(self, used: list[int], shard: Tensor) -> None:
-        """Add (S,) to the sharded parameter's gradient, in the parameter's own dtype. A frozen one gets none."""
+        """Add `shard`, (S,), to the flat parameter's gradient, in the parameter's dtype. A frozen one gets none."""
         p = self.sharded_params[0]
         if p.requires_grad:
             shard = shard.to(self.shard)

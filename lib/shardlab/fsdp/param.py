@@ -1,17 +1,17 @@
 """A parameter of a unit, and FSDP2's layout: every parameter is cut along dim 0; each rank's part of it is a DTensor.
 
-Rank r holds rows [r c, (r+1) c) of a parameter with R rows, c = R/N rounded up: the last ranks may hold fewer, or none.
-On the wire every part has c rows; the padding is never read.
+Rank r holds rows [r c, (r+1) c) of a parameter with R rows; c is R/N rounded up, so the last ranks may hold fewer rows,
+or none. In messages every part has c rows; the padding is never read.
 
-[Note: what a layout costs] Here the parts of a parameter lie S elements apart in the all_gather_output, and are copied
-together; gradients are copied apart. In return each parameter remains itself: optimizers, clipping and checkpoints see
-a DTensor with a name, a shape and a dtype. In `flat_parameter` nothing is copied, but the optimizer sees one vector.
+[Note: what a layout costs] Here the parts of a parameter lie S elements apart in the all_gather_output, so they are
+copied together, and gradients are copied apart. In return, optimizers, clipping and checkpoints see each parameter as a
+DTensor with a name, a shape and a dtype. `flat_parameter` copies no parameters, but its optimizer sees one vector.
 
-[Note: lifetime] From forward to backward autograd keeps references to whole parameters, or to views of them such as a
-transposed weight. A new tensor in their place would not be found by backward. Hence `whole` is one object for ever, and
-only its memory comes and goes: its storage is resized to 0 bytes, and back, and filled again before backward reads it.
-Filling must not look like an in-place change, which autograd would report: `whole` is made from `.data`, and so counts
-its versions by itself.
+[Note: lifetime] Between forward and backward, autograd keeps references to whole parameters, or to views of them such
+as a transposed weight. Backward would not find a new tensor in their place. So `whole` stays the same object, and only
+its memory is freed and filled: its storage is resized to 0 bytes, later resized back, and filled before backward reads
+it. Autograd must not see this as an in-place change, which it would report: `whole` is made from `.data`, and so has a
+version counter of its own.
 
 Source: torch.distributed.fsdp._fully_shard._fsdp_param.
 """
@@ -26,25 +26,25 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from shardlab.nested_tensors import after_gradient, call_hooks, refuse_sparse
 from shardlab.shard_groups import Ranks
-from shardlab.stale_parameters import FreedParameter
+from shardlab.stale_parameters import FreedParameter, no_forward_yet
 
 
 class Param:
     """A parameter: its places in the modules (several if it is tied), and the whole parameter that autograd sees."""
 
     def __init__(self, name: str, original: nn.Parameter, unit_module: nn.Module) -> None:
-        self.name = name  # from the unit's module on; from the root on, once that is known
+        self.name = name  # path below the unit's module; below the root, once the root is known
         self.original: nn.Parameter | None = original  # until it is sharded
         self.unit_module, self.shape = unit_module, original.shape
         self.marks = dict(vars(original))  # attributes that users set, such as `no_weight_decay`
         self.places: list[tuple[nn.Module, str]] = []
-        self.gradient_came: Callable[[Param], None] = lambda _: None  # the unit sets it
+        self.gradient_came: Callable[[Param], None] = no_forward_yet  # Unit.enter replaces it
         self.forget_whole()
 
     def forget_whole(self) -> None:
         self.memory: Tensor | None = None  # of `whole`, padding included
         self.whole: nn.Parameter | None = None  # see [Note: lifetime]
-        self.kept: Tensor | None = None  # the gradient in reduce_dtype, of backwards that did not reduce it
+        self.kept: Tensor | None = None  # the gradient in reduce_dtype, summed over backwards that did not reduce it
 
     def put(self, p: nn.Parameter) -> None:
         for module, name in self.places:
@@ -60,12 +60,12 @@ class Param:
         return module._parameters[name]
 
     def use(self, memory: Tensor, requires_grad: bool) -> None:
-        """Put the whole parameter, which begins at `memory`, 1-D, into the modules."""
+        """Put the whole parameter, a view of `memory` (1-D) from its start, into the modules."""
         if self.whole is None:
             self.whole = nn.Parameter(memory.data[: self.shape.numel()].view(self.shape), requires_grad)
             vars(self.whole).update(self.marks, _whole_of=self.name)  # for an error that names it
         self.whole.__class__ = nn.Parameter
-        self.whole.requires_grad = requires_grad  # as it was set on the optimizer's side meanwhile
+        self.whole.requires_grad = requires_grad  # the user may have changed it on the sharded parameter
         if requires_grad and not self.whole._post_accumulate_grad_hooks:
             after_gradient(self.whole, self._gradient_came)
         self.put(self.whole)
@@ -78,14 +78,14 @@ class Param:
         self.whole.__class__ = FreedParameter
 
     def keep_gradient(self, reduce_dtype: torch.dtype | None) -> None:
-        """Keep the gradient in `reduce_dtype` until a backward reduces it. In its own dtype, autograd keeps it."""
+        """Add the gradient to `kept` in `reduce_dtype`. If that is its own dtype, autograd adds it up in `grad`."""
         gradient = self.whole.grad if self.whole is not None else None
         if gradient is not None and reduce_dtype not in (None, gradient.dtype):
             self.kept = gradient.to(reduce_dtype) if self.kept is None else self.kept.add_(gradient)
             self.whole.grad = None
 
     def take_gradient(self) -> Tensor | None:
-        """Whole gradient over all backwards since the last one that reduced; None if there is none."""
+        """Return and clear the whole gradient, summed since the last backward that reduced; None if there is none."""
         if self.whole is None:
             return None
         gradient, self.whole.grad = self.whole.grad, None
@@ -96,7 +96,7 @@ class Param:
 
 
 def params_of(modules: list[tuple[str, nn.Module]], ignored: set[nn.Parameter], unit_module: nn.Module) -> list[Param]:
-    """Return the parameters of `modules` but those `ignored`; a tied parameter once, with all its places."""
+    """Return the parameters of `modules` without those `ignored`; a tied parameter once, with all its places."""
     params: dict[nn.Parameter, Param] = {}
     for module_name, module in modules:
         for name, p in module._parameters.items():
@@ -112,7 +112,7 @@ class PerParameter:
     Keeps: sharded, 1/N of each parameter and no padding; unsharded, N S elements of `param_dtype` more.
     """
 
-    children_first = True  # the order of parameters in a unit, as FSDP2 has it
+    children_first = True  # the order of parameters in a unit, as in FSDP2
 
     def __init__(self, params: list[Param], ranks: Ranks, param_dtype: torch.dtype | None, on_cpu: bool) -> None:
         for p in params:
@@ -149,19 +149,19 @@ class PerParameter:
             p.put(sharded)
 
     def refresh(self) -> None:
-        """Take parameters that were loaded, converted or moved, and forget what was made of the former ones."""
+        """Use parameters that were loaded, converted or moved, and drop the tensors made from the old ones."""
         self.sharded_params = [p.current for p in self.params]
         self.put_sharded()
         wire = self.param_dtype
         self.dtypes = [wire if wire and p.is_floating_point() else p.dtype for p in self.sharded_params]
-        self.mixed = len(set(self.dtypes)) > 1  # then everything travels as bytes
+        self.mixed = len(set(self.dtypes)) > 1  # then all parameters are sent as bytes
         for p in self.params:
             p.forget_whole()
 
     # Parameters: shards -> all_gather_input -> all_gather_output -> whole parameters
 
     def all_gather_tensors(self) -> tuple[Tensor, Tensor]:
-        """Return the all_gather_output, (N, S), and its row of this rank, which holds the all_gather_input already."""
+        """Return the all_gather_output, (N, S), and this rank's row of it, which is the all_gather_input."""
         shards, sizes = [sharded._local_tensor.view(-1) for sharded in self.sharded_params], self._wire_sizes()
         if self.mixed:
             shards = [shard.to(dtype).view(torch.uint8) for dtype, shard in zip(self.dtypes, shards, strict=True)]
@@ -173,7 +173,7 @@ class PerParameter:
         return output, row
 
     def use(self, output: Tensor | None) -> None:
-        """Copy the parts of each parameter together. None: this rank shards alone, and its parts are all there is."""
+        """Copy the parts of each parameter together. None: the shard group has only this rank, with one part."""
         memories = [self._allocate(p, dtype) for p, dtype in zip(self.params, self.dtypes, strict=True)]
         if output is None:
             locals_ = [sharded._local_tensor.view(1, -1) for sharded in self.sharded_params]
@@ -185,7 +185,7 @@ class PerParameter:
             p.use(p.memory.view(-1), sharded.requires_grad)
 
     def _allocate(self, p: Param, dtype: torch.dtype) -> Tensor:
-        """Return memory for a whole parameter and its padding, (N, S of the parameter), to be filled."""
+        """Return memory for a whole parameter and its padding, (N, elements of a part), which is not filled yet."""
         if p.memory is None:
             size = self.ranks.shard_size, self._padded(p)
             p.memory = torch.empty(size, dtype=dtype, device=self.ranks.device)
@@ -212,15 +212,15 @@ class PerParameter:
     # Gradients: whole gradients -> reduce_scatter_input -> reduced shards
 
     def reduce_scatter_input(self, gradients: dict[int, Tensor], dtype: torch.dtype) -> Tensor:
-        """Return (N, S) in `dtype`: in row r the parts that rank r is to keep, zeros where they are padded."""
+        """Return the gradients as (N, S) in `dtype`: row r has the parts that rank r keeps, padded with zeros."""
         size = self.ranks.shard_size, sum(self._padded(self.params[i]) for i in gradients)
         rows = torch.empty(size, dtype=dtype, device=self.ranks.device)
         return torch._chunk_cat(list(gradients.values()), dim=0, num_chunks=self.ranks.shard_size, out=rows)
 
     def take_reduced_gradients(self, used: list[int], shard: Tensor) -> None:
-        """Add each part of (S,) to its sharded parameter's gradient, in the parameter's own dtype.
+        """Add each part of `shard`, (S,), to its sharded parameter's gradient, in the parameter's own dtype.
 
-        A part is a view; it becomes the gradient if there is none and dtype and device agree.
+        A part is a view of `shard`. It becomes the gradient itself if there is none and dtype and device agree.
         """
         for i, part in zip(used, shard.split([self._padded(self.params[i]) for i in used]), strict=True):
             sharded = self.sharded_params[i]

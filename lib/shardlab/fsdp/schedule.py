@@ -1,21 +1,21 @@
-"""When a unit is gathered, freed and reduced: hooks before and after each unit's forward and backward.
+"""The schedule of FSDP: hooks around each unit's forward and backward that gather, free and reduce the unit.
 
 [Note: the hooks]
     pre_forward     gather, wait; then begin to gather the units that the user named for prefetching
     post_forward    free, or keep until backward
-    pre_backward    runs when backward enters the operations that made forward's outputs, or a tensor that a module
-                    kept. Gather, wait; then begin to gather the unit that backward enters next
-    post_backward   runs when the gradients of forward's inputs are there, the last that a unit's backward makes. Free
-                    the parameters, and begin to reduce their gradients. Inputs without a gradient, such as the first
-                    unit's, have no such hook: their unit's turn comes in the callback at backward's end
+    pre_backward    runs when backward reaches forward's outputs, or a tensor that forward kept on a module. Gather,
+                    wait; then begin to gather the unit that backward enters next
+    post_backward   runs when the gradients of forward's inputs are computed, the last that a unit's backward computes.
+                    Free the parameters, and begin to reduce their gradients. If no input needs a gradient, as in the
+                    first unit, there is no such hook, and the callback at backward's end does this
 
-[Note: prefetch] Backward enters units in about the reverse order of forward, which is recorded. pre_backward asks for
-the unit that ran before in forward, so that it arrives while this one computes: two units are gathered at a time. In
-forward a GPU's host runs ahead by itself, and `RateLimiter` holds it back; on a CPU the user names units to prefetch.
+[Note: prefetch] Forward records the order of units, and backward enters them in about the reverse order. pre_backward
+begins to gather the unit that ran before this one in forward, so that the message overlaps computation: two units are
+whole at a time. In forward a GPU's host runs ahead, limited by `RateLimiter`; on a CPU the user names units.
 
-[Note: recomputation] A forward may run inside of backward. If the unit's own backward is under way, its parameters
-are there and stay. Else its backward comes next: they are gathered, and not freed in between. An exception may break
-such a forward off in the middle, so it leaves nothing behind that a post_forward would have to undo.
+[Note: recomputation] A forward may run inside a backward. If the unit's own backward is running, its parameters are
+unsharded and stay so. Otherwise its backward comes next: forward gathers them and does not free them. An exception may
+end such a forward early, so it changes nothing that a post_forward would have to undo.
 
 Source: Zhao et al. 2023, sections 3.3 and 4.3; torch.distributed.fsdp._fully_shard._fsdp_state.
 """
@@ -26,6 +26,7 @@ from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import shardlab.nested_tensors as nested
@@ -36,31 +37,31 @@ _alive: WeakSet["Schedule"] = WeakSet()
 
 
 class Schedule:
-    """The units below one root, the one whose forward runs first, and what they have under way together."""
+    """The units below one root, whose forward runs first, and the messages that they have under way."""
 
     def __init__(self, root: Unit, units: list[Unit]) -> None:
         self.root, self.units = root, units
         self.is_last_backward = True
-        self.forward_order: list[Unit] = []  # units whose backward is to come, once for each call
-        self.reductions: list[Iterator[None]] = []  # begun, to be waited for
-        self.outermost: Unit | None = None  # the unit in whose forward we are
-        self.watched: set[Unit] = set()  # units of several modules whose inputs have been seen in this forward
+        self.forward_order: list[Unit] = []  # units whose backward has not run yet, once for each call
+        self.reductions: list[Iterator[None]] = []  # under way
+        self.outermost: nn.Module | None = None  # the module whose forward runs and contains the others'
+        self.watched: set[Unit] = set()  # units of several modules whose inputs have a hook in this forward already
         self.backward_runs = self.creates_graph = False
         self.entered: set[Unit] = set()  # units whose pre_backward has run in this backward
-        self.hidden: set[Unit] = set()  # units that returned no tensor that we can see: they stay whole until backward
+        self.hidden: set[Unit] = set()  # units with no output to hook: they stay unsharded until backward
         self.limiter = RateLimiter(root.ranks.device)
         self.gather_stream = torch.get_device_module(root.ranks.device).Stream()
         for unit in units:
             unit.schedule, unit.gather_stream = self, self.gather_stream
         if root.reshard_after_forward is None:
-            root.reshard_after_forward = False  # it is where backward begins
+            root.reshard_after_forward = False  # backward begins with it
         _alive.add(self)
 
     # Forward
 
-    def pre_forward(self, unit: Unit, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    def pre_forward(self, unit: Unit, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if not nested.inside_backward():
-            args, kwargs = self._begin_forward(unit, args, kwargs)
+            args, kwargs = self._begin_forward(unit, module, args, kwargs)
         if unit.mp_policy.cast_forward_inputs:
             args, kwargs = nested.cast(unit.mp_policy.param_dtype, (args, kwargs))
         self._unshard(unit)
@@ -72,7 +73,7 @@ class Schedule:
                 self._unshard(other)
         return self._watch_inputs(unit, args, kwargs)
 
-    def post_forward(self, unit: Unit, output: Any) -> Any:
+    def post_forward(self, unit: Unit, module: nn.Module, output: Any) -> Any:
         output = nested.cast(unit.mp_policy.output_dtype, output)
         if unit.in_backward:
             return output
@@ -83,7 +84,7 @@ class Schedule:
                 self.forward_order.append(unit)
             if len(unit.modules) == 1:
                 self._reshard_after_forward(unit)
-            if unit is self.outermost:
+            if module is self.outermost:
                 self._end_forward()
         return output
 
@@ -94,21 +95,21 @@ class Schedule:
         if not tensors and any(p.requires_grad for layout in unit.layouts for p in layout.sharded_params):
             self.hidden.add(unit)
 
-    def _begin_forward(self, unit: Unit, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        if self.outermost not in (None, unit):  # unit: a forward of it was broken off
+    def _begin_forward(self, unit: Unit, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        if self.outermost not in (None, module):  # module: an exception ended its last forward
             return args, kwargs
-        self.outermost = unit
+        self.outermost = module
         self.hidden.clear()
         if self.backward_runs:
             self._forget_backward()
         device = unit.ranks.device
-        self.gather_stream.wait_stream(torch.get_device_module(device).current_stream())  # the optimizer's step
+        self.gather_stream.wait_stream(torch.get_device_module(device).current_stream())  # after the optimizer's step
         if device.type == "cpu":
             return args, kwargs
         return nested.map_tensors(lambda t: t.to(device, non_blocking=True), (args, kwargs))
 
     def _end_forward(self) -> None:
-        """Free what no backward will free. Units of several modules only know now which call was their last."""
+        """Free what no backward will free. For a unit of several modules, only now is the last call known."""
         self.outermost = None
         self.watched.clear()
         for unit in self.units:
@@ -124,7 +125,7 @@ class Schedule:
             return args, kwargs
         unit.first_node = torch.autograd._get_sequence_nr()
         if len(unit.modules) > 1 and not nested.inside_backward():
-            self.watched.add(unit)  # its backward is through when it has left the module that forward entered first
+            self.watched.add(unit)  # its backward ends when it has left the module that forward entered first
         return nested.after_backward((args, kwargs), nested.while_alive(self.post_backward, unit))
 
     # Backward
@@ -146,9 +147,9 @@ class Schedule:
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
 
     def gradient_came(self, unit: Unit, name: str) -> None:
-        """See that backward's end is waited for, also if it entered the unit by a tensor that we have not seen.
+        """Register backward's callback, also if backward entered the unit through a tensor without a hook of ours.
 
-        Raises RuntimeError if the parameters were not there then: nothing that was computed from them is true.
+        Raises RuntimeError if the unit was sharded then: what backward computed from its parameters is wrong.
         """
         if unit not in self.entered:
             if unit.state is not State.UNSHARDED:
@@ -162,13 +163,13 @@ class Schedule:
     def post_backward(self, unit: Unit) -> None:
         """Free the unit's parameters, and begin to reduce their gradients. Calling it again does nothing.
 
-        Memory for new messages is allocated when the unit's parameters and the last messages' buffers are free.
+        It frees the unit's parameters and the last messages' buffers before it allocates memory for new messages.
         """
         unit.in_backward = False
         gradients = unit.take_gradients() if unit.requires_gradient_sync else []
         if not unit.requires_gradient_sync:
             unit.keep_gradients()
-        if unit.reshard_after_backward and not self.creates_graph:  # else a backward through this one may follow
+        if unit.reshard_after_backward and not self.creates_graph:  # with create_graph, another backward may follow
             self._reshard(unit)
         if gradients:
             self.reductions = _advanced(self.reductions)
@@ -194,7 +195,7 @@ class Schedule:
         self.entered.clear()
 
     def _forget_backward(self) -> None:
-        """Clean up after a backward that an exception broke off; the gradients it made so far are lost."""
+        """Clean up after a backward that an exception ended; gradients that it has not reduced are lost."""
         self.backward_runs = self.creates_graph = False
         self.entered.clear()
         self.reductions.clear()
@@ -204,7 +205,7 @@ class Schedule:
             unit.forget_gradients()
             self._reshard(unit)
 
-    # Both
+    # Forward and backward
 
     def _unshard(self, unit: Unit) -> None:
         if unit.state is State.SHARDED:
@@ -223,12 +224,11 @@ class Schedule:
 
 def _advanced(reductions: list[Iterator[None]]) -> list[Iterator[None]]:
     """Run each reduction to its next wait for a message; return those that have not ended."""
-    done = object()
-    return [reduction for reduction in reductions if next(reduction, done) is not done]
+    return [reduction for reduction in reductions if next(reduction, reductions) is None]  # it yields None
 
 
 def _before_step(*_) -> None:
-    """Reshard before an optimizer changes shards: whole parameters that a forward left would be out of date."""
+    """Reshard before an optimizer changes shards: whole parameters that a forward left would then be outdated."""
     for schedule in _alive if not nested.inside_backward() else ():
         for unit in schedule.units:
             schedule._reshard(unit)

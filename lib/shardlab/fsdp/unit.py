@@ -1,14 +1,14 @@
-"""A unit: what of it is in memory, and the messages that change that.
+"""A unit: the state of its parameters in memory, and the messages that change this state.
 
-`schedule` says when. Every collective is begun and left to run (async_op=True), and waited for as late as possible. On
-gloo a worker thread runs it; on a GPU, NCCL's own stream.
+`schedule` decides when. Every collective begins with async_op=True, and is waited for as late as possible. With gloo a
+worker thread runs it; with NCCL, a stream of its own.
 
-[Note: streams and memory] On a GPU the host runs ahead and all work is queued on streams. all_gathers are queued from
-the `gather_stream`: they wait for the optimizer's step, not for the computation in front of them. `work.wait()` makes
-the computation's stream wait for NCCL's, not the host. Memory belongs to the stream on which it was allocated, and the
-allocator reuses it there as soon as Python drops it, though the computation's stream may still have to read it:
-`record_stream` tells the allocator of that reader. Gradients' buffers live on the computation's stream and need none of
-this. On a CPU streams do nothing.
+[Note: streams and memory] On a GPU the host runs ahead and queues all work on streams. all_gathers are queued on the
+`gather_stream`: they wait for the optimizer's step, but not for the computation queued before them. `work.wait()` makes
+the computation's stream wait for NCCL's, not the host. Memory belongs to the stream on which it was allocated. The
+allocator reuses it there as soon as Python drops it, even if the computation's stream has not read it yet:
+`record_stream` tells the allocator about that reader. Gradients' buffers are allocated on the computation's stream and
+need none of this. On a CPU streams do nothing.
 
 Source: torch.distributed.fsdp._fully_shard._fsdp_param_group; Zhao et al. 2023, section 3.3.
 """
@@ -30,7 +30,7 @@ Gradients = dict[int, Tensor]  # whole gradients, by the parameter's position in
 
 
 class Layout(Protocol):
-    """How parameters that travel in one message are cut: `param` has FSDP2's way, `flat_parameter` FSDP1's."""
+    """Layout of parameters that are sent in one message: `param` has FSDP2's, `flat_parameter` FSDP1's."""
 
     children_first: ClassVar[bool]  # the order of parameters in a unit
     params: list[Param]
@@ -49,7 +49,7 @@ class Layout(Protocol):
 
 class State(Enum):
     SHARDED = auto()  # the modules hold sharded parameters; nothing else is in memory
-    GATHERING = auto()  # an all_gather is on its way
+    GATHERING = auto()  # an all_gather is under way
     UNSHARDED = auto()  # the modules hold whole parameters
 
 
@@ -65,23 +65,23 @@ class Unit:
         mp_policy: MixedPrecisionPolicy,
         reshard_after_forward: bool | None,
     ) -> None:
-        self.name = ""  # from the root on; the root itself has none
+        self.name = ""  # path below the root; empty for the root itself
         self.modules, self.layouts, self.ranks, self.mp_policy = modules, layouts, ranks, mp_policy
-        self.inside = inside  # the modules and all below them, but those of other units
+        self.inside = inside  # the modules and all below them, without those of other units
         self.reshard_after_forward, self.reshard_after_backward = reshard_after_forward, True
         self.requires_gradient_sync = self.requires_all_reduce = True
         self.forward_prefetch: list[Unit] = []
         self.backward_prefetch: list[Unit] = []
         self.state = State.SHARDED
         self.in_backward = False  # between pre_backward and post_backward
-        self.first_node = 0  # of the last forward in autograd's graph, which numbers its nodes
-        self._gathering: list[tuple] = []  # of each layout: its all_gather's work, output and input
-        self._partial: dict[Layout, Tensor] = {}  # reduce_scattered, not all_reduced; see set_requires_all_reduce
-        self.schedule = None  # that of its root, as soon as that is known
+        self.first_node = 0  # number of the last forward's first node in autograd's graph
+        self._gathering: list[tuple] = []  # for each layout: its all_gather's work, output and input
+        self._partial: dict[Layout, Tensor] = {}  # shards not all_reduced yet; see set_requires_all_reduce
+        self.schedule = None  # its root's schedule, once the root is known
         self.gather_stream = torch.get_device_module(ranks.device).current_stream()
 
     def enter(self, names: dict[nn.Module, str]) -> None:
-        """Give the unit and its parameters their names in the whole model."""
+        """Set the names that the unit and its parameters have in the whole model, and the parameters' callback."""
         self.name = names[next(m for m in self.modules if m in names)]
         for p in (p for layout in self.layouts for p in layout.params):
             module, name = next(place for place in p.places if place[0] in names)
@@ -107,13 +107,13 @@ class Unit:
         with self._label("all_gather"):
             return all_gather(output.view(-1), input, group=group, async_op=True), output, input
 
-    @torch.inference_mode(False)  # what an evaluation allocates, training uses
+    @torch.inference_mode(False)  # training may use memory that an evaluation allocated
     @torch.no_grad()
     def wait_for_unshard(self) -> None:
         """Wait for the all_gather, and put whole parameters on the modules, if `unshard` was called before."""
         if self.state is not State.GATHERING:
             return
-        gathering, self._gathering, self.state = self._gathering[::-1], [], State.SHARDED  # if a gather fails
+        gathering, self._gathering, self.state = self._gathering[::-1], [], State.SHARDED  # also if a gather fails
         for layout in self.layouts:
             work, output, input = gathering.pop()
             if work is not None:
@@ -124,7 +124,7 @@ class Unit:
         self.state = State.UNSHARDED
 
     def reshard(self) -> None:
-        """Free the whole parameters. A gather that is under way arrives first: it can't be cancelled."""
+        """Free the whole parameters. Wait for a gather that is under way: it can't be cancelled."""
         self.wait_for_unshard()
         if self.state is State.UNSHARDED:
             for layout in self.layouts:
@@ -141,7 +141,7 @@ class Unit:
 
     @torch.no_grad()
     def keep_gradients(self) -> None:
-        """Keep whole gradients, N S elements, without communication; they add up in reduce_dtype."""
+        """Keep whole gradients, N S elements, without communication, and add them up in reduce_dtype."""
         for p in (p for layout in self.layouts for p in layout.params):
             p.keep_gradient(self.mp_policy.reduce_dtype)
 
@@ -152,21 +152,21 @@ class Unit:
         return [(layout, gradients) for layout, gradients in by_position if gradients]
 
     def forget_gradients(self) -> None:
-        """Drop gradients of a backward that was broken off, and those that earlier ones left for an all_reduce."""
+        """Drop the gradients of a backward that an exception ended, and those that wait for an all_reduce."""
         self.take_gradients()
         self._partial.clear()
 
     def reduce(self, layout: Layout, gradients: Gradients) -> Iterator[None]:
         """Add this rank's shard of the mean of all ranks' gradients to the sharded parameters' `.grad`.
 
-        A generator: it stops after it has begun to send, for somebody to compute meanwhile, and goes on by waiting.
-        `gradients` is emptied as soon as it is copied.
+        A generator: it yields when a message is under way, so that the caller can compute meanwhile, and then waits for
+        the message. `gradients` is emptied as soon as it is copied.
 
-        Sends: (N-1)/N of the unit's padded bytes in reduce_dtype; with R replicas, 2 (R-1)/R of 1/N of them more.
+        Sends: (N-1)/N of the unit's padded bytes in reduce_dtype; with R replicas, also 2 (R-1)/R of 1/N of them.
         """
         dtype = self.mp_policy.reduce_dtype or next(iter(gradients.values())).dtype
         before, after, mean = divide_factors(self.ranks, dtype)
-        all_reduce_too = self.requires_all_reduce  # as it was when this backward came by
+        all_reduce_too = self.requires_all_reduce  # as set when this backward ran
         used, rows = list(gradients), layout.reduce_scatter_input(gradients, dtype)
         gradients.clear()
         rows.div_(before) if before != 1 else None
@@ -193,5 +193,5 @@ class Unit:
         layout.take_reduced_gradients(used, shard)
 
     def _label(self, what: str) -> record_function:
-        """Label of the work in a profile, as FSDP2 writes it."""
+        """Return the label of the work in a profile, as FSDP2 writes it."""
         return record_function(f"FSDP::{what} ({self.name})")

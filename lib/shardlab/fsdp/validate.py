@@ -1,4 +1,4 @@
-"""Mistakes that training would not survive, or survive silently wrong: found early and called by name."""
+"""Checks that find mistakes early which would stop training later, or silently make it wrong."""
 
 import torch.distributed as dist
 from torch import nn
@@ -10,7 +10,7 @@ from shardlab.stale_parameters import name_of_replaced, replaced
 
 
 def can_be_a_unit(module: nn.Module) -> None:
-    """Raises ValueError if hooks on the module's forward would never run, or would run twice."""
+    """Raise ValueError if hooks on the module's forward would never run, or would run twice."""
     name, rank = type(module).__name__, dist.get_rank()
     if hasattr(module, "_fsdp_unit"):
         raise ValueError(f"rank {rank}: this {name} is sharded already: call fully_shard once a module")
@@ -22,7 +22,7 @@ def can_be_a_unit(module: nn.Module) -> None:
 
 
 def can_be_sharded(managed: list[tuple[str, nn.Module]], params: list[Param]) -> None:
-    """Raises ValueError for parameters that are somebody else's already, or have no rows, or dtypes of their own."""
+    """Raise ValueError if a parameter is in another unit, a DTensor, a scalar or has hooks, or if dtypes differ."""
     for name, module in managed:
         if "_fsdp_unit_around" in vars(module):
             raise ValueError(
@@ -54,7 +54,7 @@ def can_be_sharded(managed: list[tuple[str, nn.Module]], params: list[Param]) ->
 
 
 def can_join_schedule(unit: Unit, name: str) -> None:
-    """Raises RuntimeError if the unit has a root already, or no memory for its parameters."""
+    """Raise RuntimeError if the unit has a root already, or a parameter was replaced or is on the meta device."""
     where = f"rank {dist.get_rank()}: unit {name or type(unit.modules[0]).__name__}"
     if unit.schedule is not None:
         raise RuntimeError(f"{where} has run as a root of its own before: run the forward of the whole model first")
@@ -70,9 +70,10 @@ def can_join_schedule(unit: Unit, name: str) -> None:
 
 
 def is_unsharded(unit: Unit, name: str) -> None:
-    """Raises RuntimeError if a module inside of the unit is called on its own, when its parameters are not there."""
+    """Raise RuntimeError if a module inside the unit is called on its own while the parameters are sharded."""
     if unit.state is not State.UNSHARDED:
         of, full_name = unit.name or type(unit.modules[0]).__name__, f"{unit.name}.{name}".lstrip(".")
+        full_name = full_name if len(unit.modules) == 1 else name
         raise RuntimeError(
             f"rank {dist.get_rank()}: {full_name} was called while its unit {of} is sharded: call {of}, whose forward "
             "gathers the parameters of all modules inside it, or its unshard() before"

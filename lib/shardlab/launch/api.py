@@ -19,8 +19,8 @@ from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
 from shardlab.launch.rank_main import RankNetwork, Settings, process_group
 
-# What the forkserver imports before it forks a rank: these seconds are paid once. The launcher needs little of it. The
-# flight recorder wants torch._dynamo for its stack traces.
+# Modules that the forkserver imports before it forks a rank: the import takes seconds, and happens once. The launcher
+# itself needs few of them. The flight recorder needs torch._dynamo for its stack traces.
 _PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "torch.nn.parallel"]
 _PRELOADED += ["shardlab.launch.rank_main"]
 _LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
@@ -90,7 +90,7 @@ def warm_up() -> None:
 
 
 def local_device() -> torch.device:
-    """The device of this rank: its GPU, or the CPU."""
+    """Return the device of this rank: its GPU, or the CPU."""
     return torch.device("cuda", torch.cuda.current_device()) if _device_type() == "cuda" else torch.device("cpu")
 
 

@@ -203,7 +203,7 @@ def first_disagreement(by_rank: dict[int, list[Collective]]) -> tuple[str, int |
 
 
 def laggard(by_rank: dict[int, list[Collective]]) -> int | None:
-    """The one rank that has issued fewer collectives than all the others of a group, so that they wait for it."""
+    """Return the one rank that has issued fewer collectives than all others of a group, so that they wait for it."""
     issued: dict[str, dict[int, int]] = {_DEFAULT_GROUP: dict.fromkeys(by_rank, 0)}
     for rank, log in by_rank.items():
         for c in _collective_only(log):

@@ -1,7 +1,8 @@
 """The ledger of a MemoryTracker: storages that appear, change size and are freed, and the category of each.
 
-A storage's category may become known long after its birth: only when a parameter holds a tensor do we know that it is
-a gradient. The log is therefore replayed at the end, and gives the live bytes at any moment with all categories known.
+A storage's category may become known long after its allocation: only when a parameter holds a tensor do we know that it
+is a gradient. The log is therefore replayed at the end, and gives the live bytes at any moment with all categories
+known.
 """
 
 import time

@@ -88,7 +88,7 @@ class MemoryTracker(TorchDispatchMode):
     def label(self, category: str, *tensors: Tensor) -> None:
         """Label tensors that the tracker can't identify, such as those that a hand-written optimizer or wrapper holds.
 
-        With "other", tensors that nobody uses are recorded as well.
+        With "other", tensors that no operation uses are recorded as well.
         """
         for t in plain_tensors(tensors):
             if known := self._see(t.untyped_storage(), new=False):

@@ -40,9 +40,9 @@ def wire_bytes(c: flight_recorder.Collective, world_size: int) -> float:
     """Bytes a rank sends for one collective as a ring of N: the textbook's bandwidth-optimal algorithms.
 
     all_reduce: 2 (N-1)/N of the tensor; all_gather and reduce_scatter: (N-1)/N of the whole (unsharded) tensor;
-    all_to_all: the rank's input but its own part, or (N-1)/N of it if the parts are not known; broadcast, reduce and
-    all other kinds: (N-1)/N of the input, the mean over ranks, since one of them has nobody to pass it on to. The input
-    of a send is its message, which it sends in full; a recv has none.
+    all_to_all: the rank's input without its own part, or (N-1)/N of it if the parts are not known; broadcast, reduce
+    and all other kinds: (N-1)/N of the input, the mean over ranks, since one rank sends nothing. A send's input is its
+    message, which counts in full; a recv has no input.
     Source: Thakur, Rabenseifner & Gropp 2005, sections 4.1, 4.2, 4.5.
     """
     share, whole = (world_size - 1) / world_size, max(c.input_bytes, c.output_bytes)
@@ -78,7 +78,7 @@ def _entries(c: flight_recorder.Collective) -> int:
 
 
 def _with_own_part(c: flight_recorder.Collective, own_parts: list[tuple[str, int, int]]) -> flight_recorder.Collective:
-    """Return an all_to_all with what it leaves on this rank, and take that from the list; anything else as it is."""
+    """Return an all_to_all with the bytes that stay on this rank (removed from the list); anything else unchanged."""
     mine = next((part for part in own_parts if part[:2] == (c.group, c.input_bytes)), None)
     if c.kind != "all_to_all" or mine is None:
         return c

@@ -77,7 +77,7 @@ def _parts(piece: Piece, buffer_bytes: int) -> Iterator[Piece]:
     elements = buffer_bytes // sum(span.dtype.itemsize for span in piece.spans) // ALIGN * ALIGN
     if not elements:
         raise ValueError(f"buffer_bytes={buffer_bytes} does not hold the states of {ALIGN} elements")
-    for start in range(0, max(piece.end, 1), elements):  # a rank without elements of it counts its steps too
+    for start in range(0, max(piece.end, 1), elements):  # at least one: a rank without elements counts steps too
         end = min(start + elements, piece.end)
         yield Piece(piece.param, piece.group, start, end, [span.cut(start, end) for span in piece.spans])
 
@@ -102,7 +102,7 @@ def elementwise_states(make: Callable, group: dict, p: nn.Parameter) -> dict[str
     """
     for key, value in make(group, torch.zeros(2)).param_groups[0].items():
         group.setdefault(key, value)  # the class's own defaults: betas, eps ...
-    lively = group | ({"lr": 0.1} if "lr" in group else {})  # not 0, with which a scheduler may begin
+    lively = group | ({"lr": 0.1} if "lr" in group else {})  # a scheduler may begin with 0, which hides differences
 
     def updated(*intervals: slice) -> tuple[Tensor, dict]:
         w, g = (torch.linspace(-1, 1, 2 * ALIGN, dtype=p.dtype, device=p.device) for _ in range(2))

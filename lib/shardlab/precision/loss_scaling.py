@@ -4,7 +4,7 @@ Vocabulary. The loss is multiplied by the *scale*; by the chain rule, so is ever
 it is inf or nan: then the scale was too large, the step is skipped, and the scale *backs off*. After `growth_interval`
 steps without an overflow the scale *grows*. So the scale stays as large as float16 allows.
 
-[Note: an overflow is everybody's]
+[Note: an overflow on one rank counts on all ranks]
 If gradients are sharded, a rank sees only its own shard, so an overflow may be on one rank only. If only that rank
 skipped its step and lowered its scale, the ranks would train different models from then on, without any error. So the
 ranks take the MAX of their flags: either all skip or none. No switch turns this off. It would save four bytes a step
@@ -133,7 +133,7 @@ class GradScaler:
             self._growth_tracker = 0
 
     def _look_for_overflow(self, optimizer, gradients: dict[str, Tensor]) -> None:
-        """Find overflows on all ranks. Empty ranks take part too. See [Note: an overflow is everybody's]."""
+        """Find overflows on all ranks, also those without gradients. See the note on top about overflows."""
         device = _parameter_device(optimizer)
         bad = [torch.isfinite(g).all().logical_not() for g in gradients.values()]
         flags = torch.stack(bad).tolist() if bad else []  # wait for the GPU once, not for each gradient

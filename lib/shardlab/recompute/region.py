@@ -102,9 +102,9 @@ class _Slot:
 
 
 class _AllSlotsFull(BaseException):
-    """Ends the second call when all slots are full, before the operation runs that filled the last one.
+    """Ends the second call when all slots are full, before the operation that filled the last one runs.
 
-    No Exception, so the function's `except Exception` misses it.
+    It is not an Exception, so `except Exception` in the function does not catch it.
     """
 
 
@@ -118,7 +118,7 @@ class _Region:
         self.others, tensors = _take_tensors_out(leaves)
         self.boundary = _Boundary.apply(torch.empty(0, requires_grad=True), *tensors)  # keeps its grad_fn alive
         self.slots: list[tuple[weakref.ref, tuple]] = []  # slot; its tensor's shape, dtype, device
-        self.last_two: list[bool] = []  # of the last tensors saved: may their operation write to them afterwards?
+        self.last_two: list[bool] = []  # for the last tensors saved: may their operation write to them afterwards?
 
     def pack(self, tensor: Tensor) -> _Slot:
         """Hook: return a slot for a tensor that the first call saves."""
@@ -202,9 +202,9 @@ def _metadata(tensor: Tensor) -> tuple:
 
 
 def _may_be_written(tensor: Tensor) -> bool:
-    """Return whether an operation may save this tensor first and fill it then, as rrelu does with its random slopes.
+    """Return whether an operation may save this tensor first and fill it later, as rrelu does with its random slopes.
 
-    Such a tensor is of the operation's own making: no history, no parameter. The second call must not end before it.
+    The operation makes such a tensor itself: no history, no parameter. The second call must not end before it is full.
     """
     is_parameter = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
     return tensor.is_floating_point() and not tensor.requires_grad and not is_parameter

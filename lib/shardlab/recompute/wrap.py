@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import signature
 
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl
@@ -12,13 +13,15 @@ from shardlab.recompute.region import checkpoint
 def checkpoint_wrapper(
     module: nn.Module, checkpoint_impl: CheckpointImpl = CheckpointImpl.NO_REENTRANT, **checkpoint_kwargs
 ) -> nn.Module:
-    """Checkpoint every forward of `module` from now on, and return it. Use what is returned: torch's is a new module.
+    """Checkpoint every forward of `module` from now on and return it. Use the result: torch's is a new module.
 
     Its class, hooks and parameter names stay the same. Only its `forward` is replaced, inside of the hooks, including
     those of `fully_shard`. `del module.forward` undoes it.
 
-    Raises ValueError if the module is checkpointed already.
+    Raises ValueError if the module is checkpointed already; TypeError for an option that `checkpoint` does not have.
     """
+    if unknown := checkpoint_kwargs.keys() - signature(checkpoint).parameters.keys():
+        raise TypeError(f"checkpoint has no option {', '.join(sorted(unknown))}")
     if isinstance(module.forward, partial) and module.forward.func is checkpoint:
         raise ValueError(f"this {type(module).__name__} is checkpointed already; twice would recompute it twice")
     reentrant = checkpoint_impl is CheckpointImpl.REENTRANT

@@ -62,9 +62,9 @@ def save(
 ) -> Path:
     """Write model, optimizer, each rank's random state, and `others` (a scheduler, ...) into a checkpoint of `folder`.
 
-    Call it on every rank. Each rank writes what it holds; of data that several ranks hold, one of them. Only the `keep`
-    newest checkpoints stay, all if None. Returns the checkpoint's folder: torch.distributed.checkpoint.load reads it
-    too.
+    Call it on every rank. Each rank writes what it holds; if several ranks hold the same data, one of them writes it.
+    Only the `keep` newest checkpoints stay, all if None. Returns the checkpoint's folder:
+    torch.distributed.checkpoint.load can read it, too.
 
     Sends: the plan, about 300 bytes a tensor. Keeps: one tensor at a time in host memory.
     Raises RuntimeError, naming the ranks, if some have not called it within `timeout_s`; ValueError or TypeError for
@@ -144,8 +144,8 @@ def load_from(
 ) -> int | None:
     """Load one checkpoint, given its own folder, like `load`. torch.distributed.checkpoint may have written it.
 
-    That is `dcp.save({"model": ..., "optim": ...}, checkpoint_id=path)`, with the two as torch's get_state_dict returns
-    them. The step is None then.
+    torch writes such a checkpoint with `dcp.save({"model": ..., "optim": ...}, checkpoint_id=path)` and the two states
+    that its get_state_dict returns. The step is None then.
     """
     metadata: Metadata = from_rank_0(lambda: _read_metadata(Path(path)))
     saved = {metadata.planner_data[key]: described for key, described in metadata.state_dict_metadata.items()}
@@ -280,7 +280,7 @@ def _set_random_state(state: dict[str, torch.Tensor]) -> None:
 
 @contextmanager
 def _torchs_own(doing: str) -> Iterator[bool]:
-    """Wrap a call of torch's: hide the warning that there is one process; raise its errors as RuntimeError."""
+    """Wrap a call of torch's checkpoint module: hide its warning about a single process, raise RuntimeError."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
         try:

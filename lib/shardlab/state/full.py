@@ -1,6 +1,6 @@
 """Whole tensors on rank 0, assembled from all ranks' parts, and back: for a file of weights, or to inspect them.
 
-All ranks must call these functions. To save and resume a training, use `checkpoint`, with which no rank holds it all.
+All ranks must call these functions. To save and resume a training, use `checkpoint`: no rank then holds everything.
 
 Source: torch.distributed.checkpoint.state_dict with StateDictOptions(full_state_dict=True, cpu_offload=True), and
 broadcast_from_rank0=True for the way back.

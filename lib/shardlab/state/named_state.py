@@ -6,11 +6,12 @@
 
 Vocabulary. A *name* is a parameter's fully qualified name in the bare model, without any wrapper's prefix. A tensor of
 the *sharded* state is this rank's part and knows its place in the whole: a plain tensor (all of it), a DTensor, or a
-`Part`. `full` makes whole tensors of it, `checkpoint` files.
+`Part`. `full` assembles whole tensors from it; `checkpoint` writes it to files.
 
-[Note: views] An optimizer knows parameters as they are held: a whole one, a shard, a flat buffer of many. For each of
-those, `_views_of` lists the named parameters in it, and how to view a tensor of the same layout as a part of each. Both
-uses go through these views: reading a state, and allocating memory for a state, which is then filled in place.
+[Note: views] An optimizer has parameters in the form in which they are held: a whole one, a shard, a flat buffer of
+many. For each of those, `_views_of` lists the named parameters in it, and how to view a tensor of the same layout as a
+part of each. Both uses go through these views: reading a state, and allocating memory for a state, which is then filled
+in place.
 
 Source: torch.distributed.checkpoint.state_dict (get_state_dict and its kin), whose format this is.
 """
@@ -49,7 +50,7 @@ def sharded_state_dict(model: nn.Module, optimizer: Optimizer | None = None) -> 
 # Names, and how this rank holds the named tensors
 
 
-# Wrappers that add their child's name to the names of parameters. AveragedModel is none: it has a state of its own.
+# Wrappers that add their child's name to the names of parameters. AveragedModel is not one: it has its own state.
 _REPLICAS = (BucketedBackward, nn.parallel.DistributedDataParallel, nn.DataParallel)
 _OTHERS = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")  # torch.compile's, and private ones
 

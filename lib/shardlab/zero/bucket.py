@@ -1,24 +1,24 @@
-"""The buckets of ZeRO: parameters live in a flat buffer that is cut into a slice for each rank.
+"""The buckets of ZeRO: parameters are views of a flat buffer, which is cut into one slice for each rank.
 
-[Note: layouts] A slice is 1/N of the bucket, padded where N does not divide. Laid end to end, a parameter may lie
-across a boundary and then has two owners or more, each with an interval of it:
+[Note: layouts] A slice is 1/N of the bucket, padded if N does not divide its size. Laid end to end, a parameter may
+cross the boundary between slices. Then two or more ranks own it, each an interval of it:
 
     | a a a a a b b | b b c c c c - |       two ranks, slices of 7 elements, 1 of padding
 
-That suits optimizers that treat every element by itself. For others, parameters stay whole: each goes to the slice
-that is shortest so far, largest parameter first, and all slices are padded to the longest:
+This layout suits optimizers that treat each element by itself. For others, parameters stay whole: each goes to the
+slice that is shortest so far, largest parameter first, and all slices are padded to the longest:
 
     | c c c c b b b b | a a a a a - - - |   3 of padding
 
-Either way a reduce_scatter of gradients in this layout gives each rank the mean of its own slice, and an all_gather of
-the slices gives every rank all parameters in place. Neither needs a copy.
+In both layouts, a reduce_scatter of gradients gives each rank the mean of its own slice, and an all_gather of the
+slices gives every rank all parameters in place. Neither needs a copy.
 
-[Note: views] `p.data` is re-pointed into the bucket, as DeepSpeed does and torch's `parameters_as_bucket_view`. The
-price: `module.to(...)` or `p.data = ...` points it elsewhere, and the optimizer would then update memory that no
-forward reads. `check_still_in` raises for it.
+[Note: views] `p.data` becomes a view of the bucket, as in DeepSpeed and with torch's `parameters_as_bucket_view`. The
+price: `module.to(...)` or `p.data = ...` moves a parameter out of the bucket, and the optimizer would then update
+memory that no forward reads. `check_still_in` raises an error if that happened.
 
-Source: for slices of every bucket rather than of the whole model, so that a bucket's gradients can go to their owners
-as soon as it is full, Megatron-LM's distributed optimizer.
+Source: Megatron-LM's distributed optimizer, which also cuts each bucket into slices rather than the whole model, so
+that a bucket's gradients can be reduced to their owners as soon as it is full.
 """
 
 from itertools import accumulate
@@ -42,11 +42,11 @@ class Shard(NamedTuple):
 
 
 class Bucket:
-    """Parameters of one dtype in one flat buffer; a slice of it for each rank; their gradients on the way there.
+    """Flat buffer of parameters of one dtype, with a slice for each rank; also their gradients while they are reduced.
 
     Sends: on construction, rank 0's weights in one broadcast of the buffer.
-    Keeps: `flat`, in which the parameters then live; between `take` and `receive` a buffer of that size for gradients,
-    and from `send` on another of 1/N of it.
+    Keeps: `flat`, of which the parameters are views; between `take` and `receive` a buffer of the same size for
+    gradients, and from `send` on another of 1/N of that size.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class Bucket:
     # Gradients: take each, send all, receive this rank's
 
     def reset(self) -> None:
-        """Forget gradients that were taken; nothing is under way."""
+        """Drop the gradients that were taken, and the handle of their reduce_scatter."""
         self.missing = {p for p in self.starts if p.requires_grad}
-        self._flat_grad: Tensor | None = None  # whole gradients, divided by N: as short-lived as can be
+        self._flat_grad: Tensor | None = None  # whole gradients, divided by N; freed as soon as possible
         self._work: dist.Work | None = None
 
     @property
@@ -117,7 +117,11 @@ class Bucket:
         refuse_sparse(p.grad, self.names[p])
         if self._flat_grad is None:
             self._flat_grad = torch.empty_like(self.flat)  # padding is sent, but never read
-        torch.mul(p.grad, 1 / self.world_size, out=self._view(self._flat_grad, p))
+        view = self._view(self._flat_grad, p)
+        if p in self.missing:
+            torch.mul(p.grad, 1 / self.world_size, out=view)
+        else:  # the rest of it: a module ran twice in reentrant checkpoints
+            view.add_(p.grad, alpha=1 / self.world_size)
         p.grad = None
         self.missing.discard(p)
 
@@ -139,7 +143,7 @@ class Bucket:
     def _show_gradients(self) -> None:
         lengths = [s.shard_param.numel() for s in self.shards]
         for shard, grad in zip(self.shards, self.grad_slice[: sum(lengths)].split(lengths), strict=True):
-            if shard.param.requires_grad:  # else it was frozen meanwhile
+            if shard.param.requires_grad:  # False if it was frozen meanwhile
                 shard.shard_param.grad = grad.view_as(shard.shard_param)
 
     def drop_gradients(self) -> None:

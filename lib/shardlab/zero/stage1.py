@@ -1,16 +1,17 @@
-"""ZeRO stage 1: every rank holds the whole model, and updates, with the optimizer's states, only its share of it.
+"""ZeRO stage 1: every rank holds the whole model, updates only its share, and keeps optimizer states only for that.
 
-Vocabulary. A *bucket* is a flat buffer that the data of several parameters of one dtype live in, padded and cut into N
-equal *slices*; rank r owns slice r. A *shard* is what a rank owns of one parameter: an interval of it, or, for
-optimizers that look at shapes, the whole. A parameter's `data` are views of the bucket, and so are the shards.
+Vocabulary. A *bucket* is a flat buffer that holds several parameters of one dtype, padded and cut into N equal
+*slices*; rank r owns slice r. A *shard* is the part of one parameter that a rank owns: an interval of it or, for
+optimizers that look at shapes, the whole. Both a parameter's `data` and the shards are views of the bucket.
 
     backward                  p.grad            every rank, from its own samples    psi bytes
     reduce_scatter            shard_param.grad  the mean, on the owner alone        psi/N
     optim.step                shard_param       the owner's new weights, in place
     all_gather                the bucket        all ranks' new weights, in place
 
-An all_reduce is a reduce_scatter and an all_gather. The owner needs no more than the first half of it, and the second
-half may as well carry new weights as gradients: what plain data parallelism sends, and 1/N of the optimizer's states.
+An all_reduce is a reduce_scatter and then an all_gather. The owner of a slice needs only the first half. The second
+half can carry new weights instead of gradients. So stage 1 sends as much as plain data parallelism, and keeps only 1/N
+of the optimizer states.
 
 Source: Rajbhandari et al. 2020, "ZeRO" (SC20), sections 5.1 and 7.2.1; torch.distributed.optim.ZeroRedundancyOptimizer.
 """
@@ -36,38 +37,39 @@ from shardlab.nested_tensors import refuse_sparse
 from shardlab.shard_groups import all_gather, hyperparameters
 from shardlab.zero.bucket import Bucket, Shard
 
-# They treat each element by itself, so that parameters may be cut anywhere. A class unknown here gets whole parameters.
+# These treat each element by itself, so parameters may be cut anywhere. Other classes get whole parameters.
 ELEMENTWISE = {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad}
 ELEMENTWISE |= {optim.Adadelta, optim.RMSprop, optim.Rprop, optim.ASGD}
-UNSHARDABLE = (optim.LBFGS, optim.SparseAdam)  # one looks at all parameters at once, one at sparse gradients
+UNSHARDABLE = (optim.LBFGS, optim.SparseAdam)  # LBFGS looks at all parameters at once, SparseAdam at sparse gradients
 
 
 class ZeroRedundancyOptimizer(Optimizer):
-    """Shard the states of any torch optimizer over the ranks. Starts from rank 0's weights; all ranks make all calls.
+    """Shard the states of any torch optimizer over ranks, from rank 0's weights on. Every rank must make every call.
 
-    `params` and `defaults` are `optimizer_class`'s own; with `model.named_parameters()` errors can tell names. `optim`
-    is the local optimizer: the same groups, shards in place of parameters.
+    `params` and `defaults` are those of `optimizer_class`; with `model.named_parameters()`, errors show names. `optim`
+    is the local optimizer: it has the same groups, with shards instead of parameters.
 
-    `step` averages gradients itself. DDP does that, too: under it, pass `gradients_averaged=True` to save the traffic.
-    `elementwise` says whether parameters may be cut anywhere (None: it is known of torch's classes). If not, they stay
-    whole and slices are padded to the longest. `bucket_cap_mb` is in MiB; None means DDP's sizes, and no limit where
-    parameters stay whole, as many even out best. `parameters_as_bucket_view` is torch's: here they always are views.
+    `step` averages gradients itself. DDP does that, too: with DDP, pass `gradients_averaged=True` to save the traffic.
+    `elementwise` says whether parameters may be cut anywhere (None: it is known for torch's classes). If not, they stay
+    whole and slices are padded to the longest. `bucket_cap_mb` is in MiB; None means DDP's sizes, or no limit if
+    parameters stay whole, since many parameters fill slices most evenly. `parameters_as_bucket_view` is torch's
+    argument: here they always are views.
 
-    Sends, with psi the `padded_bytes`: psi (N-1)/N in reduce_scatters and psi (N-1)/N in all_gathers, a rank and step.
-    With `gradients_averaged` only the latter: 3 psi (N-1)/N with DDP's all_reduces.
-    Keeps: parameters, psi; states, 1/N of them; gradients, psi. `step`, or `clip_grad_norm_` or a GradScaler before it,
-    moves those out bucket by bucket, which takes two buckets more: the `p.grad` of what is trained is None afterwards
-    (with `gradients_averaged` it stays).
+    Sends a rank and step, with psi the `padded_bytes`: psi (N-1)/N in reduce_scatters and psi (N-1)/N in all_gathers.
+    With `gradients_averaged` only the all_gathers; with DDP's all_reduces that is 3 psi (N-1)/N.
+    Keeps: parameters, psi; 1/N of the states; gradients, psi. `step` reduces gradients bucket by bucket (a call of
+    `clip_grad_norm_` or a GradScaler before it does this earlier), with two more buckets of memory. Then the `p.grad`
+    of trained parameters is None; with `gradients_averaged` it stays.
 
-    torch's class of this name averages nothing, and trains wrongly without DDP around the model; its `state_dict` wants
-    a `consolidate_state_dict` before. Mixed precision with float16 goes with `shardlab.precision.GradScaler` only:
-    torch's looks at `p.grad`.
+    torch's class of this name does not average, so it trains wrongly without DDP around the model; before its
+    `state_dict` you must call `consolidate_state_dict`. With float16, use `shardlab.precision.GradScaler`: torch's
+    looks at `p.grad`.
 
-    A trained parameter without a gradient is an error, since another rank may have one; if it was frozen since, it is
-    left alone. One that was frozen when it came takes part in nothing: to train it later, add it later.
+    A trained parameter without a gradient is an error, since another rank may have one; one that was frozen meanwhile
+    is skipped. A parameter that is frozen when it is added never takes part: add it when it is to be trained.
 
     Raises ValueError for optimizers that can't be sharded; RuntimeError if parameters differ between ranks, have no
-    gradient, or have left the bucket, which `module.to(...)` makes them do.
+    gradient, or were moved out of the bucket, for example by `module.to(...)`.
     """
 
     def __init__(
@@ -82,6 +84,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         parameters_as_bucket_view: bool = True,
         **defaults,
     ) -> None:
+        if "overlap_with_ddp" in defaults:
+            raise ValueError("overlap_with_ddp: to reduce gradients during backward, use ShardedDataParallel")
         if issubclass(optimizer_class, UNSHARDABLE):
             name = optimizer_class.__name__
             raise ValueError(f"{name} can't be sharded: it looks at all parameters at once, or wants sparse gradients")
@@ -107,7 +111,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             _copy_options(self.optim.param_groups, self.param_groups)
 
     def _shard_group(self, group: dict) -> dict:
-        """The local optimizer's group: the same options, shards in place of parameters."""
+        """Return the local optimizer's group: the same options, with shards instead of parameters."""
         params, number = group["params"], len(self.names)
         names = group.get("param_names") or [f"parameter {number + i}" for i in range(len(params))]
         self.names |= dict(zip(params, names, strict=True))
@@ -124,7 +128,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     # A step
 
     def step(self, closure=None):
-        """Reduce the gradients that are left, update this rank's shards, and gather the shards of all ranks."""
+        """Reduce the gradients that are not reduced yet, update this rank's shards, and gather all ranks' shards."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -134,16 +138,16 @@ class ZeroRedundancyOptimizer(Optimizer):
             raise RuntimeError(f"{self._me}: step() without gradients: call backward() before it, on every rank")
         for bucket in self.buckets:
             bucket.check_still_in()
-        _copy_options(self.param_groups, self.optim.param_groups)  # schedulers write to ours
+        _copy_options(self.param_groups, self.optim.param_groups)  # schedulers change ours
         self.optim.step()
-        _copy_options(self.optim.param_groups, self.param_groups)  # some optimizers to theirs
+        _copy_options(self.optim.param_groups, self.param_groups)  # some optimizers change theirs
         for bucket in self.buckets:
             bucket.drop_gradients()
         self._gather_parameters()
         return loss
 
     def reduce_gradients(self) -> None:
-        """Turn every p.grad into shard_param.grad, the mean over ranks; add it to what is there. `step` calls this."""
+        """Reduce each p.grad to the mean over ranks, and add it to shard_param.grad. `step` calls this."""
         if self.gradients_averaged:
             return self._take_averaged()
         self.check_gradients()
@@ -162,7 +166,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             waiting.receive()
 
     def held_gradients(self) -> dict[nn.Parameter, Tensor]:
-        """This rank's part of each parameter's reduced gradient, for a GradScaler to check and unscale."""
+        """Return reduced gradients for a GradScaler: this rank's parts, or whole ones with `gradients_averaged`."""
         if self.gradients_averaged:
             return {p: p.grad for p in self.names if p.grad is not None}
         self.reduce_gradients()
@@ -191,11 +195,11 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float | str = 2.0) -> Tensor:
-        """Scale gradients, between backward and step, so that their norm over all ranks' shards is at most max_norm.
+        """Scale gradients so that their norm over all ranks' shards is at most max_norm; return the norm before.
 
-        Return the norm before, a scalar.
-        Sends: one all_reduce of one element, 4 bytes, or 8 if a parameter is float64; and the reduce_scatters that
-        `step` then need not send.
+        Call it between backward and step. The norm is a scalar.
+        Sends: one all_reduce of one element, 4 bytes, or 8 if a parameter is float64; and the reduce_scatters, which
+        `step` then does not send.
         """
         self.reduce_gradients()
         device = self.buckets[0].flat.device
@@ -208,19 +212,19 @@ class ZeroRedundancyOptimizer(Optimizer):
     def shards(self) -> Iterator[Shard]:
         """Yield (param, start, end, shard_param) for all that this rank owns: elements [start, end) of flattened param.
 
-        `optim.state[shard_param]` holds the optimizer's states of it: tensors of shard_param's shape belong to these
-        elements one by one; any other (Adam's `step`, the row and column statistics of Adafactor) to the parameter.
-        To load other states, put them there. All ranks' intervals together cover each trained parameter once.
+        `optim.state[shard_param]` holds the shard's states. Tensors of shard_param's shape have a value for each of
+        these elements; any other (Adam's `step`, Adafactor's row and column statistics) belongs to the whole parameter.
+        To load states, put them there. All ranks' intervals together cover each trained parameter once.
         """
         return (shard for bucket in self.buckets for shard in bucket.shards)
 
     @property
     def padded_bytes(self) -> int:
-        """Bytes of all buckets: of the parameters, and of the padding that slices of equal length need."""
+        """Bytes of all buckets: of the parameters, and of the padding that makes slices equal in length."""
         return sum(bucket.flat.nbytes for bucket in self.buckets)
 
     def state_dict(self) -> dict:
-        """State of the local optimizer: this rank's share. Save one a rank; load it on the same rank and world size."""
+        """Return this rank's share of the state. Save one a rank; load it on the same rank and world size."""
         _copy_options(self.param_groups, self.optim.param_groups)
         return self.optim.state_dict() | {"rank_and_world_size": self._place}
 
@@ -240,7 +244,7 @@ class ZeroRedundancyOptimizer(Optimizer):
     def _place(self) -> tuple[int, int]:
         return dist.get_rank(self.process_group), dist.get_world_size(self.process_group)
 
-    # What may go wrong
+    # Checks
 
     @property
     def _me(self) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardlab.collectives import ring_all_gather_cost, ring_all_reduce_cost
+from shardlab.ring_collectives import ring_all_gather_cost, ring_all_reduce_cost
 from shardplan.traffic.groups import Group
 
 

@@ -8,6 +8,7 @@ import copy
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from two_layers import backward, offloaded_sgd, sharded_sgd, two_layers
 
-from shardlab import collectives, fsdp, grad_norm, launch, precision, recompute, state
+from shardlab import fsdp, grad_norm, launch, precision, recompute, ring_collectives, state
 from shardlab.ddp import DDP
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
@@ -45,7 +46,7 @@ class Row(NamedTuple):
 
 
 def tables(text: str) -> list[list[Row]]:
-    """The tables of the section, row by row."""
+    """Return the rows of each table in the section."""
     section = re.search(r"^## What ours leaves out\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE)[1]
     found = []
     for table in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
@@ -71,9 +72,8 @@ def functions_of(module: ModuleType) -> list[str]:
 
 
 def fsdp2s(module: ModuleType) -> list[str]:
-    """Names that belong to FSDP2: the module has FSDP1's, too."""
-    home = "torch.distributed.fsdp._fully_shard"
-    return [name for name in module.__all__ if getattr(module, name).__module__.startswith(home)]
+    """Return the module's names that belong to FSDP2: it has FSDP1's, too."""
+    return [name for name in module.__all__ if hasattr(module._fully_shard, name)]
 
 
 class Policy(NamedTuple):
@@ -115,12 +115,12 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "set_optimizer_state_dict": (dcp_state.set_optimizer_state_dict, state.load_full_optimizer_state_dict),
     "StateDictOptions": (dcp_state.StateDictOptions, None),
 }
-PAIRS |= {name: (getattr(dist, name), getattr(collectives, name)) for name in COLLECTIVES}
+PAIRS |= {name: (getattr(dist, name), getattr(ring_collectives, name)) for name in COLLECTIVES}
 OF_OTHER_FORM = {"save", "load", "set_model_state_dict", "set_optimizer_state_dict", "get_optimizer_state_dict"}
 
 
 def names_in(api: Any) -> set[str]:
-    """Arguments of a function; of a class, its constructor's, its public members, and `method(argument)` of each."""
+    """Return a function's arguments; for a class its constructor's, its public members, and theirs: `step(closure)`."""
     if api is None or isinstance(api, list):
         return set(api or ())
     if isinstance(api, ModuleType):
@@ -140,14 +140,14 @@ def names_in(api: Any) -> set[str]:
 
 
 def arguments(function: Callable) -> set[str]:
-    """Names of arguments, and `**kwargs` if it takes any others, under whatever name."""
+    """Return the names of arguments, and `**kwargs` if it takes any others, under whatever name."""
     parameters = inspect.signature(function).parameters.values()
     names = {p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     return names - {"self"} | {"**kwargs" for p in parameters if p.kind is p.VAR_KEYWORD}
 
 
 def left_out(api: str) -> set[str]:
-    """What this PyTorch has and ours lacks. An argument of a method that ours lacks goes without saying."""
+    """Return what this PyTorch has and ours lacks. A method that ours lacks stands for its arguments."""
     torchs, ours = (names_in(each) for each in PAIRS[api])
     lacking = torchs - ours - {"**kwargs"}
     return {name for name in lacking if name.partition("(")[0] == name or name.partition("(")[0] in ours}
@@ -158,7 +158,7 @@ def listed(api: str) -> dict[str, Row]:
 
 
 def unlisted(api: str) -> set[str]:
-    """What is left out without a word. A method that is listed covers its arguments."""
+    """Return what is left out and not listed. A method that is listed stands for its arguments."""
     return {name for name in left_out(api) if not {name, name.partition("(")[0]} & listed(api).keys()}
 
 
@@ -185,7 +185,7 @@ def test_what_pytorch_adds_is_found(monkeypatch):
         "DistributedDataParallel": ((Newer, DDP), {"fresh", "renew", "no_sync(quietly)"}),
         "MixedPrecisionPolicy": ((NewerPolicy, Policy(fsdp)), {"fresh"}),
         "torch.distributed.fsdp": (([*fsdp2s(torch.distributed.fsdp), "fresh"], fsdp), {"fresh"}),
-        "all_reduce": ((lambda tensor, fresh=None: None, collectives.all_reduce), {"fresh"}),
+        "all_reduce": ((lambda tensor, fresh=None: None, ring_collectives.all_reduce), {"fresh"}),
     }
     for api, (pair, expected) in added.items():
         monkeypatch.setitem(PAIRS, api, pair)
@@ -209,10 +209,16 @@ def test_a_row_of_several_apis_is_needed_by_one_of_them():
 
 
 def test_the_readme_knows_each_api_and_says_what_happens():
-    assert {api for row in BY_NAME for api in row.apis} <= PAIRS.keys()
+    apis = {api for row in BY_NAME for api in row.apis}
+    assert [api for api in apis if not listed(api).keys() & names_in(PAIRS[api][0])] == []
     assert all(row.names and row.status in ("refused", "ignored") for row in BY_NAME)
     assert all(row.status in ("refused", "ignored", "not") for row in OTHERS)
     assert all(row.words for row in BY_NAME if row.status == "refused")
+
+
+def positional(function: Callable) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 def shared_functions(api: str) -> list[tuple[Callable, Callable]]:
@@ -247,11 +253,6 @@ def test_a_default_is_pytorchs_or_means_the_same(api):
         torchs, ours = ({n: p.default for n, p in inspect.signature(f).parameters.items()} for f in pair)
         other = {n: ours[n] for n in torchs.keys() & ours.keys() if torchs[n] != ours[n] and not callable(torchs[n])}
         assert other.items() <= MEANS_THE_SAME.items()
-
-
-def positional(function: Callable) -> list[str]:
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
 
 
 # Each quoted error is raised
@@ -369,7 +370,7 @@ def saved_to_the_cpu() -> None:
     def policy(*_, **__):
         return torch.utils.checkpoint.CheckpointPolicy.MUST_CPU_OFFLOAD
 
-    contexts = lambda: recompute.create_selective_checkpoint_contexts(policy)  # noqa: E731
+    contexts = partial(recompute.create_selective_checkpoint_contexts, policy)
     recompute.checkpoint(two_layers(), torch.ones(4), use_reentrant=False, context_fn=contexts)
 
 
@@ -391,8 +392,18 @@ def stage_2(module: nn.Module) -> nn.Module:
     return ShardedDataParallel(module, sharded_sgd(module))
 
 
+def reentrant_twice() -> None:
+    model = DDP(two_layers(), bucket_cap_mb=1e-6)
+    x = torch.ones(2, 4, requires_grad=True)
+    model.module.forward = lambda x: (
+        sum(recompute.checkpoint(model.module[0], factor * x, use_reentrant=True) for factor in (1, 2))
+        + model.module[1](x)
+    )
+    model(x).sum().backward()
+
+
 def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
-    """By the words of the second table, what a user does to meet them. `folder` has a checkpoint of two layers."""
+    """Return what users do to meet each error of the second table. `folder` has a checkpoint of two layers."""
     return {
         "is sparse: use layers with sparse=False": [
             lambda: sparse(DDP),
@@ -419,6 +430,7 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
             lambda: ZeroRedundancyOptimizer(two_layers().parameters(), torch.optim.LBFGS),
             lambda: ZeroRedundancyOptimizer(two_layers().parameters(), torch.optim.SparseAdam),
         ],
+        "got another gradient after its bucket had been sent": [reentrant_twice],
         "backward gave no gradient to": [a_layer_without_gradient],
         "these states are of rank": [states_of_another_place],
         "is a DTensor": [lambda: fsdp.fully_shard(tensor_parallel())],
@@ -441,7 +453,9 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
         "is checkpointed already": [
             lambda: recompute.checkpoint_wrapper(recompute.checkpoint_wrapper(two_layers())),
         ],
-        "RedOpType.BAND": [lambda: collectives.all_reduce(torch.ones(2, dtype=torch.int64), dist.ReduceOp.BAND)],
+        "can't be done here: SUM, AVG, PRODUCT, MIN and MAX can": [
+            lambda: ring_collectives.all_reduce(torch.ones(2, dtype=torch.int64), dist.ReduceOp.BAND),
+        ],
         "this state is of another model": [lambda: state.load(folder, nn.Linear(4, 4))],
         "but no optim": [lambda: state.load(folder, model := two_layers(), SGD(model.parameters()))],
         "what get_extra_state returns is not saved here": [lambda: state.sharded_state_dict(Extra(4, 4))],
@@ -451,7 +465,7 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
 
 
 def all_said(folder: Path) -> tuple[dict[tuple[str, str], str], dict[str, list[str]], list[float]]:
-    """What a user is told, by name and by the words of the second table; and a sum that ignored options leave alone."""
+    """Return what users are told, for each table; and a sum of weights that ignored options must not change."""
     state.save(folder, 1, two_layers())
     by_name = {
         (api, name): said_to(meet, api, name, row.words, folder)
@@ -479,7 +493,7 @@ def trained(views: bool = True, pinned: bool | None = None) -> float:
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
-    return launch(all_said, 2, tmp_path_factory.mktemp("checkpoints"))
+    return launch(all_said, 2, tmp_path_factory.mktemp("checkpoints"), device="cpu")
 
 
 def test_each_name_is_refused_in_the_words_of_the_readme(said):

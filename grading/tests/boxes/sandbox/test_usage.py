@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grading.boxes.ranks import Watched
+from grading.boxes.ranks_outside import Watched
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes
 from grading.boxes.sandbox.boxed_program import BoxedProgram
 from grading.boxes.sandbox.usage import Seen, Witness
@@ -145,7 +145,7 @@ def test_where_nobody_sees_anything_the_account_is_believed():
 
 @bubblewrap
 def test_a_boxed_program_has_a_witness():
-    with closing(BoxedProgram("grading.boxes.notebook_host", box=REAL)) as program:
+    with closing(BoxedProgram("grading.boxes.notebook_inside", box=REAL)) as program:
         with program.witness() as witness:
             time.sleep(1)
         assert witness.seen.peak_bytes > 5 * MIB

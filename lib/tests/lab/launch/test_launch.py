@@ -418,3 +418,13 @@ def test_a_variable_called_config_does_not_drag_torch_along():
     names = {"__name__": "a_notebook"}
     exec(source, names)
     assert launch(names["fn"], 2) == [7, 8]
+
+
+@pytest.mark.parametrize("folder", ["x" * 89, "a #?%20 b"])
+def test_folders_for_temporary_files_with_long_and_odd_names(folder, tmp_path):
+    """A socket's path has a limit, and in a URL # and ? have a meaning."""
+    (tmp_path / folder).mkdir()
+    script = "from shardlab import launch\nimport torch.distributed as dist\nprint(launch(dist.get_rank, 2))"
+    environment = os.environ | {"TMPDIR": str(tmp_path / folder)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[0, 1]", done.stderr

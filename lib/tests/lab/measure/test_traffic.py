@@ -64,7 +64,7 @@ def test_counts_and_wire_bytes_are_the_closed_forms(n):
         "functional all_gather": ({"all_gather": 1}, (n - 1) / n * size),
         "reduce_scatter": ({"reduce_scatter": 1}, (n - 1) / n * size),
         "all_to_all": ({"all_to_all": 1}, (n - 1) / n * size),
-        "broadcast": ({"broadcast": 1}, size),
+        "broadcast": ({"broadcast": 1}, (n - 1) / n * size),
         "barrier": ({"barrier": 1}, 0),
         "nothing": ({}, 0),
     }
@@ -84,7 +84,9 @@ def test_counts_and_wire_bytes_are_the_closed_forms(n):
         ("all_gather", 300, 1200, lambda n: (n - 1) / n),
         ("reduce_scatter", 1200, 300, lambda n: (n - 1) / n),
         ("all_to_all", 1200, 1200, lambda n: (n - 1) / n),
-        ("broadcast", 1200, 1200, lambda n: n > 1),
+        ("broadcast", 1200, 1200, lambda n: (n - 1) / n),  # the ring's last rank has nobody to pass it on to
+        ("reduce", 1200, 1200, lambda n: (n - 1) / n),
+        ("send", 1200, 0, lambda n: 1),
     ],
 )
 def test_a_ring_sends_the_textbooks_share_of_the_whole_tensor(kind, into, out, factor):
@@ -313,3 +315,21 @@ def test_sent_bytes_are_those_of_each_collectives_own_group():
     size = 4 * ELEMENTS
     due = {"all_gather": 3 / 4 * size, "all_reduce": 2 * 1 / 2 * size}
     assert launch(in_two_groups, 4, device="cpu", stream=False) == [(due, sum(due.values()))] * 4
+
+
+def uneven_all_to_alls() -> tuple[list[float], list[float]]:
+    """Rank r sends (r+1)(d+1) numbers to rank d. What was counted, and what left this rank."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    to, from_ = [(rank + 1) * (d + 1) for d in range(n)], [(s + 1) * (rank + 1) for s in range(n)]
+    with record_traffic() as traffic:
+        dist.all_to_all_single(torch.empty(sum(from_)), torch.ones(sum(to)), from_, to)
+        dist.all_to_all_single(torch.empty(sum(from_), 3), torch.ones(sum(to), 3), from_, to, async_op=True).wait()
+        dist.all_to_all([torch.empty(5) for _ in range(n)], [torch.ones(5) for _ in range(n)])
+    sent = sum(to) - to[rank]
+    return [wire_bytes(c, n) for c in traffic.collectives], [4 * sent, 12 * sent, 20 * (n - 1)]
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_an_uneven_all_to_all_sends_all_but_a_ranks_own_part(n):
+    for counted, sent in launch(uneven_all_to_alls, n, device="cpu"):
+        assert counted == sent

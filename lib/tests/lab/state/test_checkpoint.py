@@ -507,3 +507,67 @@ def test_one_rank_alone_is_told(tmp_path):
     missing = "ranks 1, 2 did not within 0.2 s: call it on every rank, outside of `if rank == 0`"
     assert first == [(f"rank 0 called save, {missing}", 3), (f"rank 0 called load, {missing}", 5)]
     assert others == [[(None, 3), (None, 5)]] * 2
+
+
+# What could not be loaded is not saved
+
+
+class Empty:
+    """An object without a state, as a GradScaler that is switched off."""
+
+    loaded = False
+
+    def state_dict(self) -> dict:
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.loaded = state == {}
+
+
+def test_an_object_without_a_state_is_saved_and_loaded(tmp_path):
+    model, scaler = nn.Linear(2, 2), torch.amp.GradScaler("cpu", enabled=False)
+    checkpoint.save(tmp_path, 1, model, scaler=scaler, empty=Empty())
+    checkpoint.load(tmp_path, model, scaler=scaler, empty=(empty := Empty()))
+    assert empty.loaded
+    with pytest.raises(ValueError, match="empty, model, optim|empty, model, random, scaler, step, but no another"):
+        checkpoint.load(tmp_path, model, another=Empty())
+
+
+@pytest.mark.parametrize(
+    ("others", "error", "words"),
+    [
+        ({"epoch": 3}, TypeError, "epoch=3 has no state_dict"),
+        ({"best": torch.ones(2)}, TypeError, "has no state_dict"),
+        ({"random": Empty()}, ValueError, "random is a part that every checkpoint has"),
+        ({"optim": Empty()}, ValueError, "optim is a part"),
+    ],
+)
+def test_what_could_not_be_given_back_is_refused(others, error, words, tmp_path):
+    with pytest.raises(error, match=words):
+        checkpoint.save(tmp_path, 1, nn.Linear(2, 2), **others)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("step", ["warm up", 1.5, None])
+def test_a_step_is_a_whole_number(step, tmp_path):
+    with pytest.raises(TypeError, match="is no whole number"):
+        checkpoint.save(tmp_path, step, nn.Linear(2, 2))
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_optimizer_state_that_is_a_list_is_refused_before_it_is_written(tmp_path):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.LBFGS(model.parameters())
+    optimizer.step(lambda: model(torch.ones(1, 2)).pow(2).sum())
+    model.zero_grad()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(1, 2)).pow(2).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    with pytest.raises(ValueError, match="the optimizer state"):
+        checkpoint.save(tmp_path, 1, model, optimizer)
+    assert not (tmp_path / "latest").exists()

@@ -9,9 +9,12 @@ import torch.distributed as dist
 from strategies import at, ddp, single, torch_ddp, torch_fsdp, torch_hybrid
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 from training import decoder, train, uneven
 
 from shardlab import LaunchError, launch
+from shardlab.ddp import DDP
+from shardlab.fsdp import FlatParameter, fully_shard
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 from shardlab.state import sharded_state_dict
@@ -357,3 +360,98 @@ def test_a_full_state_is_a_copy():
         return [name for name in taken if not torch.equal(taken[name], before[name])]
 
     assert launch(ranks, 1) == [[]]
+
+
+# Names: a wrapper is known by its class, not by its shape
+
+
+class Wraps(nn.Module):
+    """A user's own module, which looks like a wrapper."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.module = inner
+
+    def forward(self, *args):
+        return self.module(*args)
+
+
+def names_under(wrap) -> list[str]:
+    return list(full_state_dict(wrap(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))))
+
+
+def averaged() -> tuple[int, bool]:
+    """The count of an AveragedModel after a checkpoint, and whether the next update weighs the average by it."""
+    model = nn.Linear(2, 2)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    for _ in range(3):
+        average.update_parameters(model)
+    fresh = torch.optim.swa_utils.AveragedModel(nn.Linear(2, 2))
+    load_full_state_dict(fresh, full_state_dict(average))
+    before = fresh.module.weight.detach().clone()
+    with torch.no_grad():
+        model.weight += 4
+    fresh.update_parameters(model)
+    return int(fresh.n_averaged), bool(torch.allclose(fresh.module.weight, before + 1))
+
+
+def test_names_are_the_bare_models():
+    def compiled(m):
+        return torch.compile(m, backend="eager")
+
+    def inner_compiled(m):
+        m[1] = compiled(m[1])
+        return m
+
+    def flat_compiled(m):
+        m[1] = compiled(m[1])
+        return fully_shard(m, layout=FlatParameter)
+
+    def torchs_fsdp(m):
+        return FullyShardedDataParallel(m, device_id=torch.device("cpu"), sharding_strategy=ShardingStrategy.NO_SHARD)
+
+    def ranks():
+        bare = ["0.weight", "0.bias", "1.weight", "1.bias"]
+        wraps = (lambda m: m, DDP, compiled, inner_compiled, lambda m: compiled(DDP(m)), flat_compiled, torchs_fsdp)
+        assert [names_under(wrap) for wrap in wraps] == [bare] * len(wraps)
+        assert names_under(Wraps) == names_under(lambda m: DDP(Wraps(m))) == [f"module.{name}" for name in bare]
+        return averaged()
+
+    assert launch(ranks, 1, device="cpu") == [(4, True)]
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self):
+        return {"version": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_a_state_that_is_no_tensor_is_refused_before_it_is_saved():
+    with pytest.raises(ValueError, match="_extra_state is no tensor"):
+        full_state_dict(Extra(2, 2))
+
+
+def test_a_parameter_may_be_called_almost_like_a_flat_one():
+    model = nn.Module()
+    model.my_flat_param = nn.Parameter(torch.ones(2))
+    assert list(full_state_dict(model)) == ["my_flat_param"]
+
+
+def loaded_in_inference_mode() -> list[bool]:
+    """States that an optimizer gets by a load are as good as those that it makes itself."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    state = full_optimizer_state_dict(model, optimizer)
+    fresh = torch.optim.AdamW(model.parameters())
+    with torch.inference_mode():
+        load_full_optimizer_state_dict(model, fresh, state)
+    fresh.step()
+    return [t.is_inference() for s in fresh.state.values() for t in s.values()]
+
+
+def test_states_may_be_loaded_in_inference_mode():
+    assert not any(loaded_in_inference_mode())

@@ -1,6 +1,6 @@
-"""Judge a submission: run its notebook in a box, let the referee judge the answers, repeat checks that noise hid.
+"""Judge a submission: run its notebook in a box, let the referee judge the answers, repeat inconclusive checks.
 
-This module knows nothing of nbgrader, of queues, or of who handed in.
+This module does not depend on nbgrader, on queues, or on who handed in.
 """
 
 import logging
@@ -11,10 +11,10 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from grading.boxes.machine_locks import Gpus, gpus_for
-from grading.boxes.notebook import NotebookRun, NotebookRunner
+from grading.boxes.notebook_outside import NotebookRun, NotebookRunner
 from grading.boxes.sandbox import Box, Limits, best_box
 from grading.judge.find_lab import lab_module
-from grading.judge.referee import FALSE_FAIL, Referee
+from grading.judge.judge_answers import FALSE_FAIL, Referee
 from grading.judge.verdict import Verdict
 from shardlab.tier import detect
 
@@ -23,7 +23,7 @@ LACKS_CELLS = "the notebook lacks the cells of"
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the judge; the instructor's `c.RefereeExecutor` has the same names, and says what each is."""
+    """Settings of the judge; the instructor's `c.RefereeExecutor` has the same names, and explains each."""
 
     tier: str = "cpu"
     seed: int = 0
@@ -98,7 +98,7 @@ class Judge:
         run = self._run(submission, settings)
         problems = _problems(submission, run)
         verdicts, n_again = {v.check: v for v in referee.judge(run.answers, problems)}, 0
-        for _ in range(settings.retries):  # judge again what noise hid
+        for _ in range(settings.retries):  # judge inconclusive checks again
             for name in [v.check for v in verdicts.values() if v.inconclusive]:
                 verdicts |= {v.check: v for v in referee.judge(run.answers, problems, only=name)}
                 n_again += 1

@@ -22,7 +22,7 @@ from nbformat.v4 import new_output
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from grading.boxes.host_pipes import private_pipes
+from grading.boxes.inside_pipes import private_pipes
 from grading.boxes.notebook_limits import ANSWERS, MOST_OUTPUTS
 from grading.boxes.subreaper import adopt_orphans
 
@@ -64,7 +64,7 @@ def _run(order: dict) -> dict:
 
 
 def all_cells_run(notebook: dict) -> nbformat.NotebookNode:
-    """Tag every cell so that its error does not keep the next from running."""
+    """Tag every cell so that an error in it does not stop the cells after it."""
     nb = nbformat.from_dict(notebook)
     for cell in nb.cells:
         cell.metadata["tags"] = [*cell.metadata.get("tags", []), "raises-exception"]
@@ -140,7 +140,7 @@ def _shortened(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def _answers(folder: Path) -> dict[str, str]:
-    """Return the answers in base64. Only plain files are read: a link would be followed, and a pipe waited for."""
+    """Return the answers in base64. Only plain files are read: reading would follow a link, and wait for a pipe."""
     answers, left = {}, LARGEST_ANSWER_BYTES
     for entry in os.scandir(folder):
         about = entry.stat(follow_symlinks=False)

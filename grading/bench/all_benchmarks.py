@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grading.bench import attacks, fairness, kills, mutants, scale, slurm_jobs
+from grading.bench import attacks, fairness, grading_by_slurm, kills, mutants, scale
 from grading.boxes.sandbox import best_box
 from grading.gradebook.nbgrader_api import ROOT
 from grading.gradebook.result_cache import write_whole
@@ -28,7 +28,7 @@ PARTS = {
     "kills": lambda: kills.run(50),
     "overhead": lambda: scale.overhead(5),
     "scale": lambda: scale.many(200, at_a_time=2),
-    "clusters": lambda: slurm_jobs.run(6, jobs=2),
+    "clusters": lambda: grading_by_slurm.run(6, jobs=2),
     "attacks": attacks.run,
     **mutants.by_lab(LABS),
     **fairness.by_lab(LABS),

@@ -30,7 +30,7 @@ class Crew(BoxedProgram):
     most_values = 1 << 17  # in a reply; our own solutions' replies have up to 18,000, as some judges compare all pairs
 
     def __init__(self, drills_module: str, box: Box, error: type[CrewError] = CrewError) -> None:
-        super().__init__("grading.boxes.ranks_host", drills_module, box=box, error=error)
+        super().__init__("grading.boxes.ranks_inside", drills_module, box=box, error=error)
 
     def order(self, drill: str, answer: bytes | None, **setting) -> list:
         """Run a drill on fresh ranks with a pickled answer, or the reference (None); return one JSON value a rank.

@@ -14,6 +14,7 @@ integers, for MIN and MAX, and for one or two ranks; otherwise up to the roundin
 Source: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms"; Thakur, Rabenseifner & Gropp 2005.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -40,11 +41,11 @@ def naive_all_reduce(tensor: Tensor, op=SUM, group: dist.ProcessGroup | None = N
 
     Sends: (N-1) times the tensor's bytes a rank.
     """
-    rank, n = _place(group)
+    rank, n, add_up = *_place(group), _addition(op)
     passing = total = _flat(tensor)
     for _ in range(n - 1):
         passing = _step(passing, torch.empty_like(passing), rank, n, group)
-        total = _ADD_UP[op](total, passing)
+        total = add_up(total, passing)
     _flat(tensor).copy_(total / n if op == AVG else total)
 
 
@@ -92,7 +93,7 @@ def all_gather_into_tensor(output_tensor: Tensor, input_tensor: Tensor, group: d
 def all_reduce(tensor: Tensor, op=SUM, group: dist.ProcessGroup | None = None) -> None:
     """Set `tensor` to the sum of all ranks' tensors: reduce_scatter, then all_gather. Any size: chunks may be uneven.
 
-    Sends: 2 (N-1)/N of the tensor a rank, in 2 (N-1) steps: hardly more bytes for a thousand ranks than for ten.
+    Sends: 2 (N-1)/N of the tensor a rank, in 2 (N-1) steps: for a thousand ranks about as many bytes as for ten.
     Keeps: two chunks, while it runs.
     """
     rank, n = _place(group)
@@ -127,11 +128,11 @@ def broadcast(
 
 def _ring_reduce_scatter(chunks: tuple[Tensor, ...], op, group) -> Tensor:
     """Return this rank's chunk of the sum; `chunks` are its own summands. See [Note: the order of a sum]."""
-    rank, n = _place(group)
+    rank, n, add_up = *_place(group), _addition(op)
     partial = chunks[rank - 1]  # negative indices count back around the ring
     for step in range(1, n):
         mine = chunks[rank - 1 - step]
-        partial = _ADD_UP[op](_step(partial, torch.empty_like(mine), rank, n, group), mine)
+        partial = add_up(_step(partial, torch.empty_like(mine), rank, n, group), mine)
     return partial / n if op == AVG else partial
 
 
@@ -160,6 +161,12 @@ def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
     if rank < 0:
         raise ValueError(f"rank {dist.get_rank()} is not in this group: only its members may call its collectives")
     return rank, n
+
+
+def _addition(op) -> Callable[[Tensor, Tensor], Tensor]:
+    if op not in _ADD_UP:
+        raise ValueError(f"op={op} can't be done here: SUM, AVG, PRODUCT, MIN and MAX can")
+    return _ADD_UP[op]
 
 
 def _flat(tensor: Tensor) -> Tensor:

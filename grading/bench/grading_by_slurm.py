@@ -1,4 +1,4 @@
-"""Grade a class by jobs of submitit: on this machine, and by a real Slurm where one can run."""
+"""Grade a class by jobs of submitit: on this machine, and by a real Slurm if one can run here."""
 
 import tempfile
 import time

@@ -39,13 +39,13 @@ class NotebookRunner:
         self._spare = self._start()
 
     def _start(self) -> BoxedProgram:
-        return BoxedProgram("grading.boxes.notebook_host", box=self.box)
+        return BoxedProgram("grading.boxes.notebook_inside", box=self.box)
 
     def run(self, nb: NotebookNode, folder: str | None, **order) -> NotebookRun:
         """Run a notebook. `folder`: files to copy next to it. `order`: parameters, cell_timeout_s and timeout_s.
 
-        A notebook that was killed is run once more, since the system hardly kills twice. Raises RuntimeError if no box
-        starts, which is no fault of the notebook.
+        A notebook that was killed is run once more, since the system rarely kills twice. Raises RuntimeError if no box
+        starts, which is not the notebook's fault.
         """
         ran = self._run_once(nb, folder, order)
         return self._run_once(nb, folder, order) if ran.killed else ran

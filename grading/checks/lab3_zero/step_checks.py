@@ -8,9 +8,9 @@ import torch
 
 from grading.checks.lab3_zero import on_ranks
 from grading.judge.memory_audit import hidden_bytes, in_words
-from grading.judge.pictures import of_memory
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
+from grading.judge.verdict_figures import of_memory
 from shardlab.ddp import assign_buckets
 from shardplan.compare_formulas import mib
 

@@ -5,7 +5,7 @@ The checks also use the bytes that the system counted on the ranks' network, and
 
 from functools import cache
 
-from grading.boxes.ranks import Watched
+from grading.boxes.ranks_outside import Watched
 from grading.checks.lab2_ddp import on_ranks
 from grading.judge.submission_run import Session
 from grading.judge.verdict import Verdict
