@@ -16,13 +16,14 @@ Source: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms"; Thakur
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
-_ADD_UP = {
+_COMBINE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     SUM: torch.add,
     AVG: torch.add,
     dist.ReduceOp.PRODUCT: torch.mul,
@@ -41,11 +42,11 @@ def naive_all_reduce(tensor: Tensor, op=SUM, group: dist.ProcessGroup | None = N
 
     Sends: (N-1) times the tensor's bytes a rank.
     """
-    rank, n, add_up = *_place(group), _addition(op)
+    rank, n, combine = *_place(group), _combine_by(op)
     passing = total = _flat(tensor)
     for _ in range(n - 1):
         passing = _step(passing, torch.empty_like(passing), rank, n, group)
-        total = add_up(total, passing)
+        total = combine(total, passing)
     _flat(tensor).copy_(total / n if op == AVG else total)
 
 
@@ -128,11 +129,11 @@ def broadcast(
 
 def _ring_reduce_scatter(chunks: tuple[Tensor, ...], op, group) -> Tensor:
     """Return this rank's chunk of the sum; `chunks` are its own summands. See [Note: the order of a sum]."""
-    rank, n, add_up = *_place(group), _addition(op)
+    rank, n, combine = *_place(group), _combine_by(op)
     partial = chunks[rank - 1]  # negative indices count back around the ring
     for step in range(1, n):
         mine = chunks[rank - 1 - step]
-        partial = add_up(_step(partial, torch.empty_like(mine), rank, n, group), mine)
+        partial = combine(_step(partial, torch.empty_like(mine), rank, n, group), mine)
     return partial / n if op == AVG else partial
 
 
@@ -163,10 +164,10 @@ def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
     return rank, n
 
 
-def _addition(op) -> Callable[[Tensor, Tensor], Tensor]:
-    if op not in _ADD_UP:
+def _combine_by(op) -> Callable[[Tensor, Tensor], Tensor]:
+    if op not in _COMBINE:
         raise ValueError(f"op={op} can't be done here: SUM, AVG, PRODUCT, MIN and MAX can")
-    return _ADD_UP[op]
+    return _COMBINE[op]
 
 
 def _flat(tensor: Tensor) -> Tensor:
