@@ -23,7 +23,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardlab.nested_tensors import after_gradient, before_backward, refuse_sparse, with_gradient_anywhere
+from shardlab.nested_tensors import (
+    after_gradient,
+    before_backward,
+    inside_backward,
+    refuse_sparse,
+    with_gradient_anywhere,
+)
 
 
 class Phase(Enum):
@@ -77,12 +83,19 @@ class BucketedBackward(nn.Module):
         """Return p's name, for errors."""
         raise NotImplementedError
 
+    def holds_already(self, p: nn.Parameter) -> bool:
+        """Return whether p's bucket holds a gradient of this backward to which another one can't be added."""
+        return False
+
     # Shared by subclasses
 
     def forward(self, *args, **kwargs):
-        communicates = self._sync and torch.is_grad_enabled()
+        communicates = self._sync and torch.is_grad_enabled() and any(p.requires_grad for p in self.bucket_of)
         if communicates:
             self._prepare_backward()
+        elif torch.is_grad_enabled() and self._phase is Phase.RUNNING and not inside_backward():
+            self._prepare_backward()  # an exception broke off the last backward: forget what it had taken
+            self._phase = Phase.LOCAL
         if self.broadcast_buffers and self._buffers_may_differ:
             broadcast_tensors(self.module.buffers(), self.group)
         output = self.module(*args, **kwargs)
@@ -131,7 +144,7 @@ class BucketedBackward(nn.Module):
             return
         self._backward_begins()  # the loss may come from a tensor that forward kept and did not return
         refuse_sparse(p.grad, self.name_of(p))
-        if self.bucket_of[p] in self.buckets[: self._next]:
+        if self.bucket_of[p] in self.buckets[: self._next] or self.holds_already(p):
             raise RuntimeError(
                 f"rank {dist.get_rank()}: {self.name_of(p)} got another gradient after its bucket had been sent: "
                 "checkpoint with use_reentrant=False"

@@ -72,6 +72,9 @@ class DDP(BucketedBackward):
     def take(self, p: nn.Parameter) -> None:
         self.bucket_of[p].take(p, dist.get_world_size(self.group), keep_view=self.gradient_as_bucket_view)
 
+    def holds_already(self, p: nn.Parameter) -> bool:
+        return self.gradient_as_bucket_view and p not in self.bucket_of[p].missing  # it has been divided by N
+
     def name_of(self, p: nn.Parameter) -> str:
         return self.names[p]
 

@@ -5,6 +5,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -72,6 +73,13 @@ def plain_tensors(tree) -> Iterator[Tensor]:
         yield from plain_tensors(list(tree.values()))
 
 
+def move_to(device: torch.device, tensors: Iterable[Tensor]) -> None:
+    """Move tensors in place; those on the meta device, which have no values, stay there."""
+    for t in tensors:
+        if t.device not in (device, torch.device("meta")):
+            t.data = t.to(device)
+
+
 def cast(dtype: torch.dtype | None, tree: Any) -> Any:
     """Convert floating-point tensors to `dtype`; None leaves them as they are."""
     return tree if dtype is None else map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, tree)
@@ -96,8 +104,8 @@ def with_gradient_anywhere(value: Any) -> list[Tensor]:
     while to_see:
         each = to_see.pop()
         if isinstance(each, Tensor):
-            found += [each] if each.requires_grad else []
-        elif id(each) not in seen and not isinstance(each, (str, bytes, int, float, type, nn.Module, Callable)):
+            found += [each] if each.grad_fn is not None else []
+        elif id(each) not in seen and len(seen) < _MOST_OBJECTS and not isinstance(each, _WITHOUT_OUTPUTS):
             seen.add(id(each))
             slots = (getattr(each, name, None) for cls in type(each).__mro__ for name in _slots(cls))
             to_see += [*slots, *getattr(each, "__dict__", {}).values()]
@@ -113,6 +121,8 @@ def kept_with_gradient(modules: Iterable[nn.Module], first_node: int) -> list[Te
 
 _OWN = vars(nn.Module()).keys() - {"_buffers"}
 _KEEPS = (Tensor, list, tuple, dict)
+_WITHOUT_OUTPUTS = (str, bytes, int, float, type, nn.Module, torch.optim.Optimizer, FunctionType, BuiltinFunctionType)
+_MOST_OBJECTS = 10_000  # in one output: who returns more of them may hide a tensor
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 
 

@@ -25,7 +25,7 @@ class FreedParameter(nn.Parameter):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        if getattr(getattr(func, "__self__", None), "__name__", "") in ("shape", "dtype", "device", "grad"):
+        if getattr(getattr(func, "__self__", None), "__name__", "") in ("shape", "dtype", "device", "grad", "grad_fn"):
             return super().__torch_function__(func, types, args, kwargs or {})
         freed = next(a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, cls))
         raise RuntimeError(

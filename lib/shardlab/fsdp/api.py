@@ -10,10 +10,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from shardlab.fsdp import validate
-from shardlab.fsdp.param import Param, PerParameter, params_of
+from shardlab.fsdp.param import PerParameter, params_of
 from shardlab.fsdp.schedule import Schedule
 from shardlab.fsdp.unit import Layout, Unit
-from shardlab.nested_tensors import modules_of
+from shardlab.nested_tensors import modules_of, move_to
 from shardlab.rank_differences import check_same_values
 from shardlab.shard_groups import ranks_of
 from shardlab.stale_parameters import replace
@@ -51,7 +51,8 @@ def fully_shard(
     managed = [pair for m in modules for pair in modules_of(m, FSDPModule, layout.children_first)]
     params = params_of(managed, ignored_params or set(), unit_module=modules[-1])
     validate.can_be_sharded(managed, params)
-    _move([m for _, m in managed], params, ranks.device)
+    buffers = [b for _, m in managed for b in m._buffers.values() if b is not None]
+    move_to(ranks.device, [*(p.original for p in params), *buffers])
     check_same_values({p.name: p.original for p in params}, ranks.groups, ranks.device)
     layouts = [layout(group, ranks, mp_policy.param_dtype, on_cpu) for group in layout.groups(params)]
     unit = Unit(modules, [m for _, m in managed], layouts, ranks, mp_policy, reshard_after_forward)
@@ -170,10 +171,3 @@ def _guard(name: str, module: nn.Module, unit: Unit) -> None:
     module.register_state_dict_pre_hook(lambda *_: unit.reshard())
     module.register_load_state_dict_pre_hook(lambda *_: unit.reshard())
     module.register_load_state_dict_post_hook(lambda *_: unit.refresh())
-
-
-def _move(modules: list[nn.Module], params: list[Param], device: torch.device) -> None:
-    buffers = [b for m in modules for b in m._buffers.values() if b is not None]
-    for t in [*(p.original for p in params), *buffers]:
-        if t.device not in (device, torch.device("meta")):
-            t.data = t.to(device)

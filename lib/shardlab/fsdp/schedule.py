@@ -99,7 +99,8 @@ class Schedule:
         if self.outermost not in (None, module):  # module: an exception ended its last forward
             return args, kwargs
         self.outermost = module
-        self.hidden.clear()
+        if torch.is_grad_enabled():  # else an evaluation between a forward and its backward
+            self.hidden.clear()
         if self.backward_runs:
             self._forget_backward()
         device = unit.ranks.device
@@ -113,7 +114,7 @@ class Schedule:
         self.outermost = None
         self.watched.clear()
         for unit in self.units:
-            if not torch.is_grad_enabled():
+            if not torch.is_grad_enabled() and unit not in self.hidden and not self.creates_graph:
                 self._reshard(unit)
             elif len(unit.modules) > 1:
                 self._reshard_after_forward(unit)
@@ -193,6 +194,7 @@ class Schedule:
             self.forward_order.clear()
         self.backward_runs = False
         self.entered.clear()
+        self.hidden.clear()
 
     def _forget_backward(self) -> None:
         """Clean up after a backward that an exception ended; gradients that it has not reduced are lost."""
@@ -218,7 +220,7 @@ class Schedule:
             self.limiter.freed()
 
     def _reshard_after_forward(self, unit: Unit) -> None:
-        if unit.reshard_after_forward is not False and unit not in self.hidden:
+        if unit.reshard_after_forward is not False and unit not in self.hidden and not self.creates_graph:
             self._reshard(unit)
 
 
@@ -227,11 +229,14 @@ def _advanced(reductions: list[Iterator[None]]) -> list[Iterator[None]]:
     return [reduction for reduction in reductions if next(reduction, reductions) is None]  # it yields None
 
 
-def _before_step(*_) -> None:
-    """Reshard before an optimizer changes shards: whole parameters that a forward left would then be outdated."""
+def _before_step(optimizer: torch.optim.Optimizer, *_) -> None:
+    """Reshard before an optimizer changes shards: whole parameters that a forward left would be out of date."""
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     for schedule in _alive if not nested.inside_backward() else ():
         for unit in schedule.units:
-            schedule._reshard(unit)
+            if any(id(shard) in stepped for layout in unit.layouts for shard in layout.sharded_params):
+                schedule._reshard(unit)
+                schedule.creates_graph = False
 
 
 register_optimizer_step_pre_hook(_before_step)

@@ -84,8 +84,8 @@ class Unit:
         """Set the names that the unit and its parameters have in the whole model, and the parameters' callback."""
         self.name = names[next(m for m in self.modules if m in names)]
         for p in (p for layout in self.layouts for p in layout.params):
-            module, name = next(place for place in p.places if place[0] in names)
-            p.name = f"{names[module]}.{name}".lstrip(".")
+            known = [f"{names[module]}.{name}".lstrip(".") for module, name in p.places if module in names]
+            p.name = known[0] if known else p.name
             p.gradient_came = lambda p: self.schedule.gradient_came(self, p.name)
 
     # Parameters

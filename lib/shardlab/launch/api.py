@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.forkserver import ensure_running
@@ -24,6 +25,7 @@ from shardlab.launch.rank_main import RankNetwork, Settings, process_group
 _PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "torch.nn.parallel"]
 _PRELOADED += ["shardlab.launch.rank_main"]
 _LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
+_warming_up = threading.Lock()  # the environment belongs to all threads
 _LONGEST_FOLDER = 60  # characters; a socket's path has at most 107, of which multiprocessing adds 32
 _made_with: dict[str, Any] = {}  # under torchrun: settings of the process group of the first launch
 
@@ -72,6 +74,11 @@ def launch(
 
 def warm_up() -> None:
     """Start the forkserver and return at once; it imports torch in the background (about 2 s, once per process)."""
+    with _warming_up:
+        _start_forkserver()
+
+
+def _start_forkserver() -> None:
     multiprocessing.set_forkserver_preload(_PRELOADED)
     log_level, folder = os.environ.get(_LOG_LEVEL), tempfile.tempdir
     os.environ[_LOG_LEVEL] = "ERROR"  # hides C++ logs about dead peers; the launcher's error is clearer

@@ -102,11 +102,11 @@ def _messages() -> Iterator[tuple[list[flight_recorder.Collective], list[tuple[s
         own_parts.append((group.group_name, sum(t.nbytes for t in parts), parts[group.rank()].nbytes))
 
     def all_to_all_single(group, output, input, output_splits, input_splits, *args, **options):
-        add_parts(group, input.split(list(input_splits) or input.shape[0] // group.size()))
+        add_parts(group, input.split(list(input_splits)) if input_splits else input.tensor_split(group.size()))
         return originals["all_to_all_single"](group, output, input, output_splits, input_splits, *args, **options)
 
     def alltoall_base(group, output, input, output_splits, input_splits, *args, **options):  # before torch 2.13
-        add_parts(group, input.split(list(input_splits) or input.shape[0] // group.size()))
+        add_parts(group, input.split(list(input_splits)) if input_splits else input.tensor_split(group.size()))
         return originals["alltoall_base"](group, output, input, output_splits, input_splits, *args, **options)
 
     def alltoall(group, outputs, inputs, *args, **options):

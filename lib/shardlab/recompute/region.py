@@ -159,8 +159,8 @@ class _Refill:
         self.region, self.n_full = region, 0
 
     def pack(self, tensor: Tensor) -> Tensor:
-        if self.n_full == len(self.region.slots):
-            raise self.region.error(f"{self.n_full} tensors were saved, now more")
+        if self.n_full == len(self.region.slots):  # the operation that filled the last one has ended
+            raise _AllSlotsFull
         reference, before = self.region.slots[self.n_full]
         if (now := _metadata(tensor)) != before and self.region.compares:
             raise self.region.error(f"tensor {self.n_full} was {before}, is {now}")

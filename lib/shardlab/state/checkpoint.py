@@ -92,7 +92,7 @@ def _check_others(others: dict[str, Any]) -> None:
     for name, other in others.items():
         if name in _OUR_NAMES:
             raise ValueError(f"rank {rank()}: {name} is a part that every checkpoint has: give yours another name")
-        if not isinstance(other, Stateful):
+        if not isinstance(other, Stateful | torch.Tensor | dict):  # the last two are filled in place
             raise TypeError(
                 f"rank {rank()}: {name}={other!r:.80} has no state_dict() and load_state_dict(): it would be written, "
                 "and could not be given back"

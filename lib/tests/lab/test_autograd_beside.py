@@ -500,3 +500,139 @@ def test_compiled_models(how):
 
     for found in launch(ranks, 2, device="cpu"):
         assert found == pytest.approx(dict.fromkeys(found, expected), rel=1e-9)
+
+
+# What a hostile reading of the above found
+
+
+class Called(dict):
+    def __call__(self):
+        raise AssertionError("never")
+
+
+class ReturnsParameter(Net):
+    def forward(self, x):
+        return Called(h=super().forward(x), weight=self.head.weight, parameters=[list(self.parameters())])
+
+
+def returning_parameters(engine: str) -> list[float]:
+    """Three micro-batches, and two backwards through the last forward, of a model that also returns parameters."""
+    torch.manual_seed(0)
+    net = ReturnsParameter((PLAIN, PLAIN), False).double()
+    model, optimizer = ENGINES[engine](net, Program(0, (PLAIN, PLAIN), False, "sgd", ()))
+
+    def loss(factor: int) -> torch.Tensor:
+        return model(factor * own_samples())["h"].pow(2).sum()
+
+    loss(1).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    no_sync = getattr(model, "no_sync", None)
+    if no_sync:
+        with no_sync():
+            loss(2).backward()
+    else:
+        loss(2).backward()
+    last = loss(3)
+    last.backward(retain_graph=True)
+    last.backward()
+    optimizer.step()
+    with torch.no_grad():
+        return float(model(torch.ones(1, 5, dtype=torch.float64))["h"].sum())
+
+
+def test_a_forward_may_return_parameters():
+    def ranks():
+        return [returning_parameters(name) for name in ("zero 1", "ddp", "ddp, unused", "zero 2")]
+
+    for found in launch(ranks, 2, device="cpu"):
+        assert found == pytest.approx([found[0]] * 4, rel=1e-12)
+
+
+def broken_off_then_local() -> float:
+    """ZeRO-2: a backward that an exception ends, a micro-batch under no_sync, and one that is sent."""
+    model, optimizer = build("zero 2")
+
+    def fail(_):
+        raise MemoryError
+
+    x = own_samples().requires_grad_()
+    x.register_hook(fail)
+    with pytest.raises(MemoryError):
+        model(x).sum().backward()
+    model.zero_grad()
+    with model.no_sync():
+        model(own_samples()).sum().backward()
+    model(2 * own_samples()).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        return float(model(torch.ones(1, 5, dtype=torch.float64)).sum())
+
+
+def two_batches() -> float:
+    model, optimizer = build("ddp")
+    with model.no_sync():
+        model(own_samples()).sum().backward()
+    model(2 * own_samples()).sum().backward()
+    optimizer.step()
+    with torch.no_grad():
+        return float(model(torch.ones(1, 5, dtype=torch.float64)).sum())
+
+
+def test_a_micro_batch_after_a_backward_that_was_broken_off():
+    for found, expected in launch(lambda: (broken_off_then_local(), two_batches()), 2, device="cpu"):
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
+def evaluated_between(hides: bool) -> float:
+    """An evaluation, and another optimizer's step, between a forward and a backward that need the whole parameters."""
+    model = Two()
+    for m in (model.a, model.b, model):
+        fully_shard(m)
+    x = own_samples().requires_grad_()
+    output, (_, closure) = model(x, True)
+    loss = closure().pow(2).sum() if hides else output.pow(2).sum()
+    if not hides:
+        output, y = model(x)
+        [g] = torch.autograd.grad((output.sum() + y.sum()), x, create_graph=True)
+        loss = g.pow(2).sum()
+    with torch.no_grad():
+        model(own_samples())
+    other = nn.Linear(1, 1)
+    other(torch.ones(1, 1)).backward()
+    torch.optim.SGD(other.parameters(), lr=0.1).step()
+    loss.backward()
+    return gradient_norm(model)
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_an_evaluation_between_a_forward_and_its_backward(hides):
+    for found in launch(evaluated_between, 2, hides, device="cpu"):
+        assert found > 0
+
+
+def test_a_second_call_may_save_more_than_the_first():
+    """Also where the last operation saves tensors of its own, as a LayerNorm does."""
+    calls = []
+
+    def function(x):
+        y = nn.functional.layer_norm(x * 2, (4,))
+        calls.append(None)
+        return y + y.pow(2).sum() if len(calls) % 2 == 0 else y
+
+    x = torch.randn(3, 4, requires_grad=True)
+    checkpoint(function, x, use_reentrant=False).sum().backward()
+    assert x.grad is not None
+
+
+def test_a_critic_that_is_frozen_for_a_step():
+    def ranks():
+        model, _ = build("ddp")
+        model.requires_grad_(False)
+        x = own_samples().requires_grad_()
+        model(x).sum().backward()
+        model.requires_grad_(True)
+        model(own_samples()).sum().backward()
+        return float(x.grad.norm()) > 0
+
+    assert launch(ranks, 2, device="cpu") == [True, True]

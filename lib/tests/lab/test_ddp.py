@@ -329,13 +329,6 @@ def forward_decides(model: nn.Module, step: int) -> None:
         loss.sum().backward()
 
 
-def backward_twice(model: nn.Module, step: int) -> None:
-    """Only the first backward of a forward is sent; the other's gradients are added to it."""
-    loss = model(own_vectors(step)).sum()
-    loss.backward(retain_graph=True)
-    loss.backward()
-
-
 def two_forwards_one_backward(model: nn.Module, step: int) -> None:
     (model(own_vectors(step)).sum() + model(own_vectors(step + 1)).sum()).backward()
 
@@ -356,7 +349,8 @@ def recover(model: nn.Module, step: int) -> None:
 
 
 def test_unusual_steps_equal_torchs():
-    runs = (forward_decides, backward_twice, two_forwards_one_backward, recover)
+    """A second backward through one forward is in test_autograd_beside: torch's DDP leaves its gradients unaveraged."""
+    runs = (forward_decides, two_forwards_one_backward, recover)
     assert_no_difference(2, {run.__name__: {"run": run} for run in runs}, make=two_layers, settled=0)
 
 

@@ -325,8 +325,9 @@ def uneven_all_to_alls() -> tuple[list[float], list[float]]:
         dist.all_to_all_single(torch.empty(sum(from_)), torch.ones(sum(to)), from_, to)
         dist.all_to_all_single(torch.empty(sum(from_), 3), torch.ones(sum(to), 3), from_, to, async_op=True).wait()
         dist.all_to_all([torch.empty(5) for _ in range(n)], [torch.ones(5) for _ in range(n)])
+        dist.all_to_all_single(torch.empty(0), torch.empty(0))  # an expert without tokens
     sent = sum(to) - to[rank]
-    return [wire_bytes(c, n) for c in traffic.collectives], [4 * sent, 12 * sent, 20 * (n - 1)]
+    return [wire_bytes(c, n) for c in traffic.collectives], [4 * sent, 12 * sent, 20 * (n - 1), 0]
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -537,7 +537,7 @@ def test_an_object_without_a_state_is_saved_and_loaded(tmp_path):
     ("others", "error", "words"),
     [
         ({"epoch": 3}, TypeError, "epoch=3 has no state_dict"),
-        ({"best": torch.ones(2)}, TypeError, "has no state_dict"),
+        ({"best": "a.pt"}, TypeError, "has no state_dict"),
         ({"random": Empty()}, ValueError, "random is a part that every checkpoint has"),
         ({"optim": Empty()}, ValueError, "optim is a part"),
     ],
@@ -571,3 +571,11 @@ def test_an_optimizer_state_that_is_a_list_is_refused_before_it_is_written(tmp_p
     with pytest.raises(ValueError, match="the optimizer state"):
         checkpoint.save(tmp_path, 1, model, optimizer)
     assert not (tmp_path / "latest").exists()
+
+
+def test_tensors_and_dicts_are_filled_in_place(tmp_path):
+    model, best = nn.Linear(2, 2), torch.arange(3.0)
+    checkpoint.save(tmp_path, 1, model, best=best, counts={"epoch": 3, "seen": torch.ones(2)})
+    counts = {"epoch": 0, "seen": torch.zeros(2)}
+    checkpoint.load(tmp_path, model, best=(found := torch.zeros(3)), counts=counts)
+    assert (found.tolist(), counts["epoch"], counts["seen"].tolist()) == ([0, 1, 2], 3, [1, 1])
