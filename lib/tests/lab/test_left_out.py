@@ -5,6 +5,7 @@ instead. Names stand in backticks, an error's words in quotes. An empty first ce
 """
 
 import copy
+import gc
 import inspect
 import re
 from collections.abc import Callable
@@ -402,6 +403,26 @@ def reentrant_twice() -> None:
     model(x).sum().backward()
 
 
+def thawed() -> None:
+    model = two_layers()
+    model[0].bias.requires_grad_(False)
+    ddp = DDP(model)
+    model[0].bias.requires_grad_(True)
+    ddp(torch.ones(2, 4))
+
+
+def replaced() -> None:
+    model = fsdp.fully_shard(two_layers())
+    model[0].weight = nn.Parameter(torch.ones(4, 4))
+    model(torch.ones(2, 4))
+
+
+def deleted() -> None:
+    output = fsdp.fully_shard(two_layers())(torch.ones(2, 4))
+    gc.collect()
+    output.sum().backward()
+
+
 def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
     """Return what users do to meet each error of the second table. `folder` has a checkpoint of two layers."""
     return {
@@ -424,6 +445,9 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
             lambda: DDP(two_layers(), None, None, 0),
             lambda: ZeroRedundancyOptimizer(two_layers().parameters(), SGD, None, True),
         ],
+        "was frozen when DDP was built": [thawed],
+        "was replaced after it had been sharded": [replaced],
+        "was deleted between its forward and backward": [deleted],
         "can't leave out": [lambda: DDP(ignoring())],
         "device_ids or output_device names": [lambda: DDP(two_layers(), device_ids=[0])],
         "can't be sharded": [
