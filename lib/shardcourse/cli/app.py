@@ -220,7 +220,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _measure(name: str, **options) -> dict:
-    module = import_module(f"grading.bench.{name}" if name == "labs" else f"shardbench.{name}")
+    module = import_module("grading.bench.cost_of_labs" if name == "labs" else f"shardbench.{name}")
     with console.status(f"measuring: {name}"):
         result = module.run(**options)
     module.show(result)
