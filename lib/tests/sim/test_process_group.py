@@ -362,7 +362,7 @@ def test_jitter_lengthens_by_up_to_so_much_and_equally_on_every_rank():
     base = Network.parse(words, 2).seconds("all_reduce", 4000, range(2))
     times = launch(jittery, 2, device="cpu", network=simulated(f"{words}, jitter 200%"))
     assert min(map(min, times)) > 0.999 * base
-    assert max(sorted(each)[-2] for each in times) < 3 * base + 10e-3  # one of twelve may be held up by other work
+    assert max(map(max, times)) < 3 * base + 10e-3
     assert max(times[0]) > 1.5 * min(times[0])
     assert times[0] == pytest.approx(times[1], abs=10e-3)
 
