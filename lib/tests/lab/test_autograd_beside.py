@@ -561,16 +561,11 @@ def broken_off_then_local() -> float:
     with pytest.raises(MemoryError):
         model(x).sum().backward()
     model.zero_grad()
-    with model.no_sync():
-        model(own_samples()).sum().backward()
-    model(2 * own_samples()).sum().backward()
-    optimizer.step()
-    with torch.no_grad():
-        return float(model(torch.ones(1, 5, dtype=torch.float64)).sum())
+    return two_batches(model, optimizer)
 
 
-def two_batches() -> float:
-    model, optimizer = build("ddp")
+def two_batches(model, optimizer) -> float:
+    """A micro-batch under no_sync, one that is sent, and a step: what the model then makes of ones."""
     with model.no_sync():
         model(own_samples()).sum().backward()
     model(2 * own_samples()).sum().backward()
@@ -580,7 +575,7 @@ def two_batches() -> float:
 
 
 def test_a_micro_batch_after_a_backward_that_was_broken_off():
-    for found, expected in launch(lambda: (broken_off_then_local(), two_batches()), 2, device="cpu"):
+    for found, expected in launch(lambda: (broken_off_then_local(), two_batches(*build("ddp"))), 2, device="cpu"):
         assert found == pytest.approx(expected, rel=1e-12)
 
 
