@@ -28,6 +28,7 @@ from shardlab.nested_tensors import (
     before_backward,
     inside_backward,
     refuse_sparse,
+    while_alive,
     with_gradient_anywhere,
 )
 
@@ -101,7 +102,7 @@ class BucketedBackward(nn.Module):
         output = self.module(*args, **kwargs)
         self._buffers_may_differ = communicates
         for t in with_gradient_anywhere(output) if communicates else []:
-            before_backward(t, self._outputs_reached)
+            before_backward(t, while_alive(self._outputs_reached, self))
         return output
 
     @contextmanager
@@ -146,8 +147,8 @@ class BucketedBackward(nn.Module):
         refuse_sparse(p.grad, self.name_of(p))
         if self.bucket_of[p] in self.buckets[: self._next] or self.holds_already(p):
             raise RuntimeError(
-                f"rank {dist.get_rank()}: {self.name_of(p)} got another gradient after its bucket had been sent: "
-                "checkpoint with use_reentrant=False"
+                f"rank {dist.get_rank()}: {self.name_of(p)} got a second gradient in one backward, after its bucket "
+                "had taken the first: checkpoint with use_reentrant=False"
             )
         self.take(p)
         self._send_full_buckets()

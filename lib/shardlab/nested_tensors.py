@@ -99,7 +99,10 @@ def with_gradient(tree: Any) -> list[Tensor]:
 
 
 def with_gradient_anywhere(value: Any) -> list[Tensor]:
-    """Return the tensors in `value` that require grad, also those in sets and in attributes of objects of any class."""
+    """Return the tensors in `value` that operations with a gradient made, also in sets and in objects of any class.
+
+    Leaves, such as parameters, are left out: backward enters no operation through them.
+    """
     found, to_see, seen = [], [value], set()
     while to_see:
         each = to_see.pop()
@@ -157,7 +160,7 @@ def while_alive(method: Callable[[Any], None], of: Any) -> Callable[..., None]:
 
     def hook(*_) -> None:
         if weak_method() is None or weak() is None:
-            raise RuntimeError(f"{_me()}the sharded model was deleted between its forward and backward: keep it")
+            raise RuntimeError(f"{_me()}the model was deleted between its forward and backward: keep it in a variable")
         weak_method()(weak())
 
     return hook

@@ -144,7 +144,7 @@ class Schedule:
 
     def _backward_begins(self) -> None:
         if not self.backward_runs:
-            self.backward_runs, self.creates_graph = True, torch.is_grad_enabled()
+            self.backward_runs, self.creates_graph = True, self.creates_graph or torch.is_grad_enabled()
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
 
     def gradient_came(self, unit: Unit, name: str) -> None:
@@ -170,7 +170,7 @@ class Schedule:
         gradients = unit.take_gradients() if unit.requires_gradient_sync else []
         if not unit.requires_gradient_sync:
             unit.keep_gradients()
-        if unit.reshard_after_backward and not self.creates_graph:  # with create_graph, another backward may follow
+        if unit.reshard_after_backward and not self.creates_graph:  # else another backward may follow
             self._reshard(unit)
         if gradients:
             self.reductions = _advanced(self.reductions)
@@ -184,8 +184,8 @@ class Schedule:
         del self.forward_order[i]
         return self.forward_order[i - 1 : i]
 
-    @torch.no_grad()
     def _backward_done(self) -> None:
+        self.creates_graph = torch.is_grad_enabled()
         for unit in self.units:
             self.post_backward(unit)
         if self.is_last_backward:
@@ -224,6 +224,7 @@ class Schedule:
             self._reshard(unit)
 
 
+@torch.no_grad()
 def _advanced(reductions: list[Iterator[None]]) -> list[Iterator[None]]:
     """Run each reduction to its next wait for a message; return those that have not ended."""
     return [reduction for reduction in reductions if next(reduction, reductions) is None]  # it yields None

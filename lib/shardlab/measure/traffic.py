@@ -79,8 +79,8 @@ def _entries(c: flight_recorder.Collective) -> int:
 
 def _with_own_part(c: flight_recorder.Collective, own_parts: list[tuple[str, int, int]]) -> flight_recorder.Collective:
     """Return an all_to_all with the bytes that stay on this rank (removed from the list); anything else unchanged."""
-    mine = next((part for part in own_parts if part[:2] == (c.group, c.input_bytes)), None)
-    if c.kind != "all_to_all" or mine is None:
+    same_call = (part for part in own_parts if c.kind == "all_to_all" and part[:2] == (c.group, c.input_bytes))
+    if (mine := next(same_call, None)) is None:
         return c
     own_parts.remove(mine)
     return replace(c, own_bytes=mine[2])

@@ -3,8 +3,8 @@
 Vocabulary. A *region* is one call whose activations are dropped. Its *boundary* is what it keeps: the tensors among its
 arguments. A *slot* stands in autograd's graph for a dropped tensor until the region is *recomputed*.
 
-Read in this order: `surroundings` (what makes the second call equal the first), `region` (`checkpoint`: the naive,
-reentrant version, then the one in use), `selective` (recompute some operations only), `wrap` (apply it to a model).
+Read in this order: `region` (`checkpoint`: the naive, reentrant version, then the one in use, and what makes the second
+call equal the first), `selective` (recompute some operations only), `wrap` (apply it to a model).
 
 [Note: memory] Take L equal blocks, each with a boundary of b bytes and further activations of a bytes. Training without
 recomputation keeps L (b + a) bytes. With recomputation, forward leaves L b. Each block's a comes back just before that

@@ -63,8 +63,9 @@ def save(
     """Write model, optimizer, each rank's random state, and `others` (a scheduler, ...) into a checkpoint of `folder`.
 
     Call it on every rank. Each rank writes what it holds; if several ranks hold the same data, one of them writes it.
-    Only the `keep` newest checkpoints stay, all if None. Returns the checkpoint's folder:
-    torch.distributed.checkpoint.load can read it, too.
+    A tensor or a dict among `others` is written, too; `load` fills the one that it is given in place. Only the `keep`
+    newest checkpoints stay, all if None. Returns the checkpoint's folder: torch.distributed.checkpoint.load can read
+    it, too.
 
     Sends: the plan, about 300 bytes a tensor. Keeps: one tensor at a time in host memory.
     Raises RuntimeError, naming the ranks, if some have not called it within `timeout_s`; ValueError or TypeError for
@@ -106,7 +107,6 @@ def _number(step: Any) -> int:
         raise TypeError(f"rank {rank()}: step={step!r} is no whole number") from None
 
 
-@torch.inference_mode(False)  # an optimizer's states are made here, and used in training
 def load(
     folder: str | os.PathLike,
     model: nn.Module,
@@ -138,7 +138,7 @@ def latest(folder: str | os.PathLike) -> Path:
     return Path(folder) / names[0]
 
 
-@torch.inference_mode(False)
+@torch.inference_mode(False)  # an optimizer's states are made here, and used in training
 def load_from(
     path: str | os.PathLike, model: nn.Module, optimizer: Optimizer | None = None, **others: Stateful
 ) -> int | None:

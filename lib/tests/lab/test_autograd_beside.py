@@ -81,6 +81,13 @@ def penalty(model) -> None:
     (loss + g.pow(2).sum()).backward()
 
 
+def penalty_beside_another_forward(model) -> None:
+    """One backward through a graph that a backward has made, and through a forward that came after it."""
+    x = own_samples().requires_grad_()
+    [g] = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    (model(2 * own_samples()).sum() + g.pow(2).sum()).backward()
+
+
 def saliency_first(model) -> None:
     x = own_samples().requires_grad_()
     loss = model(x).sum()
@@ -100,7 +107,9 @@ def two_forwards_two_backwards(model) -> None:
     first.backward()
 
 
-@pytest.mark.parametrize("step", [penalty, saliency_first, backward_twice, two_forwards_two_backwards])
+@pytest.mark.parametrize(
+    "step", [penalty, penalty_beside_another_forward, saliency_first, backward_twice, two_forwards_two_backwards]
+)
 def test_another_use_of_autograd_beside_the_training_backward(step):
     expected = in_one_process(step)
     for found in launch(on_engines, 2, step, device="cpu"):
@@ -251,13 +260,15 @@ def test_training_after_an_evaluation_in_inference_mode():
 # Lifetimes
 
 
-def stays(name: str, keeps: bool) -> tuple[list[bool], int]:
+def stays(name: str, keeps: str) -> tuple[list[bool], int]:
     """Whether model and optimizer are still there after they were deleted, and the bytes that stayed."""
 
     def once() -> list:
-        model, optimizer = build(name, keeps=keeps)
+        model, optimizer = build(name, keeps=keeps == "something inside")
         output_after(model, optimizer, lambda model: model(own_samples()).sum().backward())
-        model(own_samples())
+        output = model(own_samples())
+        if keeps == "its output":
+            getattr(model, "module", model).last = output
         return [weakref.ref(model), weakref.ref(optimizer)]
 
     references = once()
@@ -268,7 +279,7 @@ def stays(name: str, keeps: bool) -> tuple[list[bool], int]:
     return [reference() is not None for reference in references], max(0, min(held[1:]) - held[0])
 
 
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("keeps", ["nothing", "something inside", "its output"])
 def test_a_deleted_engine_is_freed_to_the_byte(keeps):
     """Also if a module keeps a tensor of the last forward, whose graph has hooks of the engine."""
     for found in launch(lambda: {name: stays(name, keeps) for name in ENGINES}, 2, device="cpu"):
@@ -330,7 +341,8 @@ def sparse() -> list[str]:
     model = nn.Embedding(8, 4, sparse=True)
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     with pytest.raises(RuntimeError) as error:
-        ShardedDataParallel(model, optimizer)(torch.tensor([1, 2])).sum().backward()
+        stage_2 = ShardedDataParallel(model, optimizer)
+        stage_2(torch.tensor([1, 2])).sum().backward()
     return [*said, str(error.value)]
 
 

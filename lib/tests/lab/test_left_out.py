@@ -454,7 +454,7 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
             lambda: ZeroRedundancyOptimizer(two_layers().parameters(), torch.optim.LBFGS),
             lambda: ZeroRedundancyOptimizer(two_layers().parameters(), torch.optim.SparseAdam),
         ],
-        "got another gradient after its bucket had been sent": [reentrant_twice],
+        "got a second gradient in one backward": [reentrant_twice],
         "backward gave no gradient to": [a_layer_without_gradient],
         "these states are of rank": [states_of_another_place],
         "is a DTensor": [lambda: fsdp.fully_shard(tensor_parallel())],

@@ -348,23 +348,28 @@ def test_the_last_rank_to_arrive_starts_it_and_opposite_messages_pass_each_other
         assert received_s - start > 0.999 * network.seconds("send", 4 * SIZE, (0, 1)), "not before it was delivered"
 
 
-def jittery() -> list[float]:
+def jittery() -> list[tuple[float, float]]:
+    """Of twelve collectives: the seconds that the network was to take, and those that passed on this rank."""
     times = []
     for _ in range(12):
         process_group.clear()
-        dist.all_reduce(torch.ones(1000))
-        times += [c.finished_s - c.started_s for c in process_group.collectives()]
+        work = dist.all_reduce(torch.ones(1000), async_op=True)
+        work.wait()
+        times += [(work.due_s - c.started_s, c.finished_s - c.started_s) for c in process_group.collectives()]
     return times
 
 
 def test_jitter_lengthens_by_up_to_so_much_and_equally_on_every_rank():
     words = "1 MB/s, 5 ms"
     base = Network.parse(words, 2).seconds("all_reduce", 4000, range(2))
-    times = launch(jittery, 2, device="cpu", network=simulated(f"{words}, jitter 200%"))
-    assert min(map(min, times)) > 0.999 * base
-    assert max(map(max, times)) < 3 * base + 10e-3
-    assert max(times[0]) > 1.5 * min(times[0])
-    assert times[0] == pytest.approx(times[1], abs=10e-3)
+    of_ranks = launch(jittery, 2, device="cpu", network=simulated(f"{words}, jitter 200%"))
+    due = [[due_s for due_s, _ in times] for times in of_ranks]
+    assert due[0] == due[1]
+    assert base <= min(due[0]) and max(due[0]) <= 3 * base
+    assert max(due[0]) > 1.5 * min(due[0])
+    late = [passed_s - due_s for times in of_ranks for due_s, passed_s in times]
+    assert min(late) >= 0
+    assert median(late) < 10e-3  # a busy machine may wake a rank late now and then
 
 
 # -------------------------------------------------------------------------------------------------------------- hooks
