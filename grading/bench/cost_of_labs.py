@@ -1,10 +1,12 @@
 """Measure the cost of grading: each lab's solution through nbgrader, papermill and the referee, in its own course."""
 
+import os
 import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 from rich.console import Console
@@ -15,12 +17,16 @@ from grading.samples import read_lab
 from shardbench import environment
 from shardcourse.lessons.executed import output_problems
 from shardcourse.lessons.folders import copy_files
+from shardlab.tier import detect
 
 
-def run(labs: Iterable[str] | None = None) -> dict:
-    """Return seconds and points for each lab's solution, on the cpu tier."""
-    record: dict = {"environment": environment(), "tier": "cpu", "labs": []}
-    with tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder:
+def run(labs: Iterable[str] | None = None, tier: str | None = None) -> dict:
+    """Return seconds and points for each lab's solution, on a tier: this machine's if left out."""
+    record: dict = {"environment": environment(), "tier": detect(tier).name, "labs": []}
+    with (
+        patch.dict(os.environ, {"SHARDLAB_TIER": record["tier"]}),
+        tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder,
+    ):
         copy_files(ROOT / "solutions", Path(folder, "solutions"))
         with closing(Classroom(Path(folder))) as classroom:
             record["labs"] = [_grade(classroom, lab) for lab in labs or classroom.labs()]

@@ -3,6 +3,7 @@
 import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import zip_longest
 from multiprocessing import get_context
 
 from grading.judge.judge_answers import Referee
@@ -10,12 +11,15 @@ from grading.samples import Sample, samples
 from grading.samples.trial import handed_in, judge, surprises
 
 
-def run(lab: str, at_a_time: int = 2) -> dict:
-    """Judge every sample. `surprises`: by sample, verdicts that are not as expected, in points or in cause."""
-    everybody = samples(lab)
+def run(lab: str, at_a_time: int = 2, tier: str = "cpu", at_most: int | None = None) -> dict:
+    """Judge every sample, or `at_most` of them: right and wrong ones in turn, as far as there are both.
+
+    `surprises`: by sample, verdicts that are not as expected, in points or in cause.
+    """
+    everybody = chosen(samples(lab), at_most)
     begin = time.monotonic()
     with ProcessPoolExecutor(at_a_time, mp_context=get_context("spawn")) as workers:
-        found = dict(zip([s.name for s in everybody], workers.map(_surprises, everybody), strict=True))
+        found = dict(zip([s.name for s in everybody], workers.map(partial(_surprises, tier), everybody), strict=True))
     wrong = [s for s in everybody if s.points]
     return {
         "right ones": len(everybody) - len(wrong),
@@ -27,8 +31,15 @@ def run(lab: str, at_a_time: int = 2) -> dict:
     }
 
 
-def _surprises(sample: Sample) -> list[str]:
-    with Referee(sample.lab, "cpu") as referee:
+def chosen(everybody: list[Sample], at_most: int | None) -> list[Sample]:
+    """Return all samples, or the first `at_most` when right and wrong ones take turns."""
+    sides = [[s for s in everybody if not s.points], [s for s in everybody if s.points]]
+    in_turn = [s for pair in zip_longest(*sides) for s in pair if s is not None]
+    return in_turn if at_most is None else in_turn[:at_most]
+
+
+def _surprises(tier: str, sample: Sample) -> list[str]:
+    with Referee(sample.lab, tier) as referee:
         return surprises(sample, judge(sample, handed_in(sample), referee))
 
 

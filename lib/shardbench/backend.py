@@ -16,9 +16,9 @@ from shardlab.measure.throughput import compare
 from shardlab.shard_groups import all_gather, reduce_scatter
 
 
-def run(n_elements: int, world_size: int, pairs: int) -> dict[str, dict]:
+def run(n_elements: int, world_size: int, pairs: int, device: str | None = None) -> dict[str, dict]:
     """Return {name: Comparison of the two sides}, for a float32 tensor of about `n_elements` on each rank."""
-    return launch(_rank, world_size, n_elements, pairs)[0]
+    return launch(_rank, world_size, n_elements, pairs, device=device)[0]
 
 
 def _rank(n_elements: int, pairs: int) -> dict[str, dict]:

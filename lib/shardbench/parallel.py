@@ -43,6 +43,7 @@ def run(
     world_size: int = 4,
     micro_batch: int = 2,
     seq_len: int = 64,
+    device: str | None = None,
 ) -> dict:
     """Return a row for each engine (see ENGINES) and for each of DeepSpeed's `stages` (None if it is not installed).
 
@@ -51,10 +52,11 @@ def run(
     size. `backend` compares the collectives themselves, on as many elements as the model has.
     """
     shape = {"model": model, "world_size": world_size, "micro_batch": micro_batch, "seq_len": seq_len, "pairs": pairs}
+    shape["device"] = device  # of the ranks; None: launch's default
     before = environment()
     rows = [_row(name, shape) for name in engines if world_size % ENGINES[name].replicas == 0]
     beside = [_deepspeed_row(name, shape) for name in stages] if installed() else None
-    raw = backend.run(preset(model).n_params, world_size, pairs)
+    raw = backend.run(preset(model).n_params, world_size, pairs, device)
     return {"benchmark": "parallel", "environment": before, **shape, "rows": rows, "deepspeed": beside, "backend": raw}
 
 
@@ -108,7 +110,7 @@ def _step_costs(build, shape: dict, expected: Expected | None = None) -> dict:
     `held` counts gradients after backward, all else between steps. `peak_of_states` is the peak without activations and
     temporaries. `broken` names the failed checks of `failures`.
     """
-    ranks: list[Evidence] = launch(partial(_probe, build, shape), shape["world_size"])
+    ranks: list[Evidence] = launch(partial(_probe, build, shape), shape["world_size"], device=shape["device"])
     most = max(ranks, key=lambda e: e.peak["total"])
     return {
         "held": {name: max(e.held[_WHEN[name]][name] for e in ranks) for name in STATES},
@@ -125,7 +127,7 @@ _WHEN = {"parameters": "between", "gradients": "backward", "optimizer_states": "
 
 
 def _side_by_side(ours, theirs, shape: dict) -> dict:
-    return launch(partial(_compare, ours, theirs, shape), shape["world_size"])[0]
+    return launch(partial(_compare, ours, theirs, shape), shape["world_size"], device=shape["device"])[0]
 
 
 # On a rank

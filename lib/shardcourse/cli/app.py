@@ -14,6 +14,7 @@ from rich.table import Table
 
 from shardcourse.cli.claims import claims_command
 from shardcourse.cli.lab import FOR_JUPYTERLAB, lab_command
+from shardcourse.cli.prove import prove_command
 from shardcourse.cli.run import WithPairs, run_command
 from shardplan.command import plan_command
 
@@ -55,6 +56,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] =
 app.command("plan")(plan_command)
 app.command("claims")(claims_command)
 app.command("run", cls=WithPairs)(run_command)
+app.command("prove")(prove_command)
 app.command("lab", context_settings=FOR_JUPYTERLAB)(lab_command)
 
 
