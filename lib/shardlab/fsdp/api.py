@@ -16,7 +16,7 @@ from shardlab.fsdp.unit import Layout, Unit
 from shardlab.nested_tensors import modules_of, move_to
 from shardlab.rank_differences import check_same_values
 from shardlab.shard_groups import ranks_of
-from shardlab.stale_parameters import replace
+from shardlab.unusable_parameters import forget_originals
 
 
 def fully_shard(
@@ -47,16 +47,16 @@ def fully_shard(
     modules = [module] if isinstance(module, nn.Module) else list(module)
     ranks, on_cpu = ranks_of(mesh), isinstance(offload_policy, CPUOffloadPolicy)
     for m in modules:
-        validate.can_be_a_unit(m)
+        validate.check_unit(m)
     managed = [pair for m in modules for pair in modules_of(m, FSDPModule, layout.children_first)]
     params = params_of(managed, ignored_params or set(), unit_module=modules[-1])
-    validate.can_be_sharded(managed, params)
+    validate.check_parameters(managed, params)
     buffers = [b for _, m in managed for b in m._buffers.values() if b is not None]
     move_to(ranks.device, [*(p.original for p in params), *buffers])
     check_same_values({p.name: p.original for p in params}, ranks.groups, ranks.device)
     layouts = [layout(group, ranks, mp_policy.param_dtype, on_cpu) for group in layout.groups(params)]
     unit = Unit(modules, [m for _, m in managed], layouts, ranks, mp_policy, reshard_after_forward)
-    replace(params)
+    forget_originals(params)
     for m in modules:
         _attach(m, unit)
     for name, m in managed:

@@ -37,10 +37,10 @@ class FlatParameter:
                 f"rank {dist.get_rank()}: {params[0].name} is on the meta device, and initialisers would not find it "
                 "in a flat parameter: initialise the model first, or shard it with the layout PerParameter"
             )
-        if other := next((p for p in params if repr(p.marks) != repr(params[0].marks)), None):
+        if other := next((p for p in params if repr(p.attributes) != repr(params[0].attributes)), None):
             raise ValueError(
-                f"rank {dist.get_rank()}: {params[0].name} has the marks {params[0].marks}, {other.name} has "
-                f"{other.marks}; in one flat parameter they would be lost: shard with the layout PerParameter"
+                f"rank {dist.get_rank()}: {params[0].name} has the attributes {params[0].attributes}, {other.name} has "
+                f"{other.attributes}; in one flat parameter they would be lost: shard with the layout PerParameter"
             )
         self.params, self.ranks, self.param_dtype = params, ranks, param_dtype
         self.numels = [p.shape.numel() for p in params]
@@ -50,7 +50,7 @@ class FlatParameter:
             shard[offset : offset + end - start] = p.original.detach().reshape(-1)[start:end]
         name = f"{PREFIX}{sum(name.startswith(PREFIX) for name in module._parameters)}"
         self.flat = Param(name, nn.Parameter(shard, first.requires_grad), module)
-        vars(self.flat.original).update(params[0].marks)
+        vars(self.flat.original).update(params[0].attributes)
         self.flat.places = [(module, name)]
         self.sharded_params = [self.flat.original]
         self.put_sharded()

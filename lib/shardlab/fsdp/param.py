@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from shardlab.nested_tensors import after_gradient, call_hooks, refuse_sparse
 from shardlab.shard_groups import Ranks
-from shardlab.stale_parameters import FreedParameter, no_forward_yet
+from shardlab.unusable_parameters import FreedParameter, no_forward_yet
 
 
 class Param:
@@ -36,7 +36,7 @@ class Param:
         self.name = name  # path below the unit's module; below the root, once the root is known
         self.original: nn.Parameter | None = original  # until it is sharded
         self.unit_module, self.shape = unit_module, original.shape
-        self.marks = dict(vars(original))  # attributes that users set, such as `no_weight_decay`
+        self.attributes = dict(vars(original))  # attributes that users set, such as `no_weight_decay`
         self.places: list[tuple[nn.Module, str]] = []
         self.gradient_came: Callable[[Param], None] = no_forward_yet  # Unit.enter replaces it
         self.forget_whole()
@@ -63,7 +63,7 @@ class Param:
         """Put the whole parameter, a view of `memory` (1-D) from its start, into the modules."""
         if self.whole is None:
             self.whole = nn.Parameter(memory.data[: self.shape.numel()].view(self.shape), requires_grad)
-            vars(self.whole).update(self.marks, _whole_of=self.name)  # for an error that names it
+            vars(self.whole).update(self.attributes, _whole_of=self.name)  # for an error that names it
         self.whole.__class__ = nn.Parameter
         self.whole.requires_grad = requires_grad  # the user may have changed it on the sharded parameter
         if requires_grad and not self.whole._post_accumulate_grad_hooks:

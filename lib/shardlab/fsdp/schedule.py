@@ -48,7 +48,7 @@ class Schedule:
         self.watched: set[Unit] = set()  # units of several modules whose inputs have a hook in this forward already
         self.backward_runs = self.creates_graph = False
         self.entered: set[Unit] = set()  # units whose pre_backward has run in this backward
-        self.hidden: set[Unit] = set()  # units with no output to hook: they stay unsharded until backward
+        self.unhooked: set[Unit] = set()  # units with no output to hook: they stay unsharded until backward
         self.limiter = RateLimiter(root.ranks.device)
         self.gather_stream = torch.get_device_module(root.ranks.device).Stream()
         for unit in units:
@@ -80,7 +80,7 @@ class Schedule:
         if torch.is_grad_enabled():
             self._watch_outputs(unit, output)
         if not nested.inside_backward():
-            if unit not in (*self.forward_order[-1:], *self.hidden):
+            if unit not in (*self.forward_order[-1:], *self.unhooked):
                 self.forward_order.append(unit)
             if len(unit.modules) == 1:
                 self._reshard_after_forward(unit)
@@ -93,14 +93,14 @@ class Schedule:
         for t in tensors:
             nested.before_backward(t, nested.while_alive(self.pre_backward, unit))
         if not tensors and any(p.requires_grad for layout in unit.layouts for p in layout.sharded_params):
-            self.hidden.add(unit)
+            self.unhooked.add(unit)
 
     def _begin_forward(self, unit: Unit, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if self.outermost not in (None, module):  # module: an exception ended its last forward
             return args, kwargs
         self.outermost = module
         if torch.is_grad_enabled():  # else an evaluation between a forward and its backward
-            self.hidden.clear()
+            self.unhooked.clear()
         if self.backward_runs:
             self._forget_backward()
         device = unit.ranks.device
@@ -114,7 +114,7 @@ class Schedule:
         self.outermost = None
         self.watched.clear()
         for unit in self.units:
-            if not torch.is_grad_enabled() and unit not in self.hidden and not self.creates_graph:
+            if not torch.is_grad_enabled() and unit not in self.unhooked and not self.creates_graph:
                 self._reshard(unit)
             elif len(unit.modules) > 1:
                 self._reshard_after_forward(unit)
@@ -194,7 +194,7 @@ class Schedule:
             self.forward_order.clear()
         self.backward_runs = False
         self.entered.clear()
-        self.hidden.clear()
+        self.unhooked.clear()
 
     def _forget_backward(self) -> None:
         """Clean up after a backward that an exception ended; gradients that it has not reduced are lost."""
@@ -220,7 +220,7 @@ class Schedule:
             self.limiter.freed()
 
     def _reshard_after_forward(self, unit: Unit) -> None:
-        if unit.reshard_after_forward is not False and unit not in self.hidden and not self.creates_graph:
+        if unit.reshard_after_forward is not False and unit not in self.unhooked and not self.creates_graph:
             self._reshard(unit)
 
 

@@ -6,10 +6,10 @@ from torch.distributed.tensor import DTensor
 
 from shardlab.fsdp.param import Param
 from shardlab.fsdp.unit import State, Unit
-from shardlab.stale_parameters import name_of_replaced, replaced
+from shardlab.unusable_parameters import name_of_replaced, replaced
 
 
-def can_be_a_unit(module: nn.Module) -> None:
+def check_unit(module: nn.Module) -> None:
     """Raise ValueError if hooks on the module's forward would never run, or would run twice."""
     name, rank = type(module).__name__, dist.get_rank()
     if hasattr(module, "_fsdp_unit"):
@@ -21,7 +21,7 @@ def can_be_a_unit(module: nn.Module) -> None:
         )
 
 
-def can_be_sharded(managed: list[tuple[str, nn.Module]], params: list[Param]) -> None:
+def check_parameters(managed: list[tuple[str, nn.Module]], params: list[Param]) -> None:
     """Raise ValueError if a parameter is in another unit, a DTensor, a scalar or has hooks, or if dtypes differ."""
     for name, module in managed:
         if "_fsdp_unit_around" in vars(module):

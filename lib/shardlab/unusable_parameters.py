@@ -43,7 +43,7 @@ def no_forward_yet(p: Any) -> None:
     )
 
 
-def replace(params: list[Any]) -> None:
+def forget_originals(params: list[Any]) -> None:
     """Drop the originals, so that their memory is freed; remember those to which other references exist."""
     for p in params:
         replaced[p.original], p.original = weakref.ref(p), None
