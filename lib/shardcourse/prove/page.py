@@ -12,11 +12,11 @@ from shardlab.tier import Tier
 BEGIN, END = "<!-- proofs: written by `shardlab prove --readme` -->", "<!-- end of proofs -->"
 
 
-def record_of(tier: Tier, wanted: list[Part], outcomes: dict[str, dict], key: str) -> dict:
-    """Return the record: where it ran, and each part with its claim, outcome and figures."""
+def record_of(tier: Tier, everything: list[Part], outcomes: dict[str, dict], key: str) -> dict:
+    """Return the record: where it ran, each part that ran with its claim, outcome and figures, and who did not run."""
     rows = [
         {"name": part.name, "claim": part.claim, **{k: v for k, v in outcomes[part.name].items() if k != "key"}}
-        for part in wanted
+        for part in everything
         if part.name in outcomes
     ]
     return {
@@ -26,7 +26,8 @@ def record_of(tier: Tier, wanted: list[Part], outcomes: dict[str, dict], key: st
         "environment": environment(),
         "sources": key,
         "held": sum(row["held"] for row in rows),
-        "of": len(wanted),
+        "of": len(everything),
+        "not_run": [part.name for part in everything if part.name not in outcomes],
         "seconds": round(sum(row["seconds"] for row in rows)),
         "parts": rows,
     }
@@ -59,6 +60,7 @@ def page(record: dict) -> str:
         lines += ["", f"## {row['name']} did not hold", "", *(f"```\n{words}\n```" for words in row["complaints"])]
     lines += [
         "",
+        *([f"Not run: {', '.join(record['not_run'])}.", ""] if record["not_run"] else []),
         "## What to do with this",
         "",
         f"Put `{name_of(record)}.json` into `lib/benchmarks/`, run `shardlab prove --readme`, and open a pull request;",

@@ -125,14 +125,14 @@ def test_it_goes_on_where_it_was_stopped_and_runs_again_what_changed(tmp_path):
 def record(tmp_path: Path) -> dict:
     wanted = [Part(name, "a claim", 60.0) for name in ("machine", "lesson:fails", "lesson:crashes")]
     outcomes = run_fakes(tmp_path, names=("machine", "lesson:fails", "lesson:crashes"))
-    return record_of(TIERS["cpu"], wanted, outcomes, "a")
+    return record_of(TIERS["cpu"], [*wanted, Part("planner", "", 60.0)], outcomes, "a")
 
 
 def test_the_page_says_what_held_what_did_not_and_what_to_do(tmp_path):
     made = record(tmp_path)
-    assert (made["held"], made["of"]) == (1, 3)
+    assert (made["held"], made["of"]) == (1, 4)
     words = page(made)
-    assert "# 1 of 3 parts held: tier cpu" in words
+    assert "# 1 of 4 parts held: tier cpu" in words and "Not run: planner." in words
     assert "| machine | yes |" in words and "| lesson:fails | **no** |" in words
     assert "## lesson:crashes did not hold" in words and "about to crash" in words
     assert f"{name_of(made)}.json" in words and "shardlab prove --readme" in words
@@ -149,7 +149,7 @@ def test_the_table_has_a_row_for_each_record_and_nothing_else_of_the_text_change
     text = "before\n<!-- proofs: written by `shardlab prove --readme` -->old<!-- end of proofs -->\nafter"
     found = with_table(text, [made, made])
     assert found.startswith("before\n") and found.endswith("\nafter") and "old" not in found
-    assert found.count("| cpu | 4 |") == 2 and "1 of 3" in found
+    assert found.count("| cpu | 4 |") == 2 and "1 of 4" in found
     with pytest.raises(ValueError, match="needs the lines"):
         with_table("no place", [])
 
