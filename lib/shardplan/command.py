@@ -21,36 +21,7 @@ from rich.progress import track
 from shardplan.config_fields import ConfigWarning
 from shardplan.strategy import CHOICES, Strategy
 
-HELP = {
-    "sharding": "what is sharded over the ranks",
-    "shard_size": "hybrid: number of ranks that share one copy of the model; None: all",
-    "precision": "dtypes in which tensors are stored, computed and reduced",
-    "recompute": "activations that backward recomputes",
-    "recompute_every": "with full: recompute one block of this many",
-    "offload": "where optimizer states and shards are stored between uses",
-    "optimizer": "optimizer; decides the bytes of its states",
-    "optimizer_kernel": "implementation in torch.optim",
-    "lora_rank": "train adapters of this rank, not the model",
-    "base_4bit": "QLoRA: frozen weights in NF4",
-    "micro_batch": "sequences that a GPU computes at once",
-    "seq_len": "tokens in a sequence",
-    "accumulation": "micro-batches in a step",
-    "accumulate_unsharded": "no_sync: gradients are reduced once a step",
-    "wrap": "FSDP's unit: each block, or the whole model",
-    "compile": "torch.compile",
-    "attention": "attention kernel; math stores the whole matrix of scores",
-    "cross_entropy": "loss from all logits at once, or from one part at a time",
-    "cross_entropy_chunks": "number of parts",
-    "norm_kernel": "torch's operations in fp32, or one kernel that saves its input without a cast",
-    "gather_again": "with tensor: keep only a share of each product's input, and gather it again in backward",
-    "bucket_cap_mb": "bucket size of DDP and ZeRO, MiB",
-    "gradient_as_bucket_view": "DDP: gradients are views of the buckets",
-    "tensor": "degree of tensor parallelism",
-    "pipeline": "degree of pipeline parallelism",
-    "context": "degree of context parallelism",
-    "virtual_stages": "with pipeline: stages on each rank, for interleaved 1F1B",
-    "sequence_parallel": "with tensor: keep norms and residuals whole on every rank",
-}
+HELP = {name: hint.__metadata__[0] for name, hint in get_type_hints(Strategy, include_extras=True).items()}
 _OFF = "no_"
 LONG_S = 2.0  # a search that takes longer shows its progress
 
@@ -97,10 +68,10 @@ def plan_command(
         price = _Price(tokens, dollars_per_gpu_hour)
         gpus = _how_many(gpus, on, dollars_per_hour, dollars_per_gpu_hour, search)
         if search:
-            _refuse_with_search(terms=terms, trace=trace)
+            _refuse("of one plan: leave out --search", terms=terms, trace=trace)
             figures = _search(console, best, price, model, on, gpus=gpus, global_batch=global_batch, **chosen)
         else:
-            _refuse(global_batch=global_batch, dollars_per_hour=dollars_per_hour)
+            _refuse("for a search: add --search", global_batch=global_batch, dollars_per_hour=dollars_per_hour)
             figures = _plan(console, terms, trace, price, model, on, gpus, **chosen)
         _write(figures, json_file)
 
@@ -173,16 +144,10 @@ def _how_many(gpus: int | None, on, budget: float | None, price: float | None, s
     return affordable_gpus(budget, price, on)
 
 
-def _refuse(**of_the_search: object) -> None:
-    for name, value in of_the_search.items():
-        if value is not None:
-            raise ValueError(f"{name} is for a search: add --search")
-
-
-def _refuse_with_search(**of_one_plan: bool) -> None:
-    for name, asked in of_one_plan.items():
-        if asked:
-            raise ValueError(f"{name} is of one plan: leave out --search")
+def _refuse(why: str, **options: object) -> None:
+    for name, value in options.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{name} is {why}")
 
 
 def _late_progress(groups: list, console: Console) -> Iterator:
@@ -242,7 +207,7 @@ def _option(name: str, kind: type, default: object) -> inspect.Parameter:
     """Make an option. A boolean one is a flag, named for what it changes: `--no-...` if the default is True."""
     values = f": {', '.join(CHOICES[name])}" if name in CHOICES else ""
     otherwise = "" if kind is bool else f" (default: {default})"
-    words = f"{HELP.get(name, name)}{values}{otherwise}"
+    words = f"{HELP[name]}{values}{otherwise}"
     name = f"{_OFF}{name}" if default is True else name
     info = typer.Option(f"--{name.replace('_', '-')}", help=words, rich_help_panel="Strategy", metavar="")
     return inspect.Parameter(

@@ -10,6 +10,7 @@ whose code its files name, with the defaults of `transformers`.
 
 import json
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 
 from shardplan.config_classes import CLASSES
@@ -84,14 +85,6 @@ def _llama_with_biases(f: Fields) -> Shape:
             "attention_bias", "and a bias in attention and none in the feed-forward, or the reverse, can't be planned"
         )
     return _llama(f, qkv_bias=bias, linear_bias=bias)
-
-
-def _qwen2(f: Fields) -> Shape:
-    return _llama(f, qkv_bias=True)
-
-
-def _qwen3(f: Fields) -> Shape:
-    return _llama(f, qk_norm=True)
 
 
 def _starcoder2(f: Fields) -> Shape:
@@ -174,8 +167,8 @@ def _gpt(
 FAMILIES = {
     "llama": _llama_with_biases,
     "mistral": _llama,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
+    "qwen2": partial(_llama, qkv_bias=True),
+    "qwen3": partial(_llama, qk_norm=True),
     "gemma": _llama,
     "phi3": _llama,
     "starcoder2": _starcoder2,

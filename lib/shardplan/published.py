@@ -17,6 +17,7 @@ from shardsim.machines import machine
 FILE = Path(__file__).parents[1] / "benchmarks" / "published-runs.json"
 MEMORY = ("memory_gib", "memory_gb", "fits")
 SPEED = ("tokens_per_s", "step_s", "mfu", "hfu", "model_tflops", "hardware_tflops")
+_COMMON = ("memory_of", "used", "outside", "assumed", "differs")  # fields of a table, for all of its runs
 _STRATEGY = {f.name for f in fields(Strategy)}
 
 
@@ -44,9 +45,6 @@ class Run:
         strategy = Strategy(**self.strategy)
         return Setup(_shape(self.model, strategy.seq_len), machine(self.machine), self.world_size, strategy)
 
-    def predictable(self, figure: str) -> bool:
-        return ("memory" if figure in MEMORY else "speed") not in (self.outside or {})
-
 
 @cache
 def runs() -> tuple[Run, ...]:
@@ -56,27 +54,17 @@ def runs() -> tuple[Run, ...]:
 
 
 def _runs_of(table: dict, sources: dict) -> list[Run]:
-    common = {name: table[name] for name in ("memory_of", "used", "outside", "assumed", "differs") if name in table}
     source = sources[table["source"]]
     title = f"{source['title']}, {table['where']}"
     found = []
     for number, row in enumerate(table["rows"], 1):
         cells = {**table, **dict(zip(table["columns"], row, strict=True))}
         strategy = dict(table["strategy"]) | {name: cells[name] for name in table["columns"] if name in _STRATEGY}
+        published = {name: cells[name] for name in table["columns"] if name in (*MEMORY, *SPEED)}
+        own = {name: cells[name] for name in ("model", "machine", "world_size", *_COMMON) if name in cells}
+        names = {"id": f"{table['id']}-{number}", "table": table["id"], "source": title}
         found.append(
-            Run(
-                f"{table['id']}-{number}",
-                table["id"],
-                title,
-                source["url"],
-                source["read"],
-                cells["model"],
-                cells["machine"],
-                cells["world_size"],
-                strategy,
-                {name: cells[name] for name in table["columns"] if name in (*MEMORY, *SPEED)},
-                **common | ({"used": cells["used"]} if "used" in cells else {}),
-            )
+            Run(**names, url=source["url"], read=source["read"], strategy=strategy, published=published, **own)
         )
     return found
 

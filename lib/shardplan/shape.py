@@ -30,18 +30,18 @@ class Shape:
 
     @classmethod
     def of(cls, name: str, c: ModelConfig) -> "Shape":
-        return cls(
-            name,
-            c.vocab_size,
-            c.dim,
-            c.n_layers,
-            c.n_heads,
-            c.n_kv_heads,
-            c.head_dim,
-            c.hidden_dim,
-            c.max_seq_len,
-            tied=c.tied,
+        same = (
+            "vocab_size",
+            "dim",
+            "n_layers",
+            "n_heads",
+            "n_kv_heads",
+            "head_dim",
+            "hidden_dim",
+            "max_seq_len",
+            "tied",
         )
+        return cls(name, **{field: getattr(c, field) for field in same})
 
     @property
     def q_dim(self) -> int:

@@ -1,8 +1,9 @@
 """A strategy of training: every choice that a plan depends on, each checked as soon as it is made."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from numbers import Integral
+from typing import Annotated
 
 from shardplan.formulas import STRATEGIES
 
@@ -44,45 +45,55 @@ WRAP = ("block", "whole")
 
 @dataclass(frozen=True)
 class Strategy:
-    """Choices for a training. Raises ValueError that names the field and the nearest valid value."""
+    """Choices for a training, each with its words. Raises ValueError that names the field and the nearest valid value.
 
-    sharding: str = "FULL_SHARD"  # one of formulas.STRATEGIES, or "NONE"
-    shard_size: int | None = None  # hybrid: number of ranks that share one copy of the model; all by default
-    precision: str = "bf16-mixed"
-    recompute: str = "none"
-    recompute_every: int = 1  # "full": one of so many blocks is recomputed
-    offload: str = "none"
-    optimizer: str = "adamw"
-    optimizer_kernel: str = "foreach"  # torch's default on a GPU; "forloop" on a CPU
-    lora_rank: int = 0  # 0: all parameters are trained
-    base_4bit: bool = False  # QLoRA: the frozen weights in NF4
-    micro_batch: int = 1  # sequences a rank computes at a time
-    seq_len: int = 2048
-    accumulation: int = 1  # micro-batches a step
-    accumulate_unsharded: bool = False  # no_sync: gradients are reduced once a step, and are whole until then
-    wrap: str = "block"  # FSDP's units: each block, or "whole": the model is one unit
-    compile: bool = False
-    attention: str = "flash"
-    cross_entropy: str = "whole"
-    cross_entropy_chunks: int = 8
-    bucket_cap_mb: float = 25.0
-    gradient_as_bucket_view: bool = False  # of DDP
-    tensor: int = 1  # degrees of the parallelisms beyond data
-    pipeline: int = 1
-    context: int = 1
-    virtual_stages: int = 1  # interleaved pipeline: number of pieces of the model a rank has, used in turns
-    sequence_parallel: bool = True  # with tensor > 1: norms and residuals are split too
-    gather_again: bool = False  # tensor > 1: keep a share of each product's input, as Megatron; DTensor keeps it whole
-    norm_kernel: str = "composed"
+    A number must be at least 1 if its default is.
+    """
+
+    sharding: Annotated[str, "what is sharded over the ranks"] = "FULL_SHARD"
+    shard_size: Annotated[int | None, "hybrid: number of ranks that share one copy of the model; None: all"] = None
+    precision: Annotated[str, "dtypes in which tensors are stored, computed and reduced"] = "bf16-mixed"
+    recompute: Annotated[str, "activations that backward recomputes"] = "none"
+    recompute_every: Annotated[int, "with full: recompute one block of this many"] = 1
+    offload: Annotated[str, "where optimizer states and shards are stored between uses"] = "none"
+    optimizer: Annotated[str, "optimizer; decides the bytes of its states"] = "adamw"
+    # "foreach" is torch's default on a GPU, and "forloop" on a CPU
+    optimizer_kernel: Annotated[str, "implementation in torch.optim"] = "foreach"
+    lora_rank: Annotated[int, "train adapters of this rank, not the model"] = 0
+    base_4bit: Annotated[bool, "QLoRA: frozen weights in NF4"] = False
+    micro_batch: Annotated[int, "sequences that a GPU computes at once"] = 1
+    seq_len: Annotated[int, "tokens in a sequence"] = 2048
+    accumulation: Annotated[int, "micro-batches in a step"] = 1
+    accumulate_unsharded: Annotated[bool, "no_sync: gradients are reduced once a step"] = False  # and whole until then
+    wrap: Annotated[str, "FSDP's unit: each block, or the whole model"] = "block"
+    compile: Annotated[bool, "torch.compile"] = False
+    attention: Annotated[str, "attention kernel; math stores the whole matrix of scores"] = "flash"
+    cross_entropy: Annotated[str, "loss from all logits at once, or from one part at a time"] = "whole"
+    cross_entropy_chunks: Annotated[int, "number of parts"] = 8
+    bucket_cap_mb: Annotated[float, "bucket size of DDP and ZeRO, MiB"] = 25.0
+    gradient_as_bucket_view: Annotated[bool, "DDP: gradients are views of the buckets"] = False
+    tensor: Annotated[int, "degree of tensor parallelism"] = 1
+    pipeline: Annotated[int, "degree of pipeline parallelism"] = 1
+    context: Annotated[int, "degree of context parallelism"] = 1
+    virtual_stages: Annotated[int, "with pipeline: stages on each rank, for interleaved 1F1B"] = 1
+    # norms and residuals are split too; the words are those of the option --no-sequence-parallel
+    sequence_parallel: Annotated[bool, "with tensor: keep norms and residuals whole on every rank"] = True
+    # as Megatron; DTensor keeps the input whole
+    gather_again: Annotated[
+        bool, "with tensor: keep only a share of each product's input, and gather it again in backward"
+    ] = False
+    norm_kernel: Annotated[str, "torch's operations in fp32, or one kernel that saves its input without a cast"] = (
+        "composed"
+    )
 
     def __post_init__(self) -> None:
         for name, values in CHOICES.items():
             one_of(name, getattr(self, name), values)
-        for name in ("shard_size", "lora_rank", *POSITIVE):
+        for name, default in WHOLE_NUMBERS.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, Integral) or isinstance(value, bool)):
                 raise ValueError(f"{name}={value!r}, but it must be a whole number")
-            if name in POSITIVE and value < 1:
+            if default and value < 1:
                 raise ValueError(f"{name}={value}, but it must be at least 1")
 
     @property
@@ -112,17 +123,7 @@ CHOICES = {
     "cross_entropy": CROSS_ENTROPY,
     "norm_kernel": NORM_KERNELS,
 }
-POSITIVE = (
-    "recompute_every",
-    "micro_batch",
-    "seq_len",
-    "accumulation",
-    "cross_entropy_chunks",
-    "tensor",
-    "pipeline",
-    "context",
-    "virtual_stages",
-)
+WHOLE_NUMBERS = {f.name: f.default for f in fields(Strategy) if type(f.default) in (int, type(None))}  # and defaults
 
 
 def one_of(field_name: str, value: str, values) -> None:

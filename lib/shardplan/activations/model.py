@@ -8,15 +8,16 @@ from shardplan.activations import compiled, losses
 from shardplan.activations import operations as ops
 from shardplan.activations.adapters import adapted
 from shardplan.activations.attention import flash, math
-from shardplan.activations.norms import layer_norm, rms_norm
+from shardplan.activations.norms import rms_norm
 from shardplan.activations.sizes import Chosen
 from shardplan.activations.tape import Tape, Value
+from shardplan.planned_job import Setup
 
 
 class Model:
     """The functions of a model, as a setup chooses them."""
 
-    def __init__(self, t: Tape, setup: Chosen) -> None:
+    def __init__(self, t: Tape, setup: Setup | Chosen) -> None:
         self.t, self.shape, self.strategy = t, setup.shape, setup.strategy
 
     # The embedding
@@ -53,9 +54,9 @@ class Model:
 
     def norm(self, name: str, x: Value, kind: str = "") -> Value:
         kind = kind or self.shape.norm
-        if self.strategy.norm_kernel == "fused" or self.strategy.compile:
+        if kind == "layer" or self.strategy.norm_kernel == "fused" or self.strategy.compile:
             return compiled.norm(self.t, name, x, [x], kind)
-        return (layer_norm if kind == "layer" else rms_norm)(self.t, name, x)
+        return rms_norm(self.t, name, x)
 
     def attention(self, x: Value, cos: Value | None, sin: Value | None) -> Value:
         shape, bias = self.shape, self.shape.qkv_bias

@@ -1,4 +1,4 @@
-"""RMSNorm, composed as in the course's model, and LayerNorm, which is one operation in torch."""
+"""RMSNorm, composed of torch's operations as in the course's model. One in one kernel is in `compiled`."""
 
 from collections.abc import Callable
 
@@ -65,19 +65,3 @@ def _by_two_tensors(t: Tape, x: Value, first: str, second: str) -> Callable:
         return (result,)
 
     return backward
-
-
-def layer_norm(t: Tape, name: str, x: Value) -> Value:
-    """Compute LayerNorm. Saves x, and each row's mean and reciprocal deviation (fp32 on a GPU, x's dtype on a CPU)."""
-    dims, itemsize, (row, _) = x.dims, x.itemsize, rows_and_width(x)
-    w, b = (t.parameter(f"{name}.{kind}", "D", itemsize) for kind in ("weight", "bias"))
-
-    def backward(g: Value):
-        g_x = t.new(f"gradient of {name}'s input", dims, itemsize)
-        return g_x, t.gradient(w, "D", itemsize), t.gradient(b, "D", itemsize)
-
-    node = t.node(name, (x, w, b), [x], backward)
-    result = t.new(f"{name}'s result", dims, itemsize, node)
-    for words in ("mean", "reciprocal deviation"):
-        t.save_result(node, t.new(f"{name}'s {words}", row, 4 if t.on_gpu else itemsize))
-    return result

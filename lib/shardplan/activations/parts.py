@@ -1,8 +1,8 @@
 """Parts of a setup's model: what the embedding, a block and the head make of one micro-batch on one rank."""
 
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import groupby
+from operator import attrgetter
 
 from shardplan.activations.model import Model
 from shardplan.activations.regions import Region
@@ -12,23 +12,8 @@ from shardplan.planned_job import Setup
 from shardplan.records import Part, Point, Term
 
 
-def embedding(setup: Setup, *, on_gpu: bool = False) -> Part:
+def embedding(setup: Setup | Chosen, *, on_gpu: bool = False) -> Part:
     """Return the embedding's part, including cos and sin, which every block's rotation saves."""
-    return _embedding(Chosen.of(setup), on_gpu)
-
-
-def block(setup: Setup, recomputed: bool, *, first: bool = False, on_gpu: bool = False) -> Part:
-    """Return a block's part. `first`: with LoRA, nothing before it is trained, so no gradient flows to its input."""
-    return _block(Chosen.of(setup), recomputed, first and setup.strategy.lora_rank > 0, on_gpu)
-
-
-def head(setup: Setup, *, on_gpu: bool = False) -> Part:
-    """Return the part of the last norm, the output layer and the loss. The loss and its gradient have 4 bytes each."""
-    return _head(Chosen.of(setup), on_gpu)
-
-
-@lru_cache(1024)
-def _embedding(setup: Chosen, on_gpu: bool) -> Part:
     t = _tape(setup, on_gpu)
     model = Model(t, setup)
 
@@ -42,15 +27,15 @@ def _embedding(setup: Chosen, on_gpu: bool) -> Part:
     return _part(t, forward, "gradient of the embedding's result")
 
 
-@lru_cache(1024)
-def _block(setup: Chosen, recomputed: bool, first: bool, on_gpu: bool) -> Part:
+def block(setup: Setup | Chosen, recomputed: bool, *, first: bool = False, on_gpu: bool = False) -> Part:
+    """Return a block's part. `first`: with LoRA, nothing before it is trained, so no gradient flows to its input."""
     t = _tape(setup, on_gpu)
     model = Model(t, setup)
     policy = setup.strategy.recompute if recomputed else "none"
 
     def forward() -> Value:
         x = t.input("residual stream, the block's input", "B S D", _itemsize(setup))
-        if first:
+        if first and setup.strategy.lora_rank:
             x.node = None
         turns = ()
         if _casts_inputs(setup) and not setup.shape.learned_positions:
@@ -60,8 +45,8 @@ def _block(setup: Chosen, recomputed: bool, first: bool, on_gpu: bool) -> Part:
     return _part(t, forward, "gradient of the block's result")
 
 
-@lru_cache(1024)
-def _head(setup: Chosen, on_gpu: bool) -> Part:
+def head(setup: Setup | Chosen, *, on_gpu: bool = False) -> Part:
+    """Return the part of the last norm, the output layer and the loss. The loss and its gradient have 4 bytes each."""
     t = _tape(setup, on_gpu)
 
     def forward() -> Value:
@@ -70,7 +55,7 @@ def _head(setup: Chosen, on_gpu: bool) -> Part:
     return _part(t, forward, "gradient of the loss")
 
 
-def _tape(setup: Chosen, on_gpu: bool) -> Tape:
+def _tape(setup: Setup | Chosen, on_gpu: bool) -> Tape:
     strategy = setup.strategy
     return Tape(
         Sizes(setup),
@@ -81,12 +66,12 @@ def _tape(setup: Chosen, on_gpu: bool) -> Tape:
     )
 
 
-def _itemsize(setup: Chosen) -> int:
+def _itemsize(setup: Setup | Chosen) -> int:
     """Bytes an element of the residual stream."""
     return 4 if setup.strategy.bytes.autocast else setup.strategy.bytes.compute
 
 
-def _casts_inputs(setup: Chosen) -> bool:
+def _casts_inputs(setup: Setup | Chosen) -> bool:
     """Tell whether FSDP's MixedPrecisionPolicy casts each unit's inputs: then each block has its own cos and sin."""
     of, is_fsdp = setup.strategy.bytes, setup.strategy.sharding in ("FULL_SHARD", "SHARD_GRAD_OP")
     return is_fsdp and not of.autocast and of.compute < of.parameters
@@ -105,7 +90,7 @@ def _part(t: Tape, forward: Callable[[], Value], gradient: str) -> Part:
         t.backward(of, gradients)
     return Part(
         kept=_terms(kept),
-        forward=(_point(max(forward_snapshots, key=_n_bytes)),),
+        forward=(_point(max(forward_snapshots, key=attrgetter("n_bytes"))),),
         backward=tuple(_first_and_fullest(t.snapshots[1:])),
         until_loss=_terms(entry for entry in until_loss if entry not in kept),
     )
@@ -113,15 +98,11 @@ def _part(t: Tape, forward: Callable[[], Value], gradient: str) -> Part:
 
 def _first_and_fullest(snapshots: list[Snapshot]):
     """Yield two points for each set of gradients made so far: the one that makes the last, and the fullest after it."""
-    for _, group in groupby(snapshots, key=lambda snapshot: snapshot.gradients):
+    for _, group in groupby(snapshots, key=attrgetter("gradients")):
         first, *rest = group
         yield _point(first)
         if rest:
-            yield _point(max(rest, key=_n_bytes))
-
-
-def _n_bytes(snapshot: Snapshot) -> int:
-    return snapshot.n_bytes
+            yield _point(max(rest, key=attrgetter("n_bytes")))
 
 
 def _point(snapshot: Snapshot) -> Point:

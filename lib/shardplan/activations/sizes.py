@@ -45,8 +45,8 @@ class Chosen(NamedTuple):
 class Sizes:
     """Number of elements: `Sizes(chosen)("B T F")`. Tensor parallelism divides H, K, F, V; context parallelism T."""
 
-    def __init__(self, chosen: Chosen) -> None:
-        shape, strategy = chosen
+    def __init__(self, setup: Setup | Chosen) -> None:
+        shape, strategy = setup.shape, setup.strategy
         t = strategy.tensor
         positions = -(-strategy.seq_len // strategy.context)
         kv_heads = max(1, shape.n_kv_heads // t)  # with more ranks than heads, a head has copies
@@ -57,7 +57,7 @@ class Sizes:
             "S": -(-positions // t) if strategy.sequence_parallel else positions,
             "P": strategy.seq_len,
             "T128": -(-positions // 128) * 128,
-            "C": _chunk(chosen, positions),
+            "C": _chunk(setup, positions),
             "D": shape.dim,
             "H": shape.n_heads // t,
             "K": kv_heads,
@@ -86,9 +86,9 @@ class Sizes:
         return " ".join(by_letter.get(part, part) for part in dims.split())
 
 
-def _chunk(chosen: Chosen, positions: int) -> int:
+def _chunk(setup: Setup | Chosen, positions: int) -> int:
     """Number of tokens whose logits are made at a time."""
-    shape, strategy = chosen
+    shape, strategy = setup.shape, setup.strategy
     tokens = strategy.micro_batch * positions
     if strategy.cross_entropy == "fused":
         at_a_time = -(-tokens // -(-shape.vocab_size // shape.dim))

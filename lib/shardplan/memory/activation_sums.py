@@ -1,6 +1,6 @@
 """Activations for a walk through a step: added up once for all blocks and all setups that have the same ones."""
 
-from functools import cache
+from functools import cache, lru_cache
 
 from shardplan import activations
 from shardplan.activations.sizes import Chosen
@@ -8,8 +8,6 @@ from shardplan.memory.live import Terms, total
 from shardplan.planned_job import Setup
 from shardplan.records import Part
 from shardplan.stage_parameters import Stage
-
-KEPT = 256  # number of Walks to remember
 
 
 class Walk:
@@ -30,9 +28,9 @@ class Walk:
 
 
 class Walks:
-    """Walks of a setup, each made on first use."""
+    """Walks of all setups whose activations are the same, each made on first use."""
 
-    def __init__(self, setup: Setup, on_gpu: bool) -> None:
+    def __init__(self, setup: Chosen, on_gpu: bool) -> None:
         self.embedding = cache(lambda: Walk(activations.embedding(setup, on_gpu=on_gpu)))
         self.head = cache(lambda: Walk(activations.head(setup, on_gpu=on_gpu)))
         self.block = cache(
@@ -45,14 +43,4 @@ class Walks:
         return [self.block(s.recomputes(n), stage.first and n == 1 and s.lora_rank > 0) for n in numbers]
 
 
-_known: dict[tuple[Chosen, bool], Walks] = {}
-
-
-def walks(setup: Setup, on_gpu: bool) -> Walks:
-    """Return a setup's walks, shared by all setups whose activations are the same."""
-    key = Chosen.of(setup), on_gpu
-    if key not in _known:
-        if len(_known) == KEPT:
-            _known.clear()
-        _known[key] = Walks(setup, on_gpu)
-    return _known[key]
+walks = lru_cache(1024)(Walks)

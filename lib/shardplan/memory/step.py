@@ -14,6 +14,7 @@ tensors only (`max_memory_allocated`). `allocator` computes what the allocator a
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from shardplan.activations.sizes import Chosen
 from shardplan.memory import allocator, offload, optimizing
 from shardplan.memory.activation_sums import Walk, walks
 from shardplan.memory.gathering import Gathering
@@ -62,7 +63,7 @@ def _of_stage(setup: Setup, stage: Stage, on_gpu: bool, every_block: bool) -> Me
 class _Step:
     def __init__(self, setup: Setup, stage: Stage, on_gpu: bool, every_block: bool) -> None:
         self.setup, self.stage, self.on_gpu, self.every_block, self.live = setup, stage, on_gpu, every_block, Live()
-        parts = walks(setup, on_gpu)
+        parts = walks(Chosen.of(setup), on_gpu)
         self.embedding = parts.embedding() if stage.first else None
         self.head = parts.head() if stage.last else None
         self.blocks = parts.blocks(setup, stage)

@@ -45,16 +45,9 @@ class Program:
 
 
 def config_of(shape: Shape, n_layers: int | None = None) -> ModelConfig:
-    return ModelConfig(
-        shape.vocab_size,
-        shape.dim,
-        n_layers or shape.n_layers,
-        shape.n_heads,
-        shape.n_kv_heads,
-        shape.hidden_dim,
-        shape.max_seq_len,
-        tied=shape.tied,
-    )
+    widths = shape.n_heads, shape.n_kv_heads, shape.hidden_dim
+    sizes = shape.vocab_size, shape.dim, n_layers or shape.n_layers, *widths, shape.max_seq_len
+    return ModelConfig(*sizes, tied=shape.tied)
 
 
 def build(setup: Setup, device: str, n_layers: int | None = None) -> Program:
