@@ -6,7 +6,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
-from shardbench import plan_published
 from shardcourse import figures
 from shardcourse.figures.style import LessonFigure
 from shardcourse.scaling import Scaling, scaling
@@ -43,7 +42,6 @@ NAMES = (
     "memory_beside",
     "timelines_of_ranks",
     "timelines_of_schedules",
-    "overlap_roofline",
     "laps_in_turn",
     "bucket_curve",
     "chunks_over_hops",
@@ -54,13 +52,11 @@ NAMES = (
     "planned_stacks",
     "step_parts",
     "speed_against_memory",
-    "predicted_beside_published",
     "predicted_beside_measured",
 )
 ON_A_NETWORK = {
     "timelines_of_ranks",
     "timelines_of_schedules",
-    "overlap_roofline",
     "laps_in_turn",
     "bucket_curve",
     "curves_beside_points",
@@ -214,11 +210,9 @@ def memory_figures(ranks: list[dict]) -> dict[str, LessonFigure]:
 def timeline_figures(ranks: list[dict[str, Timeline]]) -> dict[str, LessonFigure]:
     by_rank = {f"rank {i}": rank.pop("slow rank") for i, rank in enumerate(ranks)}
     fsdps = {name: step for name, step in ranks[0].items() if name.startswith("FSDP")}
-    ratios = {name: (step.communication_s, step.compute_s, step.duration_s) for name, step in ranks[0].items()}
     return {
         "timelines_of_ranks": figures.timelines(by_rank, title="Rank 2 is slow, and all of them finish late"),
         "timelines_of_schedules": figures.timelines(fsdps, one_clock=False, title="FSDP, with and without prefetching"),
-        "overlap_roofline": figures.overlap_roofline(ratios, title="What overlap hides"),
     }
 
 
@@ -303,7 +297,6 @@ def planned_figures() -> dict[str, LessonFigure]:
             {name: plan.speed.parts_s for name, plan in plans.items()}, title="8B on 16 GPUs"
         ),
         "speed_against_memory": search_picture(),
-        "predicted_beside_published": published_picture(),
     }
 
 
@@ -315,8 +308,3 @@ def search_picture() -> LessonFigure:
 
 def front_name(s: Strategy) -> str:
     return f"{s.sharding}, {s.recompute}, {s.micro_batch}"
-
-
-def published_picture() -> LessonFigure:
-    rows = [row for row in plan_published.run() if row["figure"] == "tokens_per_s" and not row["outside"]]
-    return figures.predicted_beside_published(rows, "tokens/s of a GPU", title="Published runs, predicted")

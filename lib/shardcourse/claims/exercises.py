@@ -1,9 +1,14 @@
 """The exercises of page 003, section 11, answered by the planner. The page gives no answers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from rich import box
+from rich.table import Table
 
 from shardcourse.claims import api, held, seconds, sent
 from shardcourse.claims.claim import Findings
+from shardcourse.claims.table import in_words
 
 _FEW_TOKENS = {"seq_len": 2048, "recompute": "full"}
 
@@ -18,6 +23,19 @@ class Exercise:
 def exercises() -> list[Exercise]:
     """Return all five exercises, in the page's order."""
     return [memory(), volume(), hybrid(), bucket(), engine()]
+
+
+def exercises_table(exercises: Sequence[Exercise]) -> Table:
+    """Return a table of the questions, the planner's findings and the answers in words."""
+    table = Table(box=box.SIMPLE, title="the page's exercises, answered", show_header=False)
+    table.add_column("", ratio=1)
+    for number, exercise in enumerate(exercises, 1):
+        listed = {
+            what: "; ".join(f"{when} {in_words(v)}" for when, v in of.items()) for what, of in exercise.found.items()
+        }
+        found = [f"{what}: {words}" for what, words in listed.items()]
+        table.add_row("\n".join([f"[bold]{number}. {exercise.question}[/]", *found, f"[dim]{exercise.answer}[/]"]))
+    return table
 
 
 def memory() -> Exercise:

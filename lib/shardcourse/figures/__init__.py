@@ -12,8 +12,6 @@ from shardcourse.figures.memory_comparison import memory_beside
 from shardcourse.figures.pipeline import pipeline_schedules
 from shardcourse.figures.plan import planned_memory, planned_stacks, step_parts
 from shardcourse.figures.predicted_measured import predicted_beside_measured
-from shardcourse.figures.published import predicted_beside_published
-from shardcourse.figures.roofline import overlap_roofline
 from shardcourse.figures.scaling import scaling_efficiency
 from shardcourse.figures.search import speed_against_memory
 from shardcourse.figures.timeline import timelines
@@ -26,12 +24,10 @@ __all__ = [
     "memory_beside",
     "memory_over_step",
     "memory_stacks",
-    "overlap_roofline",
     "pipeline_schedules",
     "planned_memory",
     "planned_stacks",
     "predicted_beside_measured",
-    "predicted_beside_published",
     "scaling_efficiency",
     "speed_against_memory",
     "step_parts",

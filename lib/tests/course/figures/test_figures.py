@@ -13,7 +13,6 @@ from PIL import Image
 
 from shardcourse import figures
 from shardcourse.figures import memory, style, timeline
-from shardcourse.figures.roofline import hidden_share
 from shardcourse.figures.style import BLUE, ORANGE, TEXT, figure, note, spread
 from shardcourse.scaling import Row
 from shardlab.measure.ledger import CATEGORIES
@@ -340,22 +339,4 @@ def test_scaling_shows_both_kinds_beside_the_ideal_and_the_prediction():
     heights = {t.get_text(): t.xy[1] for t in fig.axes[0].texts}
     assert heights["weak scaling"] == pytest.approx(0.9, abs=0.05), "a label stands at its curve's end"
     assert heights["strong scaling"] == pytest.approx(0.3, abs=0.05)
-    assert legible.problems(fig) == []
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "share"),
-    [(0.5, 1.0, 1.0), (0.5, 1.5, 0.0), (0.5, 1.25, 0.5), (2.0, 2.0, 1.0), (2.0, 3.0, 0.0), (2.0, 2.5, 0.5)],
-)
-def test_what_is_hidden_of_what_can_be(x, y, share):
-    assert hidden_share(x, y) == pytest.approx(share)
-
-
-def test_the_roofline_places_steps_between_floor_and_roof():
-    fig = figures.overlap_roofline(
-        {"all": (0.02, 0.04, 0.04), "none": (0.08, 0.04, 0.12), "beyond": (0.04, 0.04, 0.09)}
-    )
-    points = [(line.get_xdata()[0], line.get_ydata()[0]) for line in fig.axes[0].lines if line.get_marker() == "o"]
-    assert points == [(0.5, 1), (2, 3), (1, 2.25)]
-    assert {"all: 100% hidden", "none: 0% hidden", "beyond: 0% hidden"} <= set(written(fig))
     assert legible.problems(fig) == []

@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 
 from shardcourse import figures
 from shardcourse.figures import memory, plan
-from shardcourse.figures.style import BLUE, ORANGE
+from shardcourse.figures.style import BLUE
 from shardplan.api import setup_of
 from shardplan.records import MemoryPlan, Moment, Plan, SpeedPlan, Term
 from shardtrace.timeline import Timeline
@@ -99,19 +99,3 @@ def test_speed_against_memory_joins_and_names_the_front():
     assert list(everything.get_xdata()) == [40, 20, 30] and list(everything.get_ydata()) == [100, 80, 70]
     assert list(front.get_xdata()) == [40, 20] and to_hex(front.get_color()) == BLUE
     assert {"fast", "small", setup.machine.gpu.name} <= set(written(fig))
-
-
-def test_published_runs_are_hits_misses_or_fitted_on():
-    rows = [
-        {"run": "hit", "published": 100.0, "predicted": 110.0, "used": "predicted"},
-        {"run": "miss", "published": 200.0, "predicted": 100.0, "used": "predicted"},
-        {"run": "worse", "published": 300.0, "predicted": 900.0, "used": "predicted"},
-        {"run": "known", "published": 400.0, "predicted": 400.0, "used": "fit"},
-    ]
-    fig = figures.predicted_beside_published(rows, "tokens/s of a GPU", n_named=1)
-    fitted, hits, misses = fig.axes[0].collections
-    assert fitted.get_offsets().tolist() == [[400, 1]]
-    assert hits.get_offsets().tolist() == [[100, 1.1]]
-    assert misses.get_offsets().tolist() == [[200, 0.5], [300, 3]] and to_hex(misses.get_facecolor()[0]) == ORANGE
-    assert {"worse: 300%", "predicted (1)", "predicted, further off (2)", "fitted on (1)"} <= set(written(fig))
-    assert "miss: 50%" not in written(fig)
