@@ -9,10 +9,10 @@ import time
 
 from rich.console import Console
 
-from grading.gradebook.nbgrader_api import ROOT, Classroom, Grade
+from grading.gradebook.nbgrader_api import ROOT, Classroom
 from grading.judge.find_lab import cell_name, lab_module
 from grading.reports.grades_table import grade_row, grade_table
-from grading.samples import Sample, samples
+from grading.samples import samples
 from shardcourse.lessons.folders import build, copy_files, shown
 
 LAB = "lab2_ddp"
@@ -35,11 +35,11 @@ def run_demo(console: Console) -> bool:
                 classroom.hand_in(LAB, sample.name, sample.notebook())
                 status.update(f"grading {i} of {len(students)}: {sample.name} ({sample.about})")
                 grade = classroom.autograde(LAB, sample.name)
-                due = _points_due(sample, checks)
+                due = {cell_name(name): sample.points.get(name, check.points) for name, check in checks.items()}
                 n_right += due == grade.points
                 points = f"{sum(due.values()):g}" if due == grade.points else f"[red]{due}[/]"
                 table.add_row(*grade_row(grade, LAB), points)
-                causes += _first_cause(grade)
+                causes += [f"{grade.student}: {v.cause}" for v in grade.verdicts if not v.passed][:1]
             status.update("writing feedback")
             for sample in students:
                 classroom.feedback(LAB, sample.name)
@@ -51,11 +51,3 @@ def run_demo(console: Console) -> bool:
     console.print(f"{time.perf_counter() - start:.0f} s")
     console.print(f"{n_right} passed, {len(students) - n_right} failed", highlight=False)
     return n_right == len(students)
-
-
-def _points_due(sample: Sample, checks: dict) -> dict[str, float]:
-    return {cell_name(name): sample.points.get(name, check.points) for name, check in checks.items()}
-
-
-def _first_cause(grade: Grade) -> list[str]:
-    return [f"{grade.student}: {v.cause}" for v in grade.verdicts if not v.passed][:1]

@@ -1,10 +1,7 @@
 """Measure how often a step that is fast enough is called too slow, and how often a right answer is called wrong."""
 
-import multiprocessing
-import os
 import random
 import time
-from contextlib import contextmanager
 from functools import partial
 from statistics import median
 
@@ -15,6 +12,7 @@ from grading.judge.judge_answers import FALSE_FAIL, Referee
 from grading.judge.timed_laps import FALSE_PASS
 from grading.samples import samples
 from grading.samples.trial import handed_in, judge, surprises
+from shardbench.first import computing
 
 LAB, CHECK = "lab2_ddp", "lab2.throughput"
 LAPS = 60  # most pairs of laps in a simulated race
@@ -52,7 +50,7 @@ def measured(n_gradings: int, busy_cores: int) -> dict:
     """Judge a correct solution's race again and again, next to `busy_cores` processes that only compute."""
     found, ratios, seconds = {"passed": 0, "failed": 0, "inconclusive": 0}, [], []
     answers = _answers()
-    with Referee(LAB, "cpu") as referee, _others(busy_cores):
+    with Referee(LAB, "cpu") as referee, computing(busy_cores):
         for _ in range(n_gradings):
             began = time.monotonic()
             verdict = referee.judge(answers, only=CHECK)[0]
@@ -74,7 +72,7 @@ def right_ones(lab: str, times: int, busy_cores: int) -> dict:
     A check that is inconclusive because of noise is judged again, as in grading; `surprises` has those that stay so.
     """
     seconds, found = [], []
-    with Referee(lab, "cpu") as referee, _others(busy_cores):
+    with Referee(lab, "cpu") as referee, computing(busy_cores):
         for sample in [s for s in samples(lab) if not s.points] * times:
             answers, began = handed_in(sample), time.monotonic()
             found.append(surprises(sample, judge(sample, answers, referee)))
@@ -98,20 +96,3 @@ def _answers() -> dict[str, bytes]:
     """Return the answer that the solution's notebook hands in for the check."""
     right = next(s for s in samples(LAB) if s.name == "right")
     return {CHECK: handed_in(right)[CHECK]}
-
-
-@contextmanager
-def _others(n: int):
-    burning = [multiprocessing.get_context("spawn").Process(target=_burn, daemon=True) for _ in range(n)]
-    for process in burning:
-        process.start()
-    try:
-        yield
-    finally:
-        for process in burning:
-            process.kill()
-
-
-def _burn() -> None:
-    while os.getppid() != 1:
-        sum(i * i for i in range(100_000))

@@ -24,11 +24,11 @@ def grade_table(title: str, lab: str) -> Table:
 
 
 def grade_row(grade: Grade, lab: str) -> list[str]:
-    lost = [name for name, points in grade.points.items() if points < grade.max_points[name]]
+    lost = [name.split("-", 1)[-1] for name, points in grade.points.items() if points < grade.max_points[name]]
     total = f"{grade.total:g}/{sum(grade.max_points.values()):g}"
     colour = "red" if lost else "green"
     measured = [" / ".join(_figures(grade.verdicts, check)) for check in _columns(lab)]
-    return [escape(grade.student), f"[{colour}]{total}[/]", *measured, escape(", ".join(map(_short, lost)))]
+    return [escape(grade.student), f"[{colour}]{total}[/]", *measured, escape(", ".join(lost))]
 
 
 def _columns(lab: str) -> dict[str, str]:
@@ -39,7 +39,3 @@ def _figures(verdicts: list[Verdict], check: str) -> list[str]:
     """Values that the check measured, without units and intervals."""
     figures = next((v.figures for v in verdicts if v.check == check), {})
     return [got.split(" ")[0] for got, _ in figures.values()]
-
-
-def _short(cell: str) -> str:
-    return cell.split("-", 1)[-1]

@@ -50,12 +50,7 @@ class Engine:
     @property
     def parts(self) -> dict[str, Callable]:
         """Return the parts of a step as keyword arguments for `probe`."""
-        return {
-            "backward": self.backward,
-            "step": self.step,
-            "zero_grad": self.zero_grad,
-            "no_sync": self.no_sync,
-        }
+        return {name: getattr(self, name) for name in ("backward", "step", "zero_grad", "no_sync")}
 
 
 @dataclass(frozen=True)
@@ -67,11 +62,7 @@ class Library:
     fully_shard: Callable
 
 
-TORCH = Library(
-    "torch",
-    torch.nn.parallel.DistributedDataParallel,
-    torch.distributed.fsdp.fully_shard,
-)
+TORCH = Library("torch", torch.nn.parallel.DistributedDataParallel, torch.distributed.fsdp.fully_shard)
 OURS = Library("ours", ddp.DDP, fsdp.fully_shard)
 
 
@@ -118,10 +109,6 @@ def fsdp2(
     return Engine(model, _adamw(model.parameters()), no_sync)
 
 
-def fsdp2_bf16(library: Library, model: Transformer) -> Engine:
-    return fsdp2(library, model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
-
-
 def fsdp1(library: Library, model: Transformer, strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD) -> Engine:
     """Build torch's FSDP1, or ours with FSDP1's flat layout. With NO_SHARD all ranks are replicas."""
     if library == OURS:
@@ -151,6 +138,7 @@ class Entry:
     param_dtype: torch.dtype | None = None
 
 
+_BF16 = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
 ENGINES = {
     "DDP": Entry(data_parallel, "DDP"),
     "ZeRO-1": Entry(zero_1, "ZERO_1", torch_strategy="DDP+ZERO_1"),
@@ -161,7 +149,7 @@ ENGINES = {
     "FSDP1 SHARD_GRAD_OP": Entry(partial(fsdp1, strategy=ShardingStrategy.SHARD_GRAD_OP), "SHARD_GRAD_OP"),
     "HSDP": Entry(partial(fsdp2, replicas=2), "FULL_SHARD", replicas=2),
     "HSDP ZeRO-2": Entry(partial(fsdp2, replicas=2, reshard_after_forward=False), "SHARD_GRAD_OP", replicas=2),
-    "FSDP2 bf16": Entry(fsdp2_bf16, "FULL_SHARD", param_dtype=torch.bfloat16),
+    "FSDP2 bf16": Entry(partial(fsdp2, mp_policy=_BF16), "FULL_SHARD", param_dtype=torch.bfloat16),
 }
 
 

@@ -35,7 +35,7 @@ def _table(title: str, *headers: str) -> Table:
 
 def _truth(rows: list[dict]) -> Table:
     """Return a table with the ratio farthest from 1 over all sizes, for each kind that the algorithm changes."""
-    kinds = _distinct(rows, "kind")
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
     title = "a collective alone: measured / formula, of the size where they differ most"
     table = _table(title, "topology", "algorithm", *kinds)
     for topology, algorithm in dict.fromkeys((row["topology"], row["algorithm"]) for row in rows):
@@ -61,7 +61,3 @@ def _rows(title: str, rows: list[dict], form: str) -> Table:
     for row in rows:
         table.add_row(row["what"], form.format(row["predicted"]), form.format(row["measured"]), f"{row['ratio']:.3f}")
     return table
-
-
-def _distinct(rows: list[dict], key: str) -> list[str]:
-    return list(dict.fromkeys(row[key] for row in rows))

@@ -26,6 +26,7 @@ from shardplan.formulas import Expected, units_of
 
 LOSS_STEPS = 5
 STATES = ("parameters", "gradients", "optimizer_states")
+FORMULAS = (*STATES, "wire_bytes", "peak_of_states")
 STAGES = {  # DeepSpeed's stage: our engine to compare it with, stage number, offload
     "stage 0": ("DDP", 0, False),
     "stage 1": ("ZeRO-1", 1, False),
@@ -72,7 +73,7 @@ def _row(name: str, shape: dict) -> dict:
         **_side_by_side(ours, theirs, shape),
         "ours": _step_costs(ours, shape, formulas["ours"]),
         "theirs": _step_costs(theirs, shape, formulas["theirs"]),
-        "formula": {who: _figures(x) for who, x in formulas.items()},
+        "formula": {who: {name: getattr(x, name) for name in FORMULAS} for who, x in formulas.items()},
     }
 
 
@@ -95,10 +96,6 @@ def _expected(entry: Entry, strategy: str, shape: dict) -> Expected:
     size = shape["world_size"]
     options = {"param_dtype": entry.param_dtype, "bucket_bytes": int(BUCKET_CAP_MB * 2**20)}
     return Expected(strategy, units_of(model, model.blocks), size, size // entry.replicas, **options)
-
-
-def _figures(x: Expected) -> dict:
-    return {name: getattr(x, name) for name in (*STATES, "wire_bytes", "peak_of_states")}
 
 
 # Launches

@@ -50,12 +50,8 @@ def _group(rows: list[dict]) -> dict:
     }
 
 
-def _published(row: dict) -> str:
-    return f"{row['figure']}, {'outside' if row['outside'] else row['used']}"
-
-
 _GROUPS = {
     "measured": lambda row: f"{row['library']}, {row['ranks']} ranks",
     "traced": lambda row: f"{row['model']}, {row['ranks']} ranks",
-    "published": _published,
+    "published": lambda row: f"{row['figure']}, {'outside' if row['outside'] else row['used']}",
 }

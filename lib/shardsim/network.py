@@ -178,12 +178,9 @@ def _pattern(words: str) -> re.Pattern:
     return re.compile(words.replace(" ", r"\s*"))
 
 
-def _inside(number: str, unit: str, latency: str | None, latency_unit: str) -> dict:
-    return {"inside": _link(number, unit, latency, latency_unit, INSIDE_LATENCY_S)}
-
-
-def _between(number: str, unit: str, latency: str | None, latency_unit: str, own: str | None) -> dict:
-    found = {"between": _link(number, unit, latency, latency_unit, BETWEEN_LATENCY_S)}
+def _between(*link: str | None) -> dict:
+    *link, own = link
+    found = {"between": _link(*link, BETWEEN_LATENCY_S)}
     return found | {"a card each": True} if own else found
 
 
@@ -203,7 +200,7 @@ def _of_machine(name: str) -> dict:
 
 _WORDS = [
     (_pattern(r"(\d+) x (\d+) nodes?"), lambda n, k: {"nodes": int(n), "ranks_per_node": int(k)}),
-    (_pattern(rf"{BANDWIDTH}(?: {LATENCY})? inside"), _inside),
+    (_pattern(rf"{BANDWIDTH}(?: {LATENCY})? inside"), lambda *link: {"inside": _link(*link, INSIDE_LATENCY_S)}),
     (_pattern(rf"{BANDWIDTH}(?: {LATENCY})? between( a rank)?"), _between),
     (_pattern(BANDWIDTH), lambda number, unit: {"bandwidth": bandwidth(number, unit)}),
     (_pattern(LATENCY), lambda number, unit: {"latency": seconds(number, unit)}),

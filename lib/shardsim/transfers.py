@@ -68,7 +68,7 @@ class Transfer(dist.Work):
         self.error: Exception | None = None
         self.delivery: dist.Work | None = None  # gloo's work, for a message
         self._done = threading.Event()
-        self._triggers: deque[torch.futures.Future] = deque()  # of the futures that `get_future` returned
+        self.triggers: deque[torch.futures.Future] = deque()  # of the futures that `get_future` returned
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Make the host wait; if a side stream is current, it waits and the host goes on. See `cpu_streams`."""
@@ -101,20 +101,16 @@ class Transfer(dist.Work):
         """Return a future, for DDP, which attaches its next actions to it."""
         trigger = torch.futures.Future()
         future = trigger.then(self._outcome)  # C++ sees an error if `then` raises, a value after set_exception
-        self._triggers.append(trigger)
+        self.triggers.append(trigger)
         if self._done.is_set():
             self.call_back()
         return future
 
     def call_back(self) -> None:
         """Complete the futures that were asked for. Their callbacks run here, and may wait for other transfers."""
-        while self._triggers:
+        while self.triggers:
             with suppress(IndexError):  # another thread was faster
-                self._triggers.pop().set_result(None)
-
-    @property
-    def has_futures(self) -> bool:
-        return bool(self._triggers)
+                self.triggers.pop().set_result(None)
 
     def _outcome(self, _) -> list[torch.Tensor]:
         if self.error is not None:
@@ -172,7 +168,7 @@ class _Wire:
 
     def _complete(self, transfer: Transfer) -> None:
         transfer.finish()
-        if transfer.has_futures:  # not on this thread: a hook may wait for the next transfer
+        if transfer.triggers:  # not on this thread: a hook may wait for the next transfer
             self.in_own_thread(transfer.call_back)
 
     def in_own_thread(self, do: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """Checks of advice: the pages' decision matrix, planned, and the choices of published runs."""
 
 from shardcourse.claims.claim import Findings
-from shardplan.published import Run, runs
+from shardplan.published import runs
 from shardplan.search.decision_matrix import pages_plan
 
 
@@ -12,16 +12,9 @@ def pages_strategy_fits(scenario: str) -> Findings:
 
 def published_degree(degree: str) -> Findings:
     """Return a parallel degree of each run of the Llama 3 report's 405B, by number of GPUs and tokens a sequence."""
-    return {f"{run.world_size} GPUs, {run.setup.strategy.seq_len} tokens": _degree(run, degree) for run in _llama_3()}
+    jobs = [run.setup for run in runs() if run.id.startswith("llama-3-405b")]
+    return {f"{job.world_size} GPUs, {job.strategy.seq_len} tokens": getattr(job.strategy, degree) for job in jobs}
 
 
 def published_splits_sequences() -> Findings:
     return {when: degree > 1 for when, degree in published_degree("context").items()}
-
-
-def _llama_3() -> list[Run]:
-    return [run for run in runs() if run.id.startswith("llama-3-405b")]
-
-
-def _degree(run: Run, degree: str) -> int:
-    return getattr(run.setup.strategy, degree)

@@ -1,6 +1,7 @@
 """Jobs to plan, from a claim's arguments. An argument that is a list gives one job for each of its values."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from shardplan.api import setup_of
@@ -18,6 +19,11 @@ def setups(model, machine, gpus, **strategy) -> Iterator[tuple[str, Setup]]:
         when = ", ".join(_words(name, value) for name, value in chosen.items()) or "as planned"
         fixed = {**choices, **chosen}
         yield when, setup_of(fixed.pop("model"), fixed.pop("machine"), fixed.pop("gpus"), **fixed)
+
+
+def in_each_node(setup: Setup) -> Setup:
+    """Return the same job with a copy of the model in each node."""
+    return replace(setup, strategy=replace(setup.strategy, shard_size=setup.machine.gpus_per_node))
 
 
 def _words(name: str, value) -> str:

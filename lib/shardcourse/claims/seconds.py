@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from shardcourse.claims.claim import Findings
-from shardcourse.claims.planned import setups
+from shardcourse.claims.planned import in_each_node, setups
 from shardplan.planned_job import Setup
 from shardplan.speed import hardware_flops, model_flops, speed_plan
 from shardsim.step_schedules import Unit, ddp_step, fsdp_step
@@ -31,11 +31,7 @@ def slower(sharding, than, model, machine, gpus, **strategy) -> Findings:
 def hybrid_is_faster(model, machine, gpus, **strategy) -> Findings:
     """Check whether shards over all nodes make a step over 10% longer than a copy of the model in each node."""
     jobs = setups(model, machine, gpus, sharding="FULL_SHARD", **strategy)
-    return {when: _step_s(setup) > 1.1 * _step_s(_hybrid(setup)) for when, setup in jobs}
-
-
-def _hybrid(setup: Setup) -> Setup:
-    return replace(setup, strategy=replace(setup.strategy, shard_size=setup.machine.gpus_per_node))
+    return {when: _step_s(setup) > 1.1 * _step_s(in_each_node(setup)) for when, setup in jobs}
 
 
 def step(model, machine, gpus, **strategy) -> Findings:

@@ -1,9 +1,7 @@
 """Checks of the bytes that a rank sends in a step, by the planner's formulas for rings, as in NCCL and the papers."""
 
-from dataclasses import replace
-
 from shardcourse.claims.claim import Findings
-from shardcourse.claims.planned import setups
+from shardcourse.claims.planned import in_each_node, setups
 from shardplan.planned_job import Setup
 from shardplan.traffic import bytes_by_link
 from shardsim.link_speeds import LINKS
@@ -39,8 +37,7 @@ def hybrid_sends_less(model, machine, gpus, **strategy) -> Findings:
     """Check whether a copy of the model in each node sends fewer bytes between nodes than one over all nodes."""
     found = {}
     for when, setup in setups(model, machine, gpus, **strategy):
-        hybrid = replace(setup, strategy=replace(setup.strategy, shard_size=setup.machine.gpus_per_node))
-        found[when] = bytes_by_link(hybrid)["between"] < 0.99 * bytes_by_link(setup)["between"]
+        found[when] = bytes_by_link(in_each_node(setup))["between"] < 0.99 * bytes_by_link(setup)["between"]
     return found
 
 

@@ -137,34 +137,27 @@ def feedback(lab: Lab = None) -> None:
     raise typer.Exit(not write_feedback(lab, console))
 
 
-@bench.command("launch")
-def bench_launch(json_file: JsonFile = None) -> None:
-    """Time the start of four CPU ranks: our launch, first and warm, compared with torchrun."""
-    _write(_measure("launch"), json_file)
+def _benchmark(name: str, words: str) -> None:
+    """Add a benchmark that has no options of its own."""
+
+    @bench.command(name, help=words)
+    def run(json_file: JsonFile = None) -> None:
+        _write(_measure(name), json_file)
 
 
-@bench.command("ddp")
-def bench_ddp(json_file: JsonFile = None) -> None:
-    """Compare our DDP with torch's: step time, peak bytes, traffic."""
-    _write(_measure("ddp"), json_file)
-
-
-@bench.command("parallel")
-def bench_parallel(json_file: JsonFile = None) -> None:
-    """Compare our sharding engines with torch's, and DeepSpeed's if installed: time, losses, bytes held and sent."""
-    _write(_measure("parallel"), json_file)
-
-
-@bench.command("interconnect")
-def bench_interconnect(json_file: JsonFile = None) -> None:
-    """Compare the simulated network's times with formulas, and measure what buckets, overlap and hybrid shards gain."""
-    _write(_measure("interconnect"), json_file)
-
-
-@bench.command("shaped")
-def bench_shaped(json_file: JsonFile = None) -> None:
-    """Compare the simulated network with a real one that Linux slows down, if this machine allows that."""
-    _write(_measure("shaped"), json_file)
+_benchmark("launch", "Time the start of four CPU ranks: our launch, first and warm, compared with torchrun.")
+_benchmark("ddp", "Compare our DDP with torch's: step time, peak bytes, traffic.")
+_benchmark(
+    "parallel",
+    "Compare our sharding engines with torch's, and DeepSpeed's if installed: time, losses, bytes held and sent.",
+)
+_benchmark(
+    "interconnect",
+    "Compare the simulated network's times with formulas, and measure what buckets, overlap and hybrid shards gain.",
+)
+_benchmark(
+    "shaped", "Compare the simulated network with a real one that Linux slows down, if this machine allows that."
+)
 
 
 @bench.command("plan")
@@ -180,10 +173,7 @@ def bench_plan(
     _write(summarise(result), json_file)
 
 
-@bench.command("labs")
-def bench_labs(json_file: JsonFile = None) -> None:
-    """Grade every lab's solution: points and seconds."""
-    _write(_measure("labs"), json_file)
+_benchmark("labs", "Grade every lab's solution: points and seconds.")
 
 
 @bench.command("first")

@@ -20,27 +20,28 @@ def _from_nf4(t: Tape, name: str, x: Value, dims: str, words: str, is_fused: boo
     """Compute x W^T. W is dequantised from 4 bits in forward, and again in backward for x's gradient."""
     matrix, x_dims, itemsize = f"{dims.split()[-1]} {x.dims.split()[-1]}", x.dims, x.itemsize
 
-    dequantised = _dequantised_in_one_kernel if is_fused else _dequantised
-
     def backward(g: Value):
-        w = dequantised(t, name, matrix, itemsize)
+        w = _dequantised(t, name, matrix, itemsize, is_fused)
         g_x = t.new(f"gradient of {name}'s input", x_dims, itemsize)
         del w
         return (g_x,)
 
     node = t.node(name, (x,), [], backward)
-    w = dequantised(t, name, matrix, itemsize)
+    w = _dequantised(t, name, matrix, itemsize, is_fused)
     y = t.product("mm", lambda: t.new(words, dims, itemsize, node), node)
     del w
     return y
 
 
-def _dequantised(t: Tape, name: str, matrix: str, itemsize: int) -> Value:
-    """Dequantise as torchao does, operation by operation: two 64-bit table positions for each byte of codes.
+def _dequantised(t: Tape, name: str, matrix: str, itemsize: int, is_fused: bool) -> Value:
+    """Dequantise in one kernel, as torch.compile or bitsandbytes does, or as torchao does, operation by operation.
 
+    torchao makes two 64-bit table positions for each byte of codes.
     A weight of n numbers needs 8 n bytes for the positions in the table of 16 numbers, and the bytes of 3 n numbers.
     Source: torchao's NF4Tensor.get_original_weight.
     """
+    if is_fused:
+        return t.new(f"{name}.weight out of 4 bits", matrix, itemsize)
     half = f"{matrix} /2"
     positions = [t.new(f"positions of {name}'s numbers in NF4's table", half, 8) for _ in range(2)]
     looked_up = [t.new(f"{name}'s numbers from the table", half, itemsize) for _ in range(2)]
@@ -53,8 +54,3 @@ def _dequantised(t: Tape, name: str, matrix: str, itemsize: int) -> Value:
     w = t.new(f"{name}.weight out of 4 bits", matrix, itemsize)
     del positions, looked_up, scales, products
     return w
-
-
-def _dequantised_in_one_kernel(t: Tape, name: str, matrix: str, itemsize: int) -> Value:
-    """Dequantise in one kernel, as torch.compile or bitsandbytes does."""
-    return t.new(f"{name}.weight out of 4 bits", matrix, itemsize)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, groupby, product
+from operator import attrgetter
 
 from shardplan.advice.changes import GPUS, PRICES, TRAINING, Change, single_changes
 from shardplan.formatting import gib, percent
@@ -34,7 +35,7 @@ def advise(plan: Plan, most: int = MOST) -> tuple[Advice, ...]:
     if plan.fits == "yes":
         found = _best_of_each_price(_faster(plan, tries) or _faster(plan, _pairs_to_speed_up(plan, tries)))
     else:
-        singles = _best_of_each_price(_fitting(tries))
+        singles = _best_of_each_price([t for t in tries if t.fits])
         dearest = singles[0].change.price if singles else len(PRICES)
         found = _worth_their_price(plan, [*_cheapest_pair_that_fits(plan, tries, dearest), *singles])
     return tuple(Advice(t.change, t.plan, in_words(t.change, plan, t.plan)) for t in found[:most])
@@ -92,10 +93,6 @@ def _tries(plan: Plan, changes: Iterable[Change | None]) -> list[_Try]:
     return [_Try(change, setup) for change, setup in applied if setup]
 
 
-def _fitting(tries: list[_Try]) -> list[_Try]:
-    return [t for t in tries if t.fits]
-
-
 def _faster(plan: Plan, tries: list[_Try]) -> list[_Try]:
     return [t for t in tries if _keeps_the_job(t, plan) and t.is_faster_than(plan) and t.fits]
 
@@ -113,7 +110,7 @@ def _cheapest_pair_that_fits(plan: Plan, tries: list[_Try], dearest: int) -> lis
     likely += product(saved, _offloads_that_need_another(plan, tries))
     pairs = _tries(plan, (one.and_(other) for one, other in likely))
     for price in range(dearest):
-        if found := _fitting([t for t in pairs if t.change.price == price]):
+        if found := [t for t in pairs if t.change.price == price and t.fits]:
             return _best_of_each_price(found)
     return []
 
@@ -136,7 +133,8 @@ def _pairs_to_speed_up(plan: Plan, tries: list[_Try]) -> list[_Try]:
 
 def _best_of_each_price(tries: list[_Try]) -> list[_Try]:
     """Return one try for each price: the fastest of those with the fewest GPUs."""
-    by_price = groupby(sorted(tries, key=_price), key=_price)
+    price = attrgetter("change.price")
+    by_price = groupby(sorted(tries, key=price), key=price)
     return [max(group, key=lambda t: (-t.setup.world_size, t.speed.tokens_per_s)) for _, group in by_price]
 
 
@@ -154,7 +152,3 @@ def _worth_their_price(plan: Plan, tries: list[_Try]) -> list[_Try]:
 def _at_most_half_as_fast(t: _Try, plan: Plan) -> bool:
     """Tell whether a try is less than half as fast as the plan, or needs more GPUs."""
     return t.change.price == GPUS or t.speed.tokens_per_s < plan.speed.tokens_per_s / 2
-
-
-def _price(t: _Try) -> int:
-    return t.change.price

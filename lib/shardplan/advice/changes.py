@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardplan.planned_job import Setup
-from shardplan.strategy import CROSS_ENTROPY, OPTIMIZER_KERNELS, RECOMPUTE, Strategy
+from shardplan.strategy import CROSS_ENTROPY, OFFLOAD, OPTIMIZER_KERNELS, RECOMPUTE, Strategy
 
 # What a change costs, the cheapest first. A change's price is an index of this tuple.
 PRICES = (
@@ -59,7 +59,7 @@ def single_changes(setup: Setup) -> list[Change]:
     """Return all single changes, the cheapest first, including those that are not valid for this setup."""
     s = setup.strategy
     found = [*_free(s), *_recompute(s), *_batches(s), *_sharding(setup), *_precision(s), *_parallel(setup)]
-    found += [*_offload(s), *_lora(s)]
+    found += [*(_change(TRADE, offload=where) for where in OFFLOAD), *_lora(s)]
     return sorted(found, key=lambda change: change.price)
 
 
@@ -139,11 +139,6 @@ def _fewer_batches(s: Strategy, degree: int, **new) -> Iterator[Change]:
     (after,) = new.values()
     if s.accumulation * after % degree == 0:
         yield _change(CODE, accumulation=s.accumulation * after // degree, **new)
-
-
-def _offload(s: Strategy) -> Iterator[Change]:
-    for where in ("none", "cpu", "nvme"):
-        yield _change(TRADE, offload=where)
 
 
 def _lora(s: Strategy) -> Iterator[Change]:
