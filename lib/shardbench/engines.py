@@ -66,35 +66,52 @@ TORCH = Library("torch", torch.nn.parallel.DistributedDataParallel, torch.distri
 OURS = Library("ours", ddp.DDP, fsdp.fully_shard)
 
 
-def data_parallel(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB) -> Engine:
-    module = library.DDP(model, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
-    return Engine(module, _adamw(module.parameters()), module.no_sync)
+def _adamw(params) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(params, lr=LEARNING_RATE)
 
 
-def zero_1(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB) -> Engine:
+def data_parallel(
+    library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB, views: bool = True, optimizer=_adamw
+) -> Engine:
+    """Build DDP. `optimizer` makes the optimizer of a list of parameters."""
+    module = library.DDP(model, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=views)
+    return Engine(module, optimizer(module.parameters()), module.no_sync)
+
+
+def zero_1(
+    library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB, views: bool = True, **kernel: bool
+) -> Engine:
     """Build ZeRO-1. torch's optimizer needs DDP to average the gradients; ours averages them itself."""
     if library == OURS:
-        return Engine(model, _sharded_adamw(zero.ZeroRedundancyOptimizer, model, bucket_cap_mb=bucket_cap_mb))
-    module = library.DDP(model, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
-    return Engine(module, _sharded_adamw(TorchZeroRedundancyOptimizer, module), module.no_sync)
+        return Engine(model, _sharded_adamw(zero.ZeroRedundancyOptimizer, model, bucket_cap_mb=bucket_cap_mb, **kernel))
+    sharded = partial(_sharded_adamw, TorchZeroRedundancyOptimizer, **kernel)
+    return data_parallel(library, model, bucket_cap_mb, views, lambda _: sharded(model))
 
 
-def zero_2(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB) -> Engine:
+def zero_2(library: Library, model: Transformer, bucket_cap_mb: float = BUCKET_CAP_MB, **kernel: bool) -> Engine:
     """Build ZeRO-2. torch has none, so its ZeRO-1 is used instead."""
     if library == TORCH:
-        return zero_1(library, model, bucket_cap_mb)
-    optimizer = _sharded_adamw(zero.ZeroRedundancyOptimizer, model, bucket_cap_mb=bucket_cap_mb)
+        return zero_1(library, model, bucket_cap_mb, **kernel)
+    optimizer = _sharded_adamw(zero.ZeroRedundancyOptimizer, model, bucket_cap_mb=bucket_cap_mb, **kernel)
     module = zero.ShardedDataParallel(model, optimizer)
     return Engine(module, optimizer, module.no_sync)
 
 
 def fsdp2(
-    library: Library, model: Transformer, *, reshard_after_forward: bool = True, replicas: int = 1, **options
+    library: Library,
+    model: Transformer,
+    *,
+    reshard_after_forward: bool = True,
+    replicas: int = 1,
+    by_block: bool = True,
+    optimizer=_adamw,
+    **options,
 ) -> Engine:
-    """Build FSDP2 with each block as a unit. With replicas, it uses a mesh of two dimensions."""
+    """Build FSDP2 with each block, or the whole model, as a unit. With replicas, it uses a mesh of two dimensions."""
     if replicas > 1:
-        options["mesh"] = hybrid_mesh(replicas)
-    for block in model.blocks:
+        sizes, names = (replicas, dist.get_world_size() // replicas), ("replicate", "shard")
+        options["mesh"] = init_device_mesh(local_device().type, sizes, mesh_dim_names=names)
+    for block in model.blocks if by_block else ():
         library.fully_shard(block, reshard_after_forward=reshard_after_forward, **options)
     library.fully_shard(model, reshard_after_forward=None if reshard_after_forward else False, **options)
 
@@ -106,7 +123,7 @@ def fsdp2(
         finally:
             model.set_requires_gradient_sync(True)
 
-    return Engine(model, _adamw(model.parameters()), no_sync)
+    return Engine(model, optimizer(model.parameters()), no_sync)
 
 
 def fsdp1(library: Library, model: Transformer, strategy: ShardingStrategy = ShardingStrategy.FULL_SHARD) -> Engine:
@@ -120,11 +137,6 @@ def fsdp1(library: Library, model: Transformer, strategy: ShardingStrategy = Sha
         model, sharding_strategy=strategy, auto_wrap_policy=policy, device_id=device
     )
     return Engine(module, _adamw(module.parameters()), module.no_sync)
-
-
-def hybrid_mesh(replicas: int):
-    sizes = (replicas, dist.get_world_size() // replicas)
-    return init_device_mesh(local_device().type, sizes, mesh_dim_names=("replicate", "shard"))
 
 
 @dataclass(frozen=True)
@@ -151,10 +163,6 @@ ENGINES = {
     "HSDP ZeRO-2": Entry(partial(fsdp2, replicas=2, reshard_after_forward=False), "SHARD_GRAD_OP", replicas=2),
     "FSDP2 bf16": Entry(partial(fsdp2, mp_policy=_BF16), "FULL_SHARD", param_dtype=torch.bfloat16),
 }
-
-
-def _adamw(params) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(params, lr=LEARNING_RATE)
 
 
 def _sharded_adamw(optimizer_class, module: nn.Module, **options) -> torch.optim.Optimizer:

@@ -1,7 +1,7 @@
 """A Setup on a real rank: its model on this machine's device, wrapped by its strategy, and one training step."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from functools import partial
 
@@ -12,19 +12,17 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
-from shardbench.engines import TORCH, Engine, Library, hybrid_mesh
+from shardbench.engines import LEARNING_RATE, OURS, TORCH, Engine, Library, data_parallel, fsdp2, zero_1, zero_2
 from shardlab import local_device
 from shardlab.measure.ledger import Memory
 from shardlab.measure.memory import MemoryTracker
 from shardlab.model import ModelConfig, Transformer
 from shardlab.precision import MasterWeights
 from shardlab.recompute import checkpoint_blocks, create_selective_checkpoint_contexts, save_products
-from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 from shardplan.planned_job import Setup
 from shardplan.shape import Shape
 from shardplan.trace.program import save_every_second_product
 
-LEARNING_RATE = 1e-3
 WARM_UP_STEPS = 2  # the first makes the optimizer's states; before the second, DDP rebuilds its buckets
 POLICIES = {
     "bf16-mixed": MixedPrecisionPolicy(torch.bfloat16, torch.float32),
@@ -42,17 +40,24 @@ def config_of(shape: Shape) -> ModelConfig:
 
 
 def build(setup: Setup, library: Library = TORCH) -> Engine:
-    """Build the setup's engine. ZERO_1 and ZERO_2 are always ours, and DDP+ZERO_1's optimizer is always torch's."""
+    """Build the setup's engine. ZERO_1 and ZERO_2 are always ours, and DDP+ZERO_1 is always torch's."""
     s, torch_of = setup.strategy, {2: torch.bfloat16, 4: torch.float32}
     with local_device():
         model = Transformer(config_of(setup.shape)).to(torch_of[s.bytes.parameters])
     _quantise(model, setup)
     _recompute(model, setup)
-    if s.sharding in ("FULL_SHARD", "SHARD_GRAD_OP"):
-        return _fsdp(setup, library, model)
+    optimizer, kernel = _optimizer(setup), _kernel(setup)
     if s.sharding == "NONE":
-        return Engine(model, _optimizer(setup)(model.parameters()), nullcontext)
-    return {"DDP": _ddp, "DDP+ZERO_1": _ddp_zero_1, "ZERO_1": _zero, "ZERO_2": _zero}[s.sharding](setup, library, model)
+        return Engine(model, optimizer(model.parameters()), nullcontext)
+    if s.sharding == "DDP":
+        return data_parallel(library, model, s.bucket_cap_mb, s.gradient_as_bucket_view, optimizer)
+    if s.sharding == "DDP+ZERO_1":
+        return zero_1(TORCH, model, s.bucket_cap_mb, s.gradient_as_bucket_view, **kernel)
+    if s.sharding in ("ZERO_1", "ZERO_2"):
+        return (zero_1 if s.sharding == "ZERO_1" else zero_2)(OURS, model, s.bucket_cap_mb, **kernel)
+    options = {"mp_policy": POLICIES[s.precision]} if s.precision in POLICIES else {}
+    options |= {"reshard_after_forward": s.sharding == "FULL_SHARD", "replicas": setup.data_ranks // setup.shards}
+    return fsdp2(library, model, by_block=s.wrap == "block", optimizer=optimizer, **options)
 
 
 def _quantise(model: Transformer, setup: Setup) -> None:
@@ -74,50 +79,6 @@ def _recompute(model: Transformer, setup: Setup) -> None:
     elif s.recompute != "none":
         policy = {"products": lambda: save_products, "selective": save_every_second_product}[s.recompute]
         checkpoint_blocks(model.blocks, context_fn=lambda: create_selective_checkpoint_contexts(policy()))
-
-
-def _fsdp(setup: Setup, library: Library, model: Transformer) -> Engine:
-    s, options = setup.strategy, {}
-    if s.precision in POLICIES:
-        options["mp_policy"] = POLICIES[s.precision]
-    if s.shard_size:
-        options["mesh"] = hybrid_mesh(setup.data_ranks // s.shard_size)
-    reshard = s.sharding == "FULL_SHARD"
-    for block in model.blocks if s.wrap == "block" else ():
-        library.fully_shard(block, reshard_after_forward=reshard, **options)
-    library.fully_shard(model, reshard_after_forward=None if reshard else False, **options)
-
-    @contextmanager
-    def no_sync():
-        model.set_requires_gradient_sync(False)
-        yield
-        model.set_requires_gradient_sync(True)
-
-    return Engine(model, _optimizer(setup)(model.parameters()), no_sync)
-
-
-def _ddp(setup: Setup, library: Library, model: Transformer) -> Engine:
-    s = setup.strategy
-    options = {"bucket_cap_mb": s.bucket_cap_mb, "gradient_as_bucket_view": s.gradient_as_bucket_view}
-    module = library.DDP(model, **options)
-    return Engine(module, _optimizer(setup)(module.parameters()), module.no_sync)
-
-
-def _ddp_zero_1(setup: Setup, library: Library, model: Transformer) -> Engine:
-    from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
-
-    engine = _ddp(setup, library, model)
-    optimizer = TorchZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=LEARNING_RATE, **_kernel(setup))
-    return Engine(engine.module, optimizer, engine.no_sync)
-
-
-def _zero(setup: Setup, library: Library, model: Transformer) -> Engine:
-    s = setup.strategy
-    optimizer = ZeroRedundancyOptimizer(
-        model.parameters(), torch.optim.AdamW, bucket_cap_mb=s.bucket_cap_mb, lr=LEARNING_RATE, **_kernel(setup)
-    )
-    module = model if s.sharding == "ZERO_1" else ShardedDataParallel(model, optimizer)
-    return Engine(module, optimizer, getattr(module, "no_sync", None))
 
 
 def _optimizer(setup: Setup) -> Callable[..., Optimizer]:

@@ -4,7 +4,7 @@ Read in this order; only `trace/` computes with tensors:
 
     shape, models                       a model: its parameters' shapes, by name
     huggingface                         the same from a config.json (`config_fields`, `config_classes`: its fields)
-    strategy, planned_job, validation   how it is trained, on which machines; and whether these go together
+    strategy, planned_job               how it is trained, on which machines; and whether these go together
     stage_parameters                    which part of each parameter one GPU holds
     records                             what a plan consists of: terms, moments, seconds
     activations/                        what each part of the model makes, and what autograd keeps of it

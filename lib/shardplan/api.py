@@ -7,11 +7,12 @@ from dataclasses import fields, replace
 
 from shardplan.advice.advice import advise
 from shardplan.advice.bottleneck import bottleneck
-from shardplan.core_plan import figures_of
+from shardplan.memory import memory_plan
 from shardplan.models import shape_of
 from shardplan.planned_job import Setup
 from shardplan.records import Plan
 from shardplan.shape import Shape
+from shardplan.speed import speed_plan
 from shardplan.strategy import Strategy, one_of
 from shardsim import machines
 from shardsim.machines import Machine
@@ -44,3 +45,8 @@ def plan_of(setup: Setup) -> Plan:
     """Make a plan with its bottleneck and advice in words. For the advice some dozen other plans are made."""
     found = figures_of(setup)
     return replace(found, bottleneck=bottleneck(found), advice=tuple(a.words for a in advise(found)))
+
+
+def figures_of(setup: Setup, *, every_block: bool = True) -> Plan:
+    """Plan memory and speed. Without `every_block`, only the blocks at both ends are looked at: same peak, faster."""
+    return Plan(setup, memory_plan(setup, every_block=every_block), speed_plan(setup))

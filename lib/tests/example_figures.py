@@ -16,8 +16,7 @@ from shardlab.fsdp import fully_shard as our_fully_shard
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.throughput import time_step
 from shardlab.model import ModelConfig, Transformer
-from shardplan.api import setup_of
-from shardplan.core_plan import figures_of
+from shardplan.api import figures_of, setup_of
 from shardplan.formulas import Expected, units_of
 from shardplan.search.strategies import search
 from shardplan.strategy import Strategy

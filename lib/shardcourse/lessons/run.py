@@ -19,8 +19,7 @@ from shardbench import environment
 from shardcourse.lessons.changed import digest
 from shardcourse.lessons.executed import output_problems, unbacked_numbers
 from shardcourse.lessons.folders import ROOT, build, shown
-from shardcourse.lessons.junit import write_junit
-from shardcourse.lessons.outcome import Outcome
+from shardcourse.lessons.outcome import Outcome, write_junit
 from shardlab.tier import detect
 
 CELL_TIMEOUT_S = 600

@@ -14,8 +14,7 @@ from shardcourse.figures import planned_memory, planned_stacks, step_parts
 from shardcourse.widgets.base import Pane, choice, slider
 from shardlab.model import PRESETS
 from shardplan.advice.bottleneck import memory_in_words, time_in_words
-from shardplan.api import plan_of, setup_of
-from shardplan.core_plan import figures_of
+from shardplan.api import figures_of, plan_of, setup_of
 from shardplan.planned_job import Setup
 from shardplan.records import Plan
 from shardplan.strategy import CHOICES

@@ -12,8 +12,6 @@ the host, each as large as the largest unit's part: one is read while the other 
 Source: Ren et al. 2021, "ZeRO-Offload", section 4; Rajbhandari et al. 2021, "ZeRO-Infinity", section 6.3.
 """
 
-from typing import NamedTuple
-
 from shardplan.memory import states
 from shardplan.memory.live import total
 from shardplan.planned_job import Setup
@@ -23,11 +21,6 @@ from shardplan.stage_parameters import Stage
 STREAMING_BUFFERS = 2
 
 
-class Away(NamedTuple):
-    host_bytes: float
-    nvme_bytes: float
-
-
 def on_device(setup: Setup, stage: Stage) -> tuple[Term, ...]:
     """Terms that are on the device between steps."""
     if setup.strategy.offload == "none":
@@ -35,18 +28,18 @@ def on_device(setup: Setup, stage: Stage) -> tuple[Term, ...]:
     return () if setup.strategy.sharded[0] else (states.parameters(setup, stage),)
 
 
-def away(setup: Setup, stage: Stage) -> Away:
+def away(setup: Setup, stage: Stage) -> tuple[float, float]:
     """Bytes of one rank on the host and on the disk."""
     if setup.strategy.offload == "none":
-        return Away(0.0, 0.0)
+        return 0.0, 0.0
     updated = _copy_bytes(setup, stage) + total(states.optimizer_states(setup, stage))
     shards = states.shards_of_states(setup, stage)
     gradients = setup.strategy.bytes.gradients * sum(shards)
     if setup.strategy.offload == "cpu":
-        return Away(updated + gradients, 0.0)
+        return updated + gradients, 0.0
     largest = max(sum(w.numel for w in unit) for unit in (stage.root, stage.block))
     part = largest / sum(w.numel for w in stage.weights)
-    return Away(gradients + STREAMING_BUFFERS * part * updated, updated)
+    return gradients + STREAMING_BUFFERS * part * updated, updated
 
 
 def _copy_bytes(setup: Setup, stage: Stage) -> float:

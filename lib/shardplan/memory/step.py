@@ -50,14 +50,8 @@ def memory_plan(setup: Setup, *, on_gpu: bool = True, every_block: bool = True) 
 
 def _of_stage(setup: Setup, stage: Stage, on_gpu: bool, every_block: bool) -> MemoryPlan:
     moments = tuple(_Step(setup, stage, on_gpu, every_block).walk())
-    away = offload.away(setup, stage)
-    return MemoryPlan(
-        moments,
-        allocator.reserved_bytes(moments),
-        allocator.context_bytes(setup),
-        host_bytes=away.host_bytes,
-        nvme_bytes=away.nvme_bytes,
-    )
+    beyond = allocator.reserved_bytes(moments), allocator.context_bytes(setup)
+    return MemoryPlan(moments, *beyond, *offload.away(setup, stage))
 
 
 class _Step:

@@ -9,12 +9,10 @@ will. The matrix compares it with the fastest plan that fits, from a search over
 from dataclasses import dataclass, field
 from functools import cache
 
-from shardplan.api import setup_of
-from shardplan.memory import memory_plan
+from shardplan.api import figures_of, setup_of
 from shardplan.planned_job import Setup
 from shardplan.records import Plan
 from shardplan.search.strategies import search
-from shardplan.speed import speed_plan
 from shardplan.strategy import Strategy
 
 BEST_CHANCE = {"seq_len": 2048, "micro_batch": 1, "recompute": "full", "optimizer_kernel": "fused"}
@@ -94,8 +92,7 @@ class Row:
 def pages_plan(name: str) -> Plan:
     """Plan the page's strategy. Raises KeyError if there is no such scenario."""
     s = SCENARIOS[name]
-    setup = setup_of(s.model, s.machine, s.gpus, **BEST_CHANCE, **s.job, **s.chosen)
-    return Plan(setup, memory_plan(setup), speed_plan(setup))
+    return figures_of(setup_of(s.model, s.machine, s.gpus, **BEST_CHANCE, **s.job, **s.chosen))
 
 
 @cache

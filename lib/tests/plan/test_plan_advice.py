@@ -12,8 +12,7 @@ from shardlab.model import ModelConfig
 from shardplan.advice.advice import LEAST_GAIN, Advice, advise
 from shardplan.advice.bottleneck import bottleneck, memory_in_words, time_in_words
 from shardplan.advice.changes import TRAINING, single_changes
-from shardplan.api import plan, plan_of, setup_of
-from shardplan.core_plan import figures_of
+from shardplan.api import figures_of, plan, plan_of, setup_of
 from shardplan.records import MemoryPlan, Moment, Plan, SpeedPlan, Term
 from shardplan.shape import Shape
 from shardtrace.timeline import Timeline

@@ -4,8 +4,7 @@ from itertools import product
 
 import pytest
 
-from shardplan.api import setup_of
-from shardplan.core_plan import figures_of
+from shardplan.api import figures_of, setup_of
 from shardplan.search.strategies import MICRO_BATCHES, Search, search
 from shardplan.search.training_cost import affordable_gpus, cost
 from shardplan.strategy import RECOMPUTE
