@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from shardbench import environment
+from shardbench.engines import local_batch
 from shardlab import launch, local_device
 from shardlab.bucketed_backward import broadcast_tensors
-from shardlab.data import batch
 from shardlab.ddp import DDP
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.throughput import compare
@@ -116,9 +116,7 @@ def _row(engine: str, wrap, origin: nn.Module, cap_mb: float | None, shape: dict
 
 
 def _batch(shape: dict, step: int) -> tuple[Tensor, Tensor]:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    sizes = {"global_batch": shape["micro_batch"] * world_size, "seq_len": shape["seq_len"]}
-    return batch(0, step, rank, world_size, **sizes, device=local_device())
+    return local_batch(step, shape["micro_batch"], shape["seq_len"])
 
 
 def _step(module: nn.Module, tokens: Tensor, targets: Tensor) -> None:

@@ -19,6 +19,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
 
 from shardlab import ddp, fsdp, local_device, zero
+from shardlab.data import batch
 from shardlab.model import Block, Transformer
 
 LEARNING_RATE = 1e-3
@@ -51,6 +52,12 @@ class Engine:
     def parts(self) -> dict[str, Callable]:
         """Return the parts of a step as keyword arguments for `probe`."""
         return {name: getattr(self, name) for name in ("backward", "step", "zero_grad", "no_sync")}
+
+
+def local_batch(step: int, micro_batch: int = 1, seq_len: int = 8) -> tuple[Tensor, Tensor]:
+    """Return this rank's tokens and targets of a step, (micro_batch, seq_len) int64 each, on its device."""
+    n = dist.get_world_size()
+    return batch(0, step, dist.get_rank(), n, global_batch=micro_batch * n, seq_len=seq_len, device=local_device())
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardbench.engines import OURS, TORCH, Engine, Library, data_parallel, fsdp1, fsdp2
-from shardlab.data import batch
+from shardbench.engines import OURS, TORCH, Engine, Library, data_parallel, fsdp1, fsdp2, local_batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.throughput import compare, time_step
 from shardlab.model import ModelConfig, Transformer, preset
@@ -59,7 +58,7 @@ def build(variant: Variant, forward_s: float, backward_s: float) -> Callable[[],
     for block in model.blocks:
         sleep_in(block, forward_s, backward_s)
     module = (_ddp if variant.engine == "DDP" else _fsdp)(variant, model)
-    step = partial(_forward_and_backward, module, _batch(0))
+    step = partial(_forward_and_backward, module, local_batch(0))
     if variant.engine == "FSDP" and not variant.overlap:
         step = _on_one_stream(step)
     return cpu_streams.run_ahead()(step) if variant.host_runs_ahead else step
@@ -101,9 +100,9 @@ def _on_one_stream(step: Callable[[], None]) -> Callable[[], None]:
 def memory(library: str, replicas: int) -> dict[str, int]:
     """Return the bytes that this rank holds after the second step's backward, by category."""
     engine = fsdp2(LIBRARIES[library], _model(), replicas=replicas)
-    engine.train_step(*_batch(0))
+    engine.train_step(*local_batch(0))
     with MemoryTracker(engine.module, engine.optimizer) as tracker:
-        _forward_and_backward(engine.module, _batch(1))
+        _forward_and_backward(engine.module, local_batch(1))
         held = tracker.resident
     return {name: held[name] for name in ("parameters", "gradients", "optimizer_states")}
 
@@ -155,7 +154,7 @@ def overhead(model: str, pairs: int, micro_batch: int, seq_len: int) -> dict:
     groups = dist.new_group(backend="simulated"), dist.new_group(backend="gloo")
     ddp = partial(TORCH.DDP, gradient_as_bucket_view=True)
     modules = [ddp(copy.deepcopy(origin), process_group=group) for group in groups]
-    a, b = (partial(_forward_and_backward, module, _batch(0, **sizes)) for module in modules)
+    a, b = (partial(_forward_and_backward, module, local_batch(0, **sizes)) for module in modules)
     return asdict(compare(a, b, pairs=pairs))
 
 
@@ -173,18 +172,13 @@ def losses(steps: int) -> dict[str, list[float]]:
     for name, build_engine in ENGINES.items():
         for library in LIBRARIES.values():
             engine = build_engine(library, _model())
-            found[f"{library.name} {name}"] = [engine.train_step(*_batch(i)).item() for i in range(steps)]
+            found[f"{library.name} {name}"] = [engine.train_step(*local_batch(i)).item() for i in range(steps)]
     return found
 
 
 def _model() -> Transformer:
     torch.manual_seed(0)
     return Transformer(STAND_IN)
-
-
-def _batch(step: int, micro_batch: int = 1, seq_len: int = 8) -> tuple[Tensor, Tensor]:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    return batch(0, step, rank, world_size, global_batch=micro_batch * world_size, seq_len=seq_len)
 
 
 def _forward_and_backward(module: nn.Module, tokens_and_targets: tuple[Tensor, Tensor]) -> None:

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from shardbench import backend, environment
 from shardbench.deepspeed_engine import deepspeed, installed
-from shardbench.engines import BUCKET_CAP_MB, ENGINES, OURS, TORCH, Engine, Entry
+from shardbench.engines import BUCKET_CAP_MB, ENGINES, OURS, TORCH, Engine, Entry, local_batch
 from shardbench.parallel_table import show as show
 from shardlab import launch, local_device
-from shardlab.data import batch
 from shardlab.measure.sharding_evidence import Evidence, probe
 from shardlab.measure.throughput import compare
 from shardlab.model import Transformer, preset
@@ -154,9 +153,7 @@ def _engine(build, shape: dict) -> Engine:
 
 
 def _batch(shape: dict, step: int) -> tuple[Tensor, Tensor]:
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    sizes = {"global_batch": shape["micro_batch"] * world_size, "seq_len": shape["seq_len"]}
-    return batch(0, step, rank, world_size, **sizes, device=local_device())
+    return local_batch(step, shape["micro_batch"], shape["seq_len"])
 
 
 def _mean(loss: Tensor) -> float:

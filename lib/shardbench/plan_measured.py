@@ -10,17 +10,15 @@ vocabulary, in the backward of a block, while gradients are reduced, in the opti
 """
 
 from collections.abc import Iterable
+from functools import partial
+from statistics import median
 
+from shardbench import plan_table
 from shardbench.engines import OURS, TORCH
 from shardbench.plan_ranks import peak
-from shardbench.plan_table import show_bytes
 from shardlab import launch
 from shardlab.model import ModelConfig, preset
 from shardplan.memory import memory_plan
-from shardplan.planned_job import Setup
-from shardplan.shape import Shape
-from shardplan.strategy import Strategy
-from shardsim.machines import machine
 
 MODELS = {
     "1M": preset("1M"),
@@ -152,10 +150,7 @@ def _one(model: str, ranks: int, library: str = "torch", **strategy) -> dict:
     return {"model": model, "ranks": ranks, "library": library, "strategy": FP32 | strategy}
 
 
-def setup_of(configuration: dict) -> Setup:
-    name = configuration["model"]
-    strategy = Strategy(**configuration["strategy"])
-    return Setup(Shape.of(name, MODELS[name]), machine("dgx-h100"), configuration["ranks"], strategy)
+setup_of = partial(plan_table.setup_of, models=MODELS)
 
 
 # Run
@@ -195,4 +190,21 @@ def _row(configuration: dict, ranks: list) -> dict:
 
 
 def show(rows: list[dict]) -> None:
-    show_bytes("peak of the fullest rank: closed form / real ranks on CPUs, MiB", rows, GOAL, "MiB", FP32)
+    title = "peak of the fullest rank: closed form / real ranks on CPUs, MiB"
+    columns = ("model", "ranks", "by", "strategy", "plan", "measured", "ratio", "peak, in the plan")
+    plan_table.show_bytes(title, columns, ((_cells(row), row["ratio"]) for row in rows), GOAL, _summary(rows), 140)
+
+
+def _cells(row: dict) -> list[str]:
+    strategy = {name: value for name, value in row["strategy"].items() if FP32.get(name) != value}
+    sizes = (f"{row[name] / 2**20:.2f}" for name in ("predicted_bytes", "measured_bytes"))
+    who = row["model"], str(row["ranks"]), row["library"], plan_table.words(strategy)
+    return [*who, *sizes, f"{row['ratio']:.4f}", row["predicted_where"]]
+
+
+def _summary(rows: list[dict]) -> str:
+    off = [abs(row["ratio"] - 1) for row in rows]
+    if not off:
+        return "nothing was measured"
+    within = sum(x <= GOAL for x in off)
+    return f"{within} of {len(off)} within {GOAL:.0%}; median {median(off):.3%}, worst {max(off):.2%}"

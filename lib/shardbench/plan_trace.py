@@ -9,20 +9,14 @@ from collections.abc import Iterable, Iterator
 from itertools import cycle, product
 from statistics import median
 
-from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from shardbench.plan_table import words
-from shardlab.model import preset
+from shardbench.plan_table import setup_of, show_bytes, words
+from shardlab.model import PRESETS
 from shardplan.memory import memory_plan
-from shardplan.planned_job import Setup
 from shardplan.records import MemoryPlan
-from shardplan.shape import Shape
-from shardplan.strategy import Strategy
 from shardplan.trace import Trace, trace_memory
-from shardsim.machines import machine
 
 MODELS = ("1B", "8B", "70B", "405B")
 RANKS = (8, 64, 512)
@@ -67,12 +61,6 @@ def _one(model: str, ranks: int, **strategy) -> dict:
     return {"model": model, "ranks": ranks, "strategy": strategy}
 
 
-def setup_of(configuration: dict) -> Setup:
-    name = configuration["model"]
-    shape, strategy = Shape.of(name, preset(name)), Strategy(**configuration["strategy"])
-    return Setup(shape, machine("dgx-h100"), configuration["ranks"], strategy)
-
-
 def run(only: Iterable[dict] | None = None) -> list[dict]:
     """Return a row for each configuration: traced and planned bytes (also by category), ratio, and peaks' places."""
     wanted = list(configurations() if only is None else only)
@@ -80,7 +68,7 @@ def run(only: Iterable[dict] | None = None) -> list[dict]:
 
 
 def _row(configuration: dict) -> dict:
-    setup = setup_of(configuration)
+    setup = setup_of(configuration, PRESETS)
     trace = trace_memory(setup)
     began = time.perf_counter()
     plan = memory_plan(setup, on_gpu=False)  # a trace uses CPU kernels, unless there is a GPU
@@ -113,16 +101,15 @@ def _worst_part(plan: MemoryPlan, trace: Trace) -> tuple[str, float]:
 
 
 def show(rows: list[dict]) -> None:
-    table = Table(title="peak of a rank: closed form / trace, GiB", box=box.SIMPLE_HEAD, header_style="bold")
-    for column in ("model", "GPUs", "strategy", "plan", "trace", "ratio", "peak, in the trace", "worst part"):
-        table.add_column(column, justify="right" if column in ("GPUs", "plan", "trace", "ratio") else "left")
-    for r in rows:
-        sizes = (f"{r[name] / 2**30:.2f}" for name in ("planned_bytes", "traced_bytes"))
-        what = r["model"], str(r["ranks"]), words(r["strategy"])
-        style = "" if abs(r["ratio"] - 1) <= GOAL else "bold red"
-        table.add_row(*what, *sizes, f"{r['ratio']:.4f}", r["traced_where"], f"{r['worst_part'][1]:.4f}", style=style)
-    table.caption = _summary(rows)
-    Console(width=max(120, Console().width)).print(table)
+    columns = ("model", "GPUs", "strategy", "plan", "trace", "ratio", "peak, in the trace", "worst part")
+    cells = ((_cells(row), row["ratio"]) for row in rows)
+    show_bytes("peak of a rank: closed form / trace, GiB", columns, cells, GOAL, _summary(rows), 120)
+
+
+def _cells(row: dict) -> list[str]:
+    sizes = (f"{row[name] / 2**30:.2f}" for name in ("planned_bytes", "traced_bytes"))
+    who = row["model"], str(row["ranks"]), words(row["strategy"])
+    return [*who, *sizes, f"{row['ratio']:.4f}", row["traced_where"], f"{row['worst_part'][1]:.4f}"]
 
 
 def _summary(rows: list[dict]) -> str:

@@ -35,7 +35,7 @@ except ImportError as error:
 finally:
     logging.disable(_disabled)
 
-__all__ = ["AdamW8bit", "LoRALinear", "NF4Weight", "add_lora", "nf4_bytes"]
+__all__ = ["AdamW8bit", "LoRALinear", "NF4Weight", "add_lora"]
 
 SHARDED = {
     "quantized_data": "codes",
@@ -135,8 +135,3 @@ class AdamW8bit(optim.AdamW8bit):
         on_gpu = any(p.is_cuda for group in self.param_groups for p in group["params"])
         with torch.compiler.set_stance("default" if on_gpu else "force_eager"):
             return super().step(closure)
-
-
-def nf4_bytes(n: int, block_size: int = 64, scaler_block_size: int = 256, itemsize: int = 4) -> int:
-    """Bytes of a weight of n numbers in NF4: 1/2 per number, 1 per block, `itemsize` per `scaler_block_size` blocks."""
-    return n // 2 + n // block_size + n // (block_size * scaler_block_size) * itemsize

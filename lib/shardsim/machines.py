@@ -29,11 +29,11 @@ class Machine:
     words: str
     gpu: Gpu
     gpus_per_node: int
-    mfu: float  # model FLOPs utilisation: the assumed share of the peak that training reaches, for imitations
     inside: Link  # a GPU's port to the others of its node
     between: Link | None  # one network card
     nics_per_node: int
     host: Link  # a GPU's port to the memory of its host
+    mfu: float = 0.4  # model FLOPs utilisation: the assumed share of the peak that training reaches, for imitations
     host_memory_bytes: int | None = None  # of a node; None: not known
     drive: Nvme | None = None
     drives_per_node: int = 0
@@ -81,22 +81,17 @@ def _cluster(
     source: str = "",
     mfu: float = 0.4,
 ) -> Machine:
-    card = GPUS[gpu]
-    return Machine(
-        name,
-        words,
-        card,
-        n,
-        mfu,
-        inside=_wire(card.link),
-        between=_wire(between) if isinstance(between, str) else between,
-        nics_per_node=nics,
-        host=_wire(card.host_link),
-        host_memory_bytes=host_gib * GIB,
-        drive=DRIVES[drives[1]] if drives else None,
-        drives_per_node=drives[0] if drives else 0,
-        source=source,
-    )
+    network = _wire(between) if isinstance(between, str) else between
+    more = {"mfu": mfu, "host_memory_bytes": host_gib * GIB, "source": source}
+    return _machine(name, words, GPUS[gpu], n, network, nics, drives, **more)
+
+
+def _machine(
+    name: str, words: str, gpu: Gpu, n: int, between: Link | None, nics: int, drives: tuple[int, str] | None, **more
+) -> Machine:
+    n_drives, drive = (drives[0], DRIVES[drives[1]]) if drives else (0, None)
+    links = {"inside": _wire(gpu.link), "between": between, "nics_per_node": nics, "host": _wire(gpu.host_link)}
+    return Machine(name, words, gpu, n, **links, drive=drive, drives_per_node=n_drives, **more)
 
 
 def _shared(gb_per_s: float, latency_s: float = LATENCY_S["EFA"]) -> Link:
@@ -187,20 +182,9 @@ def _box(gpu: Gpu, n: int, gigabits: str | None, each: bool) -> Machine:
         raise ValueError(f"machine='{gpu.name} x {n}', but a box has at least 1 GPU")
     network = Link(float(gigabits) / 8 * 1e9, LATENCY_S["RoCE"] if each else ETHERNET_LATENCY_S) if gigabits else None
     joined = f", {gigabits} Gb/s{' each' if each else ''}" if gigabits else ""
-    return Machine(
-        f"{gpu.name} x {n}{joined}",
-        f"{n} of {gpu.name} ({gpu.words}) in one box" + (f"{joined} to others" if joined else ""),
-        gpu,
-        n,
-        mfu=0.4,
-        inside=_wire(gpu.link),
-        between=network,
-        nics_per_node=n if each else 1,
-        host=_wire(gpu.host_link),
-        drive=DRIVES["980 PRO"],  # a common one; the host's memory is not known
-        drives_per_node=1,
-        source=gpu.source,
-    )
+    words = f"{n} of {gpu.name} ({gpu.words}) in one box" + (f"{joined} to others" if joined else "")
+    drives = (1, "980 PRO")  # a common one; the host's memory is not known
+    return _machine(f"{gpu.name} x {n}{joined}", words, gpu, n, network, n if each else 1, drives, source=gpu.source)
 
 
 def _unknown(name: str, asked: str, by_lower: dict[str, str]) -> str:

@@ -19,11 +19,16 @@ from shardlab.fsdp.flat_parameter import FlatParameter
 from shardlab.shard_groups import local
 from shardlab.state import checkpoint
 from shardlab.zero import ZeroRedundancyOptimizer
-from shardnext.qlora import AdamW8bit, LoRALinear, NF4Weight, add_lora, nf4_bytes
+from shardnext.qlora import AdamW8bit, LoRALinear, NF4Weight, add_lora
 
 CLOSE_32 = {"rtol": 1e-5, "atol": 1e-6}  # float32, 6 steps; measured: 2e-7
 SIZES = {"dim": 64, "hidden_dim": 128, "n_heads": 4, "n_kv_heads": 2}
 BLOCKS = 16  # scales with a common factor: weights of a multiple of 1024 numbers can be quantised
+
+
+def nf4_bytes(n: int, scaler_block_size: int = 256, itemsize: int = 4) -> int:
+    """Bytes of a weight of n numbers in NF4: 1/2 each, 1 per block of 64, `itemsize` per `scaler_block_size` blocks."""
+    return n // 2 + n // 64 + n // (64 * scaler_block_size) * itemsize
 
 
 def qlora(seed: int = 0) -> nn.Module:

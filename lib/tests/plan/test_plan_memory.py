@@ -83,7 +83,8 @@ def test_states_of_optimizers_and_precisions(optimizer, precision):
 
 def test_nf4_weighs_what_the_librarys_own_does():
     quantised = pytest.importorskip("shardnext.qlora")
-    assert nf4_bytes_each(4) * 2**20 == quantised.nf4_bytes(2**20, itemsize=4)
+    weight = quantised.NF4Weight(torch.ones(1024, 1024))
+    assert nf4_bytes_each(4) * 2**20 == sum(p.nbytes for p in weight.parameters())
 
 
 def test_qlora_trains_two_thin_matrices_beside_each_of_a_blocks():
