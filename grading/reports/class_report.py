@@ -20,6 +20,7 @@ from grading.judge.find_lab import cell_name, lab_module
 from grading.judge.verdict import Verdict
 from grading.reports.similarity import Pair, alike
 from shardbench import environment
+from shardcourse.lessons.lint import code_cells
 
 ALIKE = 0.6  # pairs that share this much or more are named
 REFERENCES = "grading.checks"  # this package is in every student's home, and in the box
@@ -69,11 +70,11 @@ class ClassReport:
     def slowest(self) -> list[tuple[str, float]]:
         return list(self.seconds.items())[:N_SLOWEST]
 
-    def histogram(self, n_bars: int = 10) -> list[tuple[str, int]]:
-        """Return bars (points from - to, students); full points belong to the last bar."""
-        width = self.most / n_bars
-        bars = Counter(min(int(total / width), n_bars - 1) for total in self.totals)
-        return [(f"{i * width:g} - {(i + 1) * width:g}", bars[i]) for i in range(n_bars)]
+    def histogram(self) -> list[tuple[str, int]]:
+        """Return ten bars (points from - to, students); full points belong to the last bar."""
+        width = self.most / 10
+        bars = Counter(min(int(total / width), 9) for total in self.totals)
+        return [(f"{i * width:g} - {(i + 1) * width:g}", bars[i]) for i in range(10)]
 
     def summary(self) -> list[str]:
         """Return the main results, one sentence each."""
@@ -117,7 +118,7 @@ def class_report(classroom: Classroom, lab: str) -> ClassReport:
         [int(n) for v in verdicts for got, _ in v.figures.values() for n in _PAIRS.findall(got)],
         {student: j.judged_again for student, j in judged.items() if j.judged_again},
         _alike(classroom, lab, notebooks),
-        [student for student, nb in notebooks.items() if any(REFERENCES in c.source for c in _code(nb))],
+        [student for student, nb in notebooks.items() if any(REFERENCES in c.source for c in code_cells(nb))],
         environment(),
     )
 
@@ -144,10 +145,6 @@ def _notebooks(classroom: Classroom, lab: str) -> dict[str, NotebookNode]:
         except Exception:  # an unreadable notebook can't be compared; grading has reported it
             continue
     return notebooks
-
-
-def _code(nb: NotebookNode) -> list[NotebookNode]:
-    return [cell for cell in nb.cells if cell.cell_type == "code"]
 
 
 def _alike(classroom: Classroom, lab: str, notebooks: dict[str, NotebookNode]) -> list[Pair]:

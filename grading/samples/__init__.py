@@ -7,7 +7,7 @@ headed `# %% <grade_id>`; `cells_of` takes those of another submission.
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
@@ -23,12 +23,12 @@ class Sample:
     lab: str
     name: str
     about: str
-    points: dict[str, float]
-    cause: str
-    demo: bool
     cells: dict[str, str]
-    blank: list[str]
-    edits: list[tuple[str, str]]
+    points: dict[str, float] = field(default_factory=dict)
+    cause: str = ""
+    demo: bool = False
+    blank: list[str] = field(default_factory=list)
+    edits: list[tuple[str, str]] = field(default_factory=list)
 
     def notebook(self) -> nbformat.NotebookNode:
         """The solution's notebook with this sample's cells and edits. ValueError if one fits nowhere, or twice."""
@@ -55,20 +55,7 @@ def read_lab(folder: str, lab: str) -> nbformat.NotebookNode:
 def samples(lab: str) -> list[Sample]:
     """The lab's samples, in the order of its class.toml."""
     entries = tomllib.loads((_FOLDER / lab / "class.toml").read_text(encoding="utf-8"))
-    return [
-        Sample(
-            lab,
-            name,
-            about=e["about"],
-            points=e.get("points", {}),
-            cause=e.get("cause", ""),
-            demo=e.get("demo", False),
-            cells=_cells(lab, e.get("cells_of", name)),
-            blank=e.get("blank", []),
-            edits=e.get("edits", []),
-        )
-        for name, e in entries.items()
-    ]
+    return [Sample(lab, name, cells=_cells(lab, e.pop("cells_of", name)), **e) for name, e in entries.items()]
 
 
 def _cells(lab: str, name: str) -> dict[str, str]:

@@ -98,15 +98,10 @@ def _with_a_forward_more(setup: Setup) -> float:
 
 def _row(r: Run, what: str, figure: str, published, predicted) -> dict:
     about = "memory" if what == "fits" else what
+    same = ("table", "source", "read", "model", "machine", "world_size", "strategy")
     return {
         "run": r.id,
-        "table": r.table,
-        "source": r.source,
-        "read": r.read,
-        "model": r.model,
-        "machine": r.machine,
-        "world_size": r.world_size,
-        "strategy": r.strategy,
+        **{name: getattr(r, name) for name in same},
         "what": what,
         "figure": figure,
         "published": published,

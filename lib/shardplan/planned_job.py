@@ -22,7 +22,7 @@ class Setup:
     strategy: Strategy
 
     def __post_init__(self) -> None:
-        for check in (_ranks, _nodes, _tensor, _sequence, _sharding, _lora, _offload, _recompute, _rest):
+        for check in (_ranks, _nodes, _tensor, _sequence, _sharding, _lora, _offload, _rest):
             check(self)
 
     @property
@@ -147,14 +147,10 @@ def _offload(setup: Setup) -> None:
         _refuse("offload", s.offload, f"{setup.machine.name} has no NVMe drives", "cpu")
 
 
-def _recompute(setup: Setup) -> None:
+def _rest(setup: Setup) -> None:
     s = setup.strategy
     if s.recompute_every > 1 and s.recompute != "full":
         _refuse("recompute_every", s.recompute_every, f"it goes with recompute='full', not with {s.recompute!r}", 1)
-
-
-def _rest(setup: Setup) -> None:
-    s = setup.strategy
     if s.bucket_cap_mb <= 0:
         _refuse("bucket_cap_mb", s.bucket_cap_mb, "a bucket holds something", 25.0)
     if s.cross_entropy == "chunked" and s.cross_entropy_chunks > setup.tokens:

@@ -40,7 +40,7 @@ class Part:
     """Tensors that the embedding, a block, or the output layer with its loss makes for one micro-batch on one rank."""
 
     kept: tuple[Term, ...]  # from its forward until its backward
-    forward: tuple[Point, ...]
+    forward: Point  # the fullest
     backward: tuple[Point, ...]  # the terms include what is left of `kept`
     until_loss: tuple[Term, ...] = ()  # from its forward until the loss is made: autocast's casts of weights
 

@@ -3,6 +3,7 @@
 from shardcourse.claims.claim import Findings
 from shardcourse.claims.planned import PRECISIONS, setups
 from shardplan.memory import memory_plan
+from shardplan.memory.live import total
 from shardplan.memory.states import gradients, optimizer_states, parameters
 from shardplan.planned_job import Setup
 from shardplan.records import Plan
@@ -14,53 +15,42 @@ GB = 1e9
 def states(model, gpus, sharding, precision=PRECISIONS, machine="dgx-h100", **strategy) -> Findings:
     """Return the GB of parameters, gradients and optimizer states after backward: nothing gathered, no activations."""
     jobs = setups(model, machine, gpus, sharding=sharding, precision=precision, **strategy)
-    return {when: states_bytes(setup) / GB for when, setup in jobs}
+    return {when: _held(setup) / GB for when, setup in jobs}
 
 
-def states_bytes(setup: Setup) -> float:
-    return parameter_bytes(setup) + gradient_bytes(setup) + optimizer_bytes(setup)
+PARTS = {"parameters": lambda *of: (parameters(*of),), "gradients": lambda *of: (gradients(*of),)}
+PARTS["optimizer"] = optimizer_states
 
 
-def parameter_bytes(setup: Setup) -> float:
-    return max(parameters(setup, stage).n_bytes for stage in stages(setup))
-
-
-def gradient_bytes(setup: Setup) -> float:
-    return max(gradients(setup, stage).n_bytes for stage in stages(setup))
-
-
-def optimizer_bytes(setup: Setup) -> float:
-    return max(sum(term.n_bytes for term in optimizer_states(setup, stage)) for stage in stages(setup))
-
-
-PARTS = {"parameters": parameter_bytes, "gradients": gradient_bytes, "optimizer": optimizer_bytes}
+def _held(setup: Setup, which: str = "states") -> float:
+    """Bytes of one of PARTS, or of all of them, each on the stage where it is largest."""
+    counted = PARTS if which == "states" else [which]
+    return sum(max(total(PARTS[name](setup, stage)) for stage in stages(setup)) for name in counted)
 
 
 def part(which, model, gpus, sharding, precision=PRECISIONS, machine="dgx-h100", **strategy) -> Findings:
     """Return the GB of one of PARTS."""
     jobs = setups(model, machine, gpus, sharding=sharding, precision=precision, **strategy)
-    return {when: PARTS[which](setup) / GB for when, setup in jobs}
+    return {when: _held(setup, which) / GB for when, setup in jobs}
 
 
 def bytes_each(model, precision, which="states", optimizer="adamw") -> Findings:
     """Return the bytes a parameter of the states (or of one of PARTS), unsharded."""
-    count = {"states": states_bytes, **PARTS}[which]
     jobs = setups(model, "dgx-h100", 1, sharding="DDP", precision=precision, optimizer=optimizer)
-    return {when: count(setup) / setup.shape.n_params for when, setup in jobs}
+    return {when: _held(setup, which) / setup.shape.n_params for when, setup in jobs}
 
 
 def in_precision(model, wanted: str, over: str, precision=PRECISIONS) -> Findings:
     """Return the bytes of one of PARTS divided by the bytes of another."""
     jobs = setups(model, "dgx-h100", 1, sharding="DDP", precision=precision)
-    return {when: PARTS[wanted](setup) / PARTS[over](setup) for when, setup in jobs}
+    return {when: _held(setup, wanted) / _held(setup, over) for when, setup in jobs}
 
 
 def times_less(model, gpus, sharding, precision=PRECISIONS, which="states", machine="dgx-h100") -> Findings:
     """Return DDP's bytes of states (or of one of PARTS) divided by the bytes under `sharding`."""
-    count = {"states": states_bytes, **PARTS}[which]
     sharded = setups(model, machine, gpus, sharding=sharding, precision=precision)
     whole = setups(model, machine, gpus, sharding="DDP", precision=precision)
-    return {when: count(b) / count(a) for (when, a), (_, b) in zip(sharded, whole, strict=True)}
+    return {when: _held(b, which) / _held(a, which) for (when, a), (_, b) in zip(sharded, whole, strict=True)}
 
 
 def share_saved(model, gpus, sharding, precision=PRECISIONS, machine="dgx-h100") -> Findings:

@@ -129,10 +129,6 @@ _ADAM = {"lr": 0.0, "betas": (0.5, 0.999), "weight_decay": 0.0}
 _CAP_MB = 30 * 4 / 2**20  # one block in each bucket
 
 
-def _ddp(model: Model) -> tuple[nn.Module, Optimizer]:
-    return DDP(model, bucket_cap_mb=_CAP_MB, gradient_as_bucket_view=True), AdamW(model.parameters(), **_ADAM)
-
-
 def _zero_1(model: Model) -> tuple[nn.Module, Optimizer]:
     return model, ZeroRedundancyOptimizer(model.parameters(), AdamW, bucket_cap_mb=_CAP_MB, **_ADAM)
 
@@ -154,7 +150,10 @@ def fsdp(model: Model, shard=fully_shard, replicas: int = 1, **options) -> tuple
 
 
 STRATEGIES: dict[str, Callable[[Model], tuple[nn.Module, Optimizer]]] = {
-    "DDP": _ddp,
+    "DDP": lambda model: (
+        DDP(model, bucket_cap_mb=_CAP_MB, gradient_as_bucket_view=True),
+        AdamW(model.parameters(), **_ADAM),
+    ),
     "ZERO_1": _zero_1,
     "ZERO_2": _zero_2,
     "SHARD_GRAD_OP": lambda model: fsdp(model, reshard_after_forward=False),

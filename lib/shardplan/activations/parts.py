@@ -90,7 +90,7 @@ def _part(t: Tape, forward: Callable[[], Value], gradient: str) -> Part:
         t.backward(of, gradients)
     return Part(
         kept=_terms(kept),
-        forward=(_point(max(forward_snapshots, key=attrgetter("n_bytes"))),),
+        forward=_point(max(forward_snapshots, key=attrgetter("n_bytes"))),
         backward=tuple(_first_and_fullest(t.snapshots[1:])),
         until_loss=_terms(entry for entry in until_loss if entry not in kept),
     )

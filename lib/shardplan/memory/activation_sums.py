@@ -16,7 +16,7 @@ class Walk:
 
     def __init__(self, part: Part) -> None:
         self.kept, self.until_loss = part.kept, part.until_loss
-        self.fullest_forward = max((point.terms for point in part.forward), key=total)
+        self.fullest_forward = part.forward.terms
         self.backward: list[tuple[Terms, Terms, tuple[str, ...]]] = []
         known: set[str] = set()
         for point, following in zip(part.backward, (*part.backward[1:], None), strict=False):

@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from shardlab.launch import launch
-from shardlab.measure.ledger import Memory
 from shardplan.planned_job import Setup
 from shardplan.records import Moment, Term
 from shardplan.trace.layers import deeper, depths
@@ -54,11 +53,6 @@ class Trace:
     @property
     def allocated_bytes(self) -> float:
         return self.peak.n_bytes
-
-    @property
-    def memory(self) -> Memory:
-        """Peak as a MemoryTracker returns it."""
-        return Memory(**{c: int(n) for c, n in self.peak.by_category().items()}, where=self.peak.phase)
 
     def largest(self, n: int = 10) -> tuple[Term, ...]:
         """Return the `n` largest terms at the peak. Equal tensors of equal origin are one term."""

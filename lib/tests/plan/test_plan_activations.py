@@ -336,7 +336,7 @@ def predicted(part: Part, parameters: dict[str, tuple[int, ...]], gradient_bytes
     def n_bytes(point):
         return bytes_of(point.terms) + gradient_bytes * sum(prod(parameters[name]) for name in point.gradients)
 
-    return Bytes(bytes_of(part.kept), max(map(n_bytes, part.forward)), max(map(n_bytes, part.backward)))
+    return Bytes(bytes_of(part.kept), n_bytes(part.forward), max(map(n_bytes, part.backward)))
 
 
 def bytes_of(terms) -> int:
