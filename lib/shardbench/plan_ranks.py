@@ -55,8 +55,8 @@ def build(setup: Setup, library: Library = TORCH) -> Engine:
         return zero_1(TORCH, model, s.bucket_cap_mb, s.gradient_as_bucket_view, **kernel)
     if s.sharding in ("ZERO_1", "ZERO_2"):
         return (zero_1 if s.sharding == "ZERO_1" else zero_2)(OURS, model, s.bucket_cap_mb, **kernel)
-    options = {"mp_policy": POLICIES[s.precision]} if s.precision in POLICIES else {}
-    options |= {"reshard_after_forward": s.sharding == "FULL_SHARD", "replicas": setup.data_ranks // setup.shards}
+    options: dict = {"reshard_after_forward": s.sharding == "FULL_SHARD", "replicas": setup.data_ranks // setup.shards}
+    options |= {"mp_policy": POLICIES[s.precision]} if s.precision in POLICIES else {}
     return fsdp2(library, model, by_block=s.wrap == "block", optimizer=optimizer, **options)
 
 

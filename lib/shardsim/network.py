@@ -178,13 +178,12 @@ def _pattern(words: str) -> re.Pattern:
     return re.compile(words.replace(" ", r"\s*"))
 
 
-def _between(*link: str | None) -> dict:
-    *link, own = link
-    found = {"between": _link(*link, BETWEEN_LATENCY_S)}
+def _between(number: str, unit: str, latency: str | None, latency_unit: str, own: str | None) -> dict:
+    found = {"between": _link(BETWEEN_LATENCY_S, number, unit, latency, latency_unit)}
     return found | {"a card each": True} if own else found
 
 
-def _link(number: str, unit: str, latency: str | None, latency_unit: str, default_s: float) -> Link:
+def _link(default_s: float, number: str, unit: str, latency: str | None, latency_unit: str) -> Link:
     return Link(bandwidth(number, unit), seconds(latency, latency_unit) if latency else default_s)
 
 
@@ -200,7 +199,7 @@ def _of_machine(name: str) -> dict:
 
 _WORDS = [
     (_pattern(r"(\d+) x (\d+) nodes?"), lambda n, k: {"nodes": int(n), "ranks_per_node": int(k)}),
-    (_pattern(rf"{BANDWIDTH}(?: {LATENCY})? inside"), lambda *link: {"inside": _link(*link, INSIDE_LATENCY_S)}),
+    (_pattern(rf"{BANDWIDTH}(?: {LATENCY})? inside"), lambda *link: {"inside": _link(INSIDE_LATENCY_S, *link)}),
     (_pattern(rf"{BANDWIDTH}(?: {LATENCY})? between( a rank)?"), _between),
     (_pattern(BANDWIDTH), lambda number, unit: {"bandwidth": bandwidth(number, unit)}),
     (_pattern(LATENCY), lambda number, unit: {"latency": seconds(number, unit)}),
