@@ -5,7 +5,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from shardlab.launch import flight_recorder
-from shardlab.launch.hang_report import stuck_collectives
+from shardlab.launch.hang_report import faulty_ranks, first_disagreement, laggard, stuck_collectives
 
 if TYPE_CHECKING:
     from shardlab.launch.rank_process import RankProcess
@@ -57,15 +57,19 @@ def is_undecided(ranks: list["RankProcess"]) -> bool:
 
 def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
     """Return the error of a hang: the last collectives, and the stack of each waiting rank. `rank` is the only one that
-    waits, or that called another collective, or that called fewer collectives than the others."""
+    waits, or that called another collective, or that the hang report names, or that called fewer than the others."""
     waiting = [r for r in ranks if r.result is None] or ranks  # all, if the missing results came after the deadline
     head = f"no result from {_names(waiting)} within {timeout_s:g} s"
     disagreement, culprit = _disagreement(ranks)
     if culprit is not None:
         head += f": rank {culprit} called another collective than the others"
     elif len(waiting) > 1:
-        culprit = flight_recorder.laggard({r.number: _log(r) for r in waiting})
-        head += f": the others wait for rank {culprit}, which issued fewer collectives" if culprit is not None else ""
+        logs = {r.number: _log(r) for r in waiting}
+        behind, faulty = laggard(logs), faulty_ranks(logs)
+        culprit = faulty[0] if len(faulty) == 1 else behind
+        if culprit is not None:
+            why = f"the others wait for rank {culprit}, which issued fewer collectives"
+            head += f": {why}" if culprit == behind else f": look at rank {culprit}"
     else:
         culprit = waiting[0].number
     stacks = [f"{_state(r)}\n{_stack(r)}" for r in waiting]
@@ -78,7 +82,7 @@ def _culprit(ranks: list["RankProcess"]) -> "RankProcess":
     raised = sorted((r for r in ranks if r.failure), key=lambda r: r.failure.at_s)
     own = [r for r in raised if not _PEER_GONE.search(r.failure.error)]
     left = [r for r in ranks if r.result is not None]
-    behind = flight_recorder.laggard({r.number: _log(r) for r in ranks})
+    behind = laggard({r.number: _log(r) for r in ranks})
     left.sort(key=lambda r: r.number != behind)
     return (vanished or own or left or raised)[0]
 
@@ -117,7 +121,7 @@ def _log(r: "RankProcess") -> list[flight_recorder.Collective]:
 
 
 def _disagreement(ranks: list["RankProcess"]) -> tuple[str | None, int | None]:
-    return flight_recorder.first_disagreement({r.number: _log(r) for r in ranks}) or (None, None)
+    return first_disagreement({r.number: _log(r) for r in ranks}) or (None, None)
 
 
 def _names(ranks: list["RankProcess"]) -> str:

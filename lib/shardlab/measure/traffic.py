@@ -65,16 +65,12 @@ def record_traffic():
     with _messages() as (messages, own_parts):
         yield traffic
     issued = [c for c in flight_recorder.collectives() if c.issued_s >= traffic.started_s]
-    if sum(map(_entries, issued)) >= (kept := flight_recorder.kept_entries()):
+    in_ring = Counter(c.backend for c in issued for _ in range(c.entries))
+    if max(in_ring.values(), default=0) >= (kept := flight_recorder.kept_entries()):
         raise RuntimeError(f"the flight recorder keeps {kept} collectives: record fewer steps at once")
     issued = [c for c in issued if c.kind not in flight_recorder.POINT_TO_POINT]  # `messages` has NCCL's, too
     issued = [_with_own_part(c, own_parts) for c in issued]
     traffic.collectives += sorted(issued + messages, key=lambda c: c.issued_s)
-
-
-def _entries(c: flight_recorder.Collective) -> int:
-    """Number of the recorder's entries: gloo's reduce_scatter of a list takes one for each share."""
-    return len(c.shape) if c.kind == "reduce_scatter" else 1
 
 
 def _with_own_part(c: flight_recorder.Collective, own_parts: list[tuple[str, int, int]]) -> flight_recorder.Collective:

@@ -97,9 +97,10 @@ def test_who_is_missing_in_one_group_may_wait_in_another():
     barrier = [called(1, "issued", "barrier")]
     pair = [called(1, "issued", group="2", members=(2, 3))]
     text = stuck_collectives({0: barrier, 1: barrier, 2: pair, 3: []})
-    first, second = text.split("\n\n")
+    first, second, over_all = text.split("\n\n")
     assert "for ranks 2-3. Rank 2 itself waits in #1 of group 2. Rank 3 has called nothing in this group." in first
     assert second.endswith("rank 2 waits in #1 for rank 3. Rank 3 has called nothing in this group.")
+    assert over_all == "Over all groups: Look at rank 3: others wait for it, and it waits for nobody."
 
 
 def test_messages_are_not_counted():
