@@ -6,5 +6,6 @@ Read in this order:
     range_labels, spans             from labels on the host and messages on the links to spans
     record_timeline                 record what runs inside a block; `simulated_events`: a simulated network plugs in
     profile, profile_labels         the same from torch.profiler's traces
+    profile_gpu                     and what they know of a GPU
     trace_file                      files for a trace viewer
 """

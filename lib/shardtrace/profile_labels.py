@@ -1,10 +1,13 @@
-"""Labels in a profiler's trace, and substitutes for `label_units`' labels if a program was profiled without it.
+"""Events of a profiler's trace; its labels, and substitutes for `label_units`' labels if they are missing.
 
 FSDP2 labels its own work before and after a unit's forward, so the time in between is that forward. A unit's backward
 begins in the same way and lasts until another unit's begins. The rest of what autograd's engine runs without a break
-is labelled as the root's backward.
+is labelled as the root's backward. On a GPU the engine has a thread of its own, where nothing else runs: there a
+backward also ends where the profiler's next step or an optimizer's step begins.
 """
 
+import math
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +18,17 @@ from shardtrace.range_labels import ROOT, meaning
 from shardtrace.spans import Label
 
 _ENGINE = "autograd::engine::evaluate_function"
+_BREAKS = ("ProfilerStep#", "Optimizer.step#")
+_ELEMENT_BYTES = {"float": 4, "float32": 4, "int": 4, "double": 8, "float64": 8, "long": 8, "long int": 8, "int64": 8}
+_ELEMENT_BYTES |= {
+    "half": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "c10::half": 2,
+    "c10::bfloat16": 2,
+    "short": 2,
+    "short int": 2,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +57,9 @@ def host_labels(events: list[Event]) -> dict[Any, list[Label]]:
             by_thread[e.thread].append(Label(e.name, e.start_s, e.end_s))
     if not any(label.name.startswith("backward (") for some in by_thread.values() for label in some):
         ops = _by_thread(events)
+        breaks = sorted(e.start_s for e in events if e.category == "user_annotation" and e.name.startswith(_BREAKS))
         for thread in [*by_thread, *(t for t in ops if t not in by_thread)]:
-            by_thread[thread] += list(_stand_ins(ops[thread], by_thread[thread]))
+            by_thread[thread] += list(_stand_ins(ops[thread], by_thread[thread], breaks))
     return by_thread
 
 
@@ -56,10 +71,10 @@ def _by_thread(events: list[Event]) -> dict[Any, list[Event]]:
     return by_thread
 
 
-def _stand_ins(ops: list[Event], labels: list[Label]) -> Iterator[Label]:
+def _stand_ins(ops: list[Event], labels: list[Label], breaks: list[float]) -> Iterator[Label]:
     labels = sorted(labels, key=lambda label: label.start_s)
     yield from _forwards(labels)
-    for whole in _backward_passes(ops):
+    for whole in _backward_passes(ops, breaks):
         yield whole
         yield from _backwards([label for label in labels if whole.start_s <= label.start_s < whole.end_s], whole.end_s)
 
@@ -80,14 +95,29 @@ def _backwards(labels: list[Label], end_s: float) -> Iterator[Label]:
         yield Label(f"backward ({meaning(label.name)[1]})", label.end_s, following.start_s)
 
 
-def _backward_passes(ops: list[Event]) -> Iterator[Label]:
-    """Yield one label for each run of the engine's functions with no other operation between them."""
-    outermost, end_s = [], 0.0
+def _backward_passes(ops: list[Event], breaks: list[float]) -> Iterator[Label]:
+    """Yield one label for each run of the engine's functions with no other operation, and no break, between them."""
+    outermost, end_s = [], -math.inf
     for op in sorted(ops, key=lambda e: (e.start_s, -e.end_s)):
         if op.start_s >= end_s:
             outermost.append(op)
             end_s = op.end_s
-    for is_engine, run in groupby(outermost, key=lambda op: op.name.startswith(_ENGINE)):
-        run = list(run)
+    kind_and_step = [(op.name.startswith(_ENGINE), bisect(breaks, op.start_s)) for op in outermost]
+    for (is_engine, _), some in groupby(zip(kind_and_step, outermost, strict=True), key=lambda pair: pair[0]):
+        run = [op for _, op in some]
         if is_engine:
             yield Label(f"backward ({ROOT})", run[0].start_s, run[-1].end_s)
+
+
+def numel(event: Event, argument: int) -> int:
+    """Elements of a tensor argument, or of all tensors in a list argument; 0 without record_shapes."""
+    dims = event.args.get("Input Dims", [])[argument : argument + 1]
+    types = event.args.get("Input type", [])[argument : argument + 1]
+    if dims == [[]] and types != [] and types[0] in ("", "TensorList"):  # no tensor, or a list without shapes
+        return 0
+    shapes = dims[0] if dims and dims[0] and isinstance(dims[0][0], list) else dims
+    return sum(math.prod(shape) for shape in shapes)
+
+
+def element_bytes(dtype: str, unknown: int = 1) -> int:
+    return _ELEMENT_BYTES.get(dtype.lower(), unknown)

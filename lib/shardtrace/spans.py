@@ -5,6 +5,7 @@ whose label surrounds the moment when the host asked for it. The collectives of 
 buckets are sent in a fixed order in every backward, so we number them.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -91,7 +92,7 @@ def leaves(labels: Iterable[Label]) -> list[Leaf]:
     """Cut the host's time into intervals with the same labels, in order; leave out the time without labels."""
     found: list[Leaf] = []
     around: list[Label] = []
-    now = 0.0
+    now = -math.inf
 
     def until(moment: float) -> None:
         nonlocal now

@@ -1,9 +1,9 @@
 """Timeline of one rank: when it computed, when its links were busy, when it waited. Plain data, and sums over it.
 
-Vocabulary. A *span* is an interval in one of three *lanes*: "compute" (the rank computes), "link" (a collective is
+Vocabulary. A *span* is an interval in one of four *lanes*: "compute" (the rank computes), "link" (a collective is
 running, from the moment when its last rank has arrived and the link is free), "wait" (the host is blocked until a
-collective finishes). A *unit* is the part of the model that a span belongs to: a block or, for a collective, the
-parameter group or bucket that it serves.
+collective finishes), "copy" (a GPU copies or fills memory, which is no computation). A *unit* is the part of the model
+that a span belongs to: a block or, for a collective, the parameter group or bucket that it serves.
 
 [Note: exposed and overlapped] Communication is *overlapped* while this rank computes and *exposed* while it does not.
 Both are lengths of sets of moments: C, when at least one of the rank's collectives is running (two at once count
@@ -25,12 +25,12 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Span:
-    lane: str  # "compute", "link" or "wait"
-    name: str  # "forward", "backward", "recompute", "optimizer", "copy"; "all_gather", ...; waits: `record_timeline`
+    lane: str  # "compute", "link", "wait" or "copy"
+    name: str  # "forward", "backward", "recompute", "optimizer"; "all_gather", ...; "HtoD"; waits: `record_timeline`
     start_s: float  # time.monotonic(): one clock for all ranks of a machine
     end_s: float
     unit: str = ""  # "blocks.3", "root", "bucket 0"
-    bytes: int = 0  # for a collective: the unsharded size
+    bytes: int = 0  # of a collective: the unsharded size; of a copy: what is copied
     issued_s: float | None = None  # for a collective: when this rank asked for it
     ready_s: float | None = None  # for a collective: when the last rank asked, if that is known
 

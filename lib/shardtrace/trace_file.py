@@ -33,11 +33,14 @@ def trace_events(timelines: Sequence[Timeline]) -> Iterator[dict]:
     flows = count()
     for timeline in timelines:
         clock = _Clock(timeline.rank, start_s)
-        host = [s for s in timeline.spans if s.lane != "link"]
+        host = [s for s in timeline.spans if s.lane in ("compute", "wait")]
         links = _lanes(timeline.lane("link"))
-        yield from _names(timeline.rank, 1 + max(links, default=_LINK))
+        copies = _lanes(timeline.lane("copy"), first=1 + max(links, default=_LINK), late_s=0.0)
+        yield from _names(timeline.rank, max(links, default=_LINK) - _LINK, len(copies))
         for s in host:
             yield clock.complete(s, _COMPUTE if s.lane == "compute" else _WAIT)
+        for lane, spans in copies.items():
+            yield from (clock.complete(s, lane) for s in spans)
         for lane, spans in links.items():
             for s in spans:
                 yield clock.complete(s, lane)
@@ -68,21 +71,21 @@ def _thread_id(rank: int, lane: int) -> int:
     return (rank + 1) * _LANES + lane
 
 
-def _names(rank: int, lanes: int) -> Iterator[dict]:
-    names = ["compute", "wait", "link", *(f"link {i}" for i in range(2, lanes - 1))]
+def _names(rank: int, more_links: int, copies: int) -> Iterator[dict]:
+    names = ["compute", "wait", "link", *(f"link {i + 2}" for i in range(more_links)), *["copy"] * copies]
     yield {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
     yield {"ph": "M", "pid": rank, "name": "process_sort_index", "args": {"sort_index": rank}}
-    for lane, name in enumerate(names[:lanes]):
+    for lane, name in enumerate(names):
         thread = _thread_id(rank, lane)
         yield {"ph": "M", "pid": rank, "tid": thread, "name": "thread_name", "args": {"name": name}}
         yield {"ph": "M", "pid": rank, "tid": thread, "name": "thread_sort_index", "args": {"sort_index": lane}}
 
 
-def _lanes(links: Sequence[Span]) -> dict[int, list[Span]]:
-    """Put each collective into the first lane that is free."""
+def _lanes(links: Sequence[Span], first: int = _LINK, late_s: float = _LATE_S) -> dict[int, list[Span]]:
+    """Put each collective, or copy, into the first lane that is free; a span may end up to `late_s` too late."""
     lanes: dict[int, list[Span]] = {}
     for s in sorted(links, key=lambda s: s.start_s):
-        free = (lane for lane in count(_LINK) if lane not in lanes or lanes[lane][-1].end_s - _LATE_S <= s.start_s)
+        free = (lane for lane in count(first) if lane not in lanes or lanes[lane][-1].end_s - late_s <= s.start_s)
         lane = lanes.setdefault(next(free), [])
         if lane and lane[-1].end_s > s.start_s:
             lane[-1] = replace(lane[-1], end_s=s.start_s)

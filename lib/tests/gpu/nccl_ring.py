@@ -57,7 +57,7 @@ class NcclRing:
     # -------------------------------------------------------------------------------------- several entries a call
 
     def uneven_reduce_scatter(self, shapes: list[Shape], group: str = "0", **how) -> None:
-        """`reduce_scatter` of a list of unequal shapes: a `_reduce_oop` to each rank, whose output is real on its root."""
+        """`reduce_scatter` of a list of unequal shapes: a `_reduce_oop` to each rank, with an output on that one."""
         self._coalesced(group, "nccl:_reduce_oop", [([s], [s]) for s in shapes], "nccl:REDUCE_SCATTER_coalesced", **how)
 
     def uneven_all_gather(self, shapes: list[Shape], group: str = "0", **how) -> None:

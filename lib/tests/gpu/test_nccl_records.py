@@ -1,4 +1,4 @@
-"""The flight recorder's reader and the hang report on NCCL's records, as a generator after torch's source writes them."""
+"""The flight recorder's reader and the hang report on NCCL's records, which a generator writes as torch does."""
 
 import pickle
 from types import SimpleNamespace

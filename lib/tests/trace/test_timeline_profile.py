@@ -262,17 +262,17 @@ def test_other_kernels_compute_for_who_launched_them(on_gpu):
     assert found == [
         ("forward", "blocks.1", 100),
         ("backward", "blocks.1", 40),
-        ("backward", "blocks.1", 5),
         ("optimizer", "", 50),
     ]
+    assert [(s.name, s.unit, round(s.duration_s * 1e6)) for s in on_gpu.lane("copy")] == [("DtoD", "blocks.1", 5)]
     assert not on_gpu.lane("wait"), "the host's waits are not the GPU's"
 
 
 def test_what_is_exposed_on_a_gpu(on_gpu):
-    """The first gather alone; 15 us of the second; the reduction after it alone."""
+    """The first gather alone; 20 us of the second, partly beside a copy; the reduction after it alone."""
     rows = {row.kind: row for row in communication(on_gpu)}
     assert rows["all_gather"].total_s == pytest.approx(100e-6, rel=1e-2)
-    assert rows["all_gather"].exposed_s == pytest.approx(65e-6, rel=1e-2)
+    assert rows["all_gather"].exposed_s == pytest.approx(70e-6, rel=1e-2)
     assert rows["reduce_scatter"].exposed_s == pytest.approx(80e-6, rel=1e-2)
     assert rows["all"].share == pytest.approx(180 / 350, rel=1e-2)
 
