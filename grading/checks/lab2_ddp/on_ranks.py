@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from grading.boxes.trim_memory import rest
+from grading.checks.device_clock import DeviceClock
 from grading.judge.tensor_projections import project, project_cheaply
 from grading.judge.timed_laps import serve_laps
 from grading.judge.verdict_figures import moments
@@ -160,17 +161,19 @@ def memory(implementation, seed: int, cap_mb: float) -> dict:
 def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
     """Record when rank 0 woke from a sleep in a second step's last backward, and when this rank's last gradient came.
 
-    Every message needs rank 0. So a rank that waits for a message inside backward makes its last gradient after that.
+    Every message needs rank 0. So a rank that waits for a message inside backward makes its last gradient after that:
+    its host does, or on a GPU its stream.
     """
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     module = build(seed, rank, ACCOUNT_SHAPE["n_layers"]).to(device)
-    naps, seen = [], {"woke_s": 0.0, "last_gradient_s": 0.0}
+    clock = DeviceClock(device)
+    naps, seen, last_gradient = [], {"woke_s": 0.0}, [clock.now()]
 
     def gradient_made(p: Tensor) -> None:
         if naps:
             time.sleep(naps.pop())
             seen["woke_s"] = time.time()
-        seen["last_gradient_s"] = time.time()
+        last_gradient[0] = clock.now()
 
     for p in module.parameters():
         p.register_post_accumulate_grad_hook(gradient_made)
@@ -178,6 +181,7 @@ def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
     first, second = (list(micro_batches(seed, step, rank, world_size, ACCOUNT_SHAPE, device)) for step in range(2))
     begin = time.monotonic()
     train_step(model, first)
+    clock.seconds(clock.now())  # the device is through, too
     nap_s = min(LONGEST_NAP_S, max(SHORTEST_NAP_S, NAP_IN_STEPS * (time.monotonic() - begin)))
     module.zero_grad()
     done = []
@@ -188,7 +192,7 @@ def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
             naps.append(nap_s)
 
     train_step(model, second, micro_batch_done)
-    return seen
+    return seen | {"last_gradient_s": clock.seconds(last_gradient[0])}
 
 
 def laps(implementation, cap_mb: float, address: str) -> None:

@@ -199,7 +199,8 @@ def record_step(implementation, seed: int, tier: str, shares: list[int], cap_mb:
     n = dist.get_world_size()
     return _held(memory) | {
         "gradients": gradients,
-        "waits": list(waits),
+        "waits": list(waits.works),
+        "device_waits": list(waits.devices),
         "ends": ends,
         "collectives": [
             {"kind": c.kind, "bytes": max(c.input_bytes, c.output_bytes), "sent": wire_bytes(c, n), "at": c.issued_s}

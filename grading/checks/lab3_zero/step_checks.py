@@ -134,7 +134,9 @@ def covered(reply: dict) -> float:
     """
     waits = iter(reply["waits"])
     waited = {c["at"]: next(waits, math.inf) for c in sorted(reply["collectives"], key=lambda c: c["at"])}
-    return _share(reply, lambda c: min(waited[c["at"]], _backward_end(reply, c)))
+    for_all = reply.get("device_waits", [])
+    halted = {at: next((moment for moment in for_all if at < moment), math.inf) for at in waited}
+    return _share(reply, lambda c: min(waited[c["at"]], halted[c["at"]], _backward_end(reply, c)))
 
 
 def issued_early(reply: dict) -> float:
