@@ -147,7 +147,7 @@ def _read(dump: dict, log: Log, members_of: Callable[[str], tuple[int, ...]], ra
     members = {name: members_of(name) for name in {entry["process_group"][0] for entry in entries}}
     for entry in _one_a_call(_as_asked_for(entries), members, rank):
         c = _parse(entry, members[entry["process_group"][0]])
-        through = c.kind not in POINT_TO_POINT and c.seq <= progress.get((c.backend, c.group), (0, 0))[1]
+        through = c.kind not in POINT_TO_POINT and c.seq <= progress.get(("nccl", c.group), (0, 0))[1]
         log.append(replace(c, state="finished") if through else c)
     log.progress = log.progress | progress
 
