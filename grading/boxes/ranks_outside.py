@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from grading.boxes.sandbox import Box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, WallError
 from grading.boxes.sandbox.usage import Seen
+from shardlab.launch.rank_main import SETUP_S
 
 _MARGIN_S = 15.0  # a host that has not answered this long after its own deadline is ended from outside
 
@@ -69,7 +70,7 @@ class Crew(BoxedProgram):
             "watched": watched,
             "arguments": arguments,
         }
-        self.send(order, timeout_s + _MARGIN_S)
+        self.send(order, timeout_s + _MARGIN_S + (0 if device == "cpu" else SETUP_S))
 
     def finish(self) -> list:
         reply = self.receive()

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from shardlab.launch.job import Job
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
-from shardlab.launch.rank_main import RankNetwork, Settings, process_group
+from shardlab.launch.rank_main import SETUP_S, RankNetwork, Settings, process_group
 
 # Modules that the forkserver imports before it forks a rank: the import takes seconds, and happens once. The launcher
 # itself needs few of them. The flight recorder needs torch._dynamo for its stack traces.
@@ -49,7 +49,8 @@ def launch(
     replaces the real network: `shardsim.simulated("2x2 nodes, 1 GB/s inside, 100 MB/s between")`.
 
     Raises LaunchError, which names the rank, if a rank raises, exits or is killed. If `timeout_s` passes, the error
-    shows the last collectives and the stack of every rank without a result. No rank is left afterwards, even on Ctrl-C.
+    shows the last collectives and the stack of every rank without a result. `timeout_s` is counted from when the last
+    rank is ready: its device is open, and it has exchanged a first message. No rank is left afterwards, even on Ctrl-C.
 
     Under torchrun the ranks already exist: `launch` then runs `fn` in this process and returns every rank's result.
     """
@@ -122,7 +123,7 @@ def _settings(world_size, device, backend, network, threads, timeout_s) -> Setti
         own_gpu = device == "cuda" and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
         backend = "cpu:gloo,cuda:nccl" if own_gpu else "gloo"
     # The launcher sees all ranks, so it reports a stuck collective before the backend's own timeout does.
-    return Settings(backend, device, network, threads, collective_timeout_s=timeout_s + 60)
+    return Settings(backend, device, network, threads, collective_timeout_s=SETUP_S + timeout_s + 60)
 
 
 def _run_as_existing_rank(fn, args, world_size: int, settings: Settings) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardlab.launch import flight_recorder
 from shardlab.launch.hang_report import faulty_ranks, first_disagreement, laggard, stuck_collectives
+from shardlab.launch.rank_main import SETUP
 
 if TYPE_CHECKING:
     from shardlab.launch.rank_process import RankProcess
@@ -53,6 +54,18 @@ def is_undecided(ranks: list["RankProcess"]) -> bool:
     """Return True if two ranks called different things and a third rank's call would tell which of them is wrong."""
     disagreement, odd = _disagreement(ranks)
     return disagreement is not None and odd is None and len(ranks) > 2
+
+
+def not_ready(ranks: list["RankProcess"], within_s: float) -> LaunchError:
+    """Return the error of ranks that were not ready in time. `rank` is the only one that the others wait for."""
+    least = min(r.begun for r in ranks)
+    behind = laggard({r.number: _log(r) for r in ranks})
+    slow = [r for r in ranks if r.begun == least and behind in (None, r.number)]
+    head = f"{_names(slow)} of {len(ranks)} did not get ready in {within_s:g} s: {'each' if len(slow) > 1 else 'it'} "
+    body = "The function has not begun on all ranks."
+    body += " With NCCL_DEBUG=INFO in the environment, NCCL says what it tries." if least == len(SETUP) - 1 else ""
+    stacks = [f"rank {r.number} {SETUP[r.begun]}\n{_stack(r)}" for r in ranks if not r.ready]
+    return _error([head + SETUP[least], body, *stacks], slow[0].number if len(slow) == 1 else None, timed_out=True)
 
 
 def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:

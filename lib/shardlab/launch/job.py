@@ -59,9 +59,20 @@ class Job:
         } | ({"CUDA_VISIBLE_DEVICES": ""} if self.settings.device == "cpu" else {})  # or fully_shard would use the GPUs
 
     def results(self, timeout_s: float) -> list[Any]:
-        """Return the results when every rank has returned; raise LaunchError as soon as one rank can't return."""
-        deadline = time.monotonic() + timeout_s
-        while any(r.result is None for r in self.ranks):
+        """Return the results when every rank has returned; raise LaunchError as soon as one rank can't return.
+
+        `timeout_s` is counted from when the last rank is ready.
+        """
+        self._wait(lambda r: r.ready, rank_main.SETUP_S, blame.not_ready)
+        self._wait(lambda r: r.result is not None, timeout_s, blame.hang)
+        for r in self.ranks:
+            r.last_words()  # do not wait for processes to end: a thread of a rank may never end
+        return [cloudpickle.loads(r.result) for r in self.ranks]
+
+    def _wait(self, done: Callable[[RankProcess], bool], within_s: float, too_late: Callable) -> None:
+        """Wait until all ranks are done; raise what `too_late` makes of them if that takes longer than `within_s`."""
+        deadline = time.monotonic() + within_s
+        while not all(map(done, self.ranks)):
             self._listen(deadline - time.monotonic())
             if any(r.failure or r.vanished for r in self.ranks):
                 self._ask_whereabouts()
@@ -69,10 +80,7 @@ class Job:
                 raise blame.failure(self.ranks)
             if time.monotonic() >= deadline:
                 self._ask_whereabouts()
-                raise blame.hang(self.ranks, timeout_s)
-        for r in self.ranks:
-            r.last_words()  # do not wait for processes to end: a thread of a rank may never end
-        return [cloudpickle.loads(r.result) for r in self.ranks]
+                raise too_late(self.ranks, within_s)
 
     def _listen(self, timeout_s: float) -> None:
         """Receive messages, output and exits of the ranks; wait at most `timeout_s` for the first of them."""

@@ -29,6 +29,10 @@ from shardlab.launch.pickling import dumps
 # File in which the launcher's ranks meet; without it they use torchrun's store. A file needs no port and no name
 # server: torch's TCPStore looks up the name of every peer, which takes seconds per launch if that one does not answer.
 MEETING_PLACE = "SHARDLAB_MEETING_PLACE"
+SETUP_S = 120.0  # for opening devices and connecting; on 8 GPUs that takes up to 10 s
+# What a rank does before it is ready, in order. It tells its launcher when it begins the next of them.
+SETUP = ("did not get as far as opening its device", "was opening its device", "was meeting the other ranks")
+SETUP += ("was in its first collective",)
 _kept_alive: list = []  # callbacks that C++ holds: Python must not free them
 
 
@@ -84,7 +88,7 @@ def main(
     send = _start_listening(lifeline)
     _before_cpp_terminates(lambda: send(("whereabouts", _whereabouts())))
     try:
-        with process_group(settings):
+        with process_group(settings, tell=lambda n: send(("begun", n))):
             fn, args = cloudpickle.loads(payload)
             result = dumps(fn(*args))
             _flush()
@@ -156,19 +160,24 @@ def _flush() -> None:
 
 
 class process_group:
-    """Context that sets this rank's device and makes the default process group, as `settings` say."""
+    """Context that sets this rank's device and makes the default process group, as `settings` say.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    `tell(n)` is called when step n of `SETUP` begins, and with len(SETUP) when the rank is ready.
+    """
+
+    def __init__(self, settings: Settings, tell: Callable[[int], None] = lambda n: None) -> None:
+        self.settings, self.tell = settings, tell
 
     def __enter__(self) -> None:
         s = self.settings
         flight_recorder.enable()
         torch.set_num_threads(s.threads)
-        if s.device == "cuda":
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         if s.network is not None:
             s.network.install()
+        self.tell(1)
+        if s.device == "cuda":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        self.tell(2)
         os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that ends early leaves while others still connect
         file, n = os.environ.get(MEETING_PLACE), int(os.environ["WORLD_SIZE"])
         dist.init_process_group(
@@ -179,6 +188,12 @@ class process_group:
             timeout=timedelta(seconds=s.collective_timeout_s),
         )
         del os.environ["TORCH_DIST_INIT_BARRIER"]
+        self.tell(3)
+        if s.device != "cpu":  # NCCL connects in its first collective, and a hang there would leave no record
+            first = torch.zeros(1, device=s.device)
+            dist.all_reduce(first)
+            first.item()  # wait for the device
+        self.tell(len(SETUP))
 
     def __exit__(self, kind, error, tb) -> None:
         if kind is None and dist.is_initialized():  # after an error, destroying would wait for ranks that are stuck

@@ -19,6 +19,7 @@ class RankProcess:
         self.output, self.remote_output = multiprocessing.Pipe(duplex=False)
         self.process: multiprocessing.process.BaseProcess | None = None
         self.exit_code: int | None = None
+        self.begun = 0  # the step of rank_main.SETUP that it began last
         self.result: bytes | None = None
         self.failure: rank_main.Failure | None = None
         self.whereabouts: rank_main.Whereabouts | None = None
@@ -80,6 +81,11 @@ class RankProcess:
         self.tail.append(line.decode(errors="replace"))
         if self.show:
             print(f"[rank {self.number}] {self.tail[-1]}", flush=True)
+
+    @property
+    def ready(self) -> bool:
+        """True once its device is open and it is connected to the others."""
+        return self.begun == len(rank_main.SETUP)
 
     @property
     def vanished(self) -> bool:
