@@ -1,4 +1,4 @@
-"""Pickle functions for the ranks and results for the launcher: cloudpickle, with two repairs."""
+"""Pickle functions for the ranks and results for the launcher: cloudpickle, with three repairs."""
 
 import importlib
 import io
@@ -7,13 +7,21 @@ from types import ModuleType
 from typing import Any
 
 import cloudpickle
+import torch
 
 
 def dumps(value: Any) -> bytes:
-    """Return `value` as bytes for `cloudpickle.loads`; a function of a notebook or a script is packed by value."""
+    """Return `value` as bytes for `cloudpickle.loads`; a function of a notebook or a script is packed by value.
+
+    Tensors on a device, wherever they are in `value`, come out on the CPU: otherwise whoever loads them would open that
+    device, which takes some hundred MiB of it for each process.
+    """
     file = io.BytesIO()
     _Pickler(file).dump(value)
     return file.getvalue()
+
+
+_OF_THE_HOST = ("cpu", "meta")
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -22,6 +30,9 @@ class _Pickler(cloudpickle.Pickler):
     pack operations at all, such as torch.ops.aten.mm.default in a recomputation policy."""
 
     def reducer_override(self, obj):
+        if isinstance(obj, torch.storage.TypedStorage) and obj._untyped_storage.device.type not in _OF_THE_HOST:
+            there = obj._untyped_storage.cpu()
+            return torch.storage.TypedStorage(wrap_storage=there, dtype=obj.dtype, _internal=True).__reduce__()
         if type(obj).__module__ == "torch._ops":
             return _operation, (
                 str(getattr(obj, "__name__", "")) if isinstance(obj, ModuleType) else f"torch.ops.{obj}",
@@ -33,6 +44,4 @@ class _Pickler(cloudpickle.Pickler):
 
 def _operation(path: str) -> Any:
     """Return the object with this name, such as "torch.ops.aten.mm.default"."""
-    import torch
-
     return attrgetter(path.removeprefix("torch."))(torch)

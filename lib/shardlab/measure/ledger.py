@@ -40,7 +40,8 @@ class Memory:
     where: str = ""  # phase of the peak: forward, backward, optimizer, other
     cuda_allocated_bytes: int | None = None  # the caching allocator's own peak, kernels' workspaces included
     cuda_reserved_bytes: int | None = None  # the allocator's peak of memory from the driver, fragmentation included
-    cuda_outside_bytes: int | None = None  # in use outside the allocator: CUDA context, NCCL, other processes
+    # In use outside the allocator: CUDA context, NCCL, other jobs. None where ranks share the card, as it can't be told.
+    cuda_outside_bytes: int | None = None
 
     @property
     def peak_bytes(self) -> int:

@@ -16,6 +16,7 @@ compiled by Inductor, and storages from before the block that no operation touch
 Source: torch.distributed._tools.mem_tracker.MemTracker; this is the part of it that a data-parallel course needs.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -152,10 +153,11 @@ class MemoryTracker(TorchDispatchMode):
     def _read_cuda(self) -> None:
         if self.device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self.device)
+            alone = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= torch.cuda.device_count()
             self._cuda = {
                 "cuda_allocated_bytes": torch.cuda.max_memory_allocated(self.device),
                 "cuda_reserved_bytes": torch.cuda.max_memory_reserved(self.device),
-                "cuda_outside_bytes": total - free - torch.cuda.memory_reserved(self.device),
+                "cuda_outside_bytes": total - free - torch.cuda.memory_reserved(self.device) if alone else None,
             }
 
     # Storages appear, change size, are freed
