@@ -97,7 +97,7 @@ def _rounded(s: Session, positions: bool, rates: bool) -> torch.Tensor:
     if rates:
         for block in model.blocks:
             block.memory.forget = _Rounded(block.memory.forget.bfloat16())
-    tokens, _, where = (t.cpu() for t in on_ranks.batch_of(s.seed, 0, shape, 0, s.tier.world_size))
+    tokens, _, where = on_ranks.batch_of(s.seed, 0, shape, 0, s.tier.world_size, device="cpu")  # no GPU is ours here
     with torch.no_grad():
         logits = model(tokens, where.bfloat16().float() if positions else where)
     return on_ranks.some_logits(logits, shape)

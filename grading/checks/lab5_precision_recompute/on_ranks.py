@@ -47,9 +47,11 @@ def build(seed: int, shape: dict, dropout: float = 0.0) -> Reader:
     return Reader(VOCAB, shape["dim"], shape["n_heads"], shape["hidden"], dropout)
 
 
-def batch_of(seed: int, step: int, shape: dict, rank: int, world_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tokens, targets, and positions; the positions lie far inside a long document."""
-    samples, seq_len, device = shape["samples"], shape["seq_len"], local_device()
+def batch_of(
+    seed: int, step: int, shape: dict, rank: int, world_size: int, device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tokens, targets, and positions on `device`, or this rank's; positions lie far inside a long document."""
+    samples, seq_len, device = shape["samples"], shape["seq_len"], device or local_device()
     tokens, targets = batch(
         seed, step, rank, world_size, global_batch=samples * world_size, seq_len=seq_len, device=device
     )
