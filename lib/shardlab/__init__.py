@@ -20,6 +20,14 @@ it imports none of them: `shardtrace` (timelines of ranks), `shardsim` (a cluste
 `shardcourse` (figures).
 """
 
+try:
+    import fcntl  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "shardlab runs on Linux and macOS. Windows itself can't fork the processes that ranks are: install WSL2 "
+        "(in a terminal: wsl --install), open Ubuntu, and set shardlab up there. NVIDIA's GPUs work in it."
+    ) from error
+
 from shardlab.launch import LaunchError, launch, local_device, warm_up
 
 __version__ = "0.1.0"

@@ -43,8 +43,10 @@ def launch(
 ) -> list[Any]:
     """Call `fn(*args)` on `world_size` ranks inside one process group; return their results in rank order.
 
-    `fn` may be defined in a notebook cell (it travels by cloudpickle, by value). Results travel back the same way, and
-    arrive on the CPU: keep them small. Printed lines appear as they come, marked with their rank, unless `stream=False`.
+    `fn` may be defined in a notebook cell (it travels by cloudpickle, by value). Arguments and results travel the same
+    way, and tensors arrive on the CPU: keep them small. Printed lines appear as they come, marked with their rank,
+    unless `stream=False`.
+
     `device` defaults to "cuda" if there is a GPU, else to "cpu"; the default `backend` depends on it. `network`
     replaces the real network: `shardsim.simulated("2x2 nodes, 1 GB/s inside, 100 MB/s between")`.
 

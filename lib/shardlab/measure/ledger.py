@@ -40,7 +40,7 @@ class Memory:
     where: str = ""  # phase of the peak: forward, backward, optimizer, other
     cuda_allocated_bytes: int | None = None  # the caching allocator's own peak, kernels' workspaces included
     cuda_reserved_bytes: int | None = None  # the allocator's peak of memory from the driver, fragmentation included
-    # In use outside the allocator: CUDA context, NCCL, other jobs. None where ranks share the card, as it can't be told.
+    # In use outside the allocator: CUDA context, NCCL, other jobs. None where ranks share a card: it can't be told.
     cuda_outside_bytes: int | None = None
 
     @property
