@@ -50,6 +50,8 @@ def _obey(order: dict, drills_module: str) -> dict:
         return {"results": results}
     except LaunchError as error:
         return {"error": str(error), "timed_out": error.timed_out, "killed": error.killed}
+    except Exception as error:  # no GPU in this box, for example: else nobody would learn why this process ended
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _drill(drills_module: str, drill: str, answer: str | None, arguments: dict, watched: bool):

@@ -17,7 +17,7 @@ from typing import NoReturn
 import psutil
 
 import shardlab
-from grading.boxes.sandbox import Box
+from grading.boxes.sandbox import Box, gpu_access
 from grading.boxes.sandbox.guard import Guard, end_all, wait_until_dead
 from grading.boxes.sandbox.lines import MOST_VALUES, Lines
 from grading.boxes.sandbox.process_tree import family, is_still
@@ -26,7 +26,7 @@ from grading.boxes.sandbox.usage import Witness
 
 _PATIENCE_S = 5.0
 _BETWEEN_LOOKS_S = 0.001  # between checks for processes that still run
-_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL")
 
 
 class WallError(RuntimeError):
@@ -63,7 +63,7 @@ class BoxedProgram:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=home,
-            env=_clean_environment(self.box.home(str(home))),
+            env=clean_environment(self.box.home(str(home)), self.box.own_world),
             start_new_session=True,
         )
         os.set_blocking(self._process.stdin.fileno(), False)  # a program that does not read must not block us
@@ -173,7 +173,7 @@ class BoxedProgram:
         self._scratch.close()
 
 
-def _clean_environment(home: str) -> dict[str, str]:
+def clean_environment(home: str, own_world: bool) -> dict[str, str]:
     """Return the environment that a student's process needs, without anything else from the grader's environment.
 
     The process imports our packages from the same place as we do: the box may not show another installed copy.
@@ -181,4 +181,4 @@ def _clean_environment(home: str) -> dict[str, str]:
     kept = {k: os.environ[k] for k in _KEPT_VARIABLES if k in os.environ}
     ours = os.pathsep.join([str(Path(shardlab.__file__).parents[1]), str(Path(__file__).parents[3])])
     python = {"PYTHONPATH": ours, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
-    return kept | python | {"HOME": home, "TMPDIR": home}
+    return kept | gpu_access.variables(own_network=own_world) | python | {"HOME": home, "TMPDIR": home}

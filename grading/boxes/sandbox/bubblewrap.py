@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
+from grading.boxes.sandbox import gpu_access
 from grading.boxes.sandbox.limits import Limits
 from grading.boxes.sandbox.process_tree import family, first_inside
 
@@ -33,11 +34,14 @@ class Bubblewrap:
     ends_with_us = True  # it ends with us, however we end, so it is safe to freeze it
     own_world = True  # a network and temporary files that nobody else uses
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits, dev: Path = gpu_access.DEV) -> None:
+        self.limits, self._dev = limits, dev
 
     def command(self, program: list[str], readable: tuple[Path, ...] = ()) -> list[str]:
-        """Return the command that runs `program` in a box, which may also read the `readable` folders."""
+        """Return the command that runs `program` in a box, which may also read the `readable` folders.
+
+        Raises OSError if the GPUs' files can't be listed.
+        """
         size = str(self.limits.scratch_bytes)
         box = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
         box += ["--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
@@ -46,7 +50,7 @@ class Bubblewrap:
             box += _shown(path)
         for path in (*(Path("/proc", name) for name in _KERNEL if Path("/proc", name).exists()), *readable):
             box += ["--ro-bind", str(path), str(path)]
-        box += [*_gpus(), "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _HOME]
+        box += [*_gpus(self._dev), "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _HOME]
         return self.limits.command([*box, "--", *program])
 
     def home(self, folder: str) -> str:
@@ -77,7 +81,10 @@ class Bubblewrap:
             return "bubblewrap is not installed"
         if shutil.which("nsenter") is None:
             return "nsenter, of util-linux, is not installed: what is in a box could not be held still at once"
-        command = Bubblewrap(Limits(memory_bytes=0)).command(["true"])
+        try:
+            command = Bubblewrap(Limits(memory_bytes=0)).command(["true"])
+        except OSError as error:
+            return f"bubblewrap does not work here: {error}"
         trial = subprocess.run(command, capture_output=True, text=True, check=False)
         return f"bubblewrap does not work here: {trial.stderr.strip()[-200:]}" if trial.returncode else ""
 
@@ -97,9 +104,13 @@ def _shown(path: Path) -> list[str]:
     return ["--ro-bind", str(path), str(path)]
 
 
-def _gpus() -> list[str]:
-    """Return options for NVIDIA's devices and for NCCL to read their wiring. Not tested on a machine that has them."""
-    devices = sorted(Path("/dev").glob("nvidia*"))
-    shown = [argument for device in devices for argument in ("--dev-bind", str(device), str(device))]
-    wiring = [Path("/sys", name) for name in ("bus/pci", "devices", "class/pci_bus", "module/nvidia")]
-    return [*shown, *(a for p in wiring if shown and p.exists() for a in ("--ro-bind", str(p), str(p)))]
+def _gpus(dev: Path) -> list[str]:
+    """Return options for the GPUs' files in `dev`, and for what a program needs beside them."""
+    shown = gpu_access.devices(dev)
+    options = [a for name in shown for a in ("--dev-bind", str(dev / name), f"/dev/{name}")]
+    beside = [p for p in gpu_access.folders(_ROOT, private=(Path.home(), Path(_HOME))) if not _is_readable(p)]
+    return [*options, *(a for p in (*gpu_access.wiring(shown), *beside) for a in ("--ro-bind", str(p), str(p)))]
+
+
+def _is_readable(path: Path) -> bool:
+    return any(place == path or place in path.parents for place in _readable())
