@@ -17,6 +17,7 @@ from typing import TextIO
 
 import torch
 
+from grading.boxes import nvidia_smi
 from shardlab.tier import Tier
 
 _POLL_S = 0.05
@@ -64,14 +65,39 @@ class Gpus:
 
 
 def gpus_for(tier: Tier) -> Gpus | None:
-    """Lock as many GPUs as the tier's ranks use; processes that start later see only these. None without GPUs."""
+    """Lock as many GPUs as the tier's ranks use; processes that start later see only these. None without GPUs.
+
+    `gpu1` uses one, or all of two or three: its ranks are then spread over them.
+    """
     if tier.device != "cuda":
         return None
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = shown.split(",") if shown else [str(i) for i in range(torch.cuda.device_count())]
-    gpus = Gpus(names, 1 if tier.name == "gpu1" else tier.world_size)
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus.names)
+    names = visible_gpus()
+    gpus = Gpus(names, tier.world_size if tier.name != "gpu1" else len(names) if len(names) < tier.world_size else 1)
+    os.environ[_variable()] = ",".join(gpus.names)
     return gpus
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that this process may use, by UUID where `nvidia-smi` knows it, else by number.
+
+    A number is a poor name: Slurm can show each job only its own GPUs, and each job then counts them from 0.
+    """
+    uuids = nvidia_smi.query("uuid")
+    shown = os.environ.get(_variable())
+    names = shown.split(",") if shown else [str(i) for i in range(torch.cuda.device_count())]
+    return [_uuid(name.strip(), uuids) for name in names]
+
+
+def _variable() -> str:
+    hip = "HIP_VISIBLE_DEVICES"
+    return hip if torch.version.hip and hip in os.environ else "CUDA_VISIBLE_DEVICES"
+
+
+def _uuid(name: str, uuids: list[str]) -> str:
+    """Return the UUID of a GPU that is named by its number, or by the beginning of its UUID; `name` if unknown."""
+    if name.isdigit():
+        return uuids[int(name)] if int(name) < len(uuids) else name
+    return next((uuid for uuid in uuids if uuid.startswith(name)), name)
 
 
 def _open(name: str) -> TextIO:

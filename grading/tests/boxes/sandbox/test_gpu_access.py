@@ -96,6 +96,7 @@ def test_drivers_libraries_are_in_the_box_and_nothing_private(tmp_path, monkeypa
     monkeypatch.setenv("LD_LIBRARY_PATH", ":".join(["", ".", "lib", "/no/such", *map(str, places), "/tmp", ""]))
     ask = "import os, sys; print(*(int(bool(os.path.isdir(p) and os.listdir(p))) for p in sys.argv[1:]))"
     assert run(Bubblewrap(SMALL), ask, *map(str, places)).split() == ["1", "0", "0", "0"]
+    assert gpu_access.folders(course=tmp_path, private=()) == []
     path = clean_environment("/tmp", True)["LD_LIBRARY_PATH"].split(":")
     assert path[0] == str(places[0]) and all(map(os.path.isabs, path)) and "/no/such" not in path
 
