@@ -4,15 +4,16 @@ import os
 import platform
 import shutil
 import sys
-from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from itertools import permutations
 
 import psutil
 import torch
 import torch.distributed as dist
 
 from grading.boxes.sandbox import Bubblewrap
+from shardcourse.cli.accelerators import accelerators
+from shardcourse.cli.cards import ranks_on_cards, settings_of_cards
+from shardcourse.cli.finding import Finding
 from shardlab.launch import launch
 from shardlab.tier import detect
 
@@ -20,26 +21,10 @@ GIB = 1 << 30
 _NEEDED_BYTES = 4 * GIB
 
 
-@dataclass(frozen=True)
-class Finding:
-    what: str
-    found: str
-    ok: bool = True
-    remedy: str = ""  # what to do if `ok` is False
-    needed: bool = True  # if False, only some users need it, and `remedy` says who
-
-    @property
-    def mark(self) -> str:
-        return "ok" if self.ok else "!!" if self.needed else "--"
-
-    def as_json(self) -> dict:
-        return asdict(self)
-
-
 def examine() -> list[Finding]:
-    """Check everything. The check of the ranks is last: it really starts them."""
-    machine = [_python(), _torch(), *_gpus(), _cores(), _memory(), *_shared_memory()]
-    return [*machine, *_packages(), _box(), _slurm(), _tier(), _ranks()]
+    """Check everything. The checks of ranks are last: they really start them."""
+    machine = [_python(), _torch(), *accelerators(), *settings_of_cards(), _cores(), _memory(), *_shared_memory()]
+    return [*machine, *_packages(), _box(), _slurm(), _tier(), _ranks(), *ranks_on_cards()]
 
 
 def _python() -> Finding:
@@ -51,22 +36,6 @@ def _torch() -> Finding:
     return Finding(
         "torch", f"{torch.__version__}, backends {', '.join(backends)}", "gloo" in backends, "reinstall torch"
     )
-
-
-def _gpus() -> list[Finding]:
-    if not torch.cuda.is_available():
-        return [Finding("GPUs", "none: everything runs on CPU ranks")]
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    gpus = Finding("GPUs", f"{len(names)}: {', '.join(sorted(set(names)))}; CUDA {torch.version.cuda}, NCCL {nccl}")
-    return [gpus, _links(len(names))] if len(names) > 1 else [gpus]
-
-
-def _links(n_gpus: int) -> Finding:
-    pairs = list(permutations(range(n_gpus), 2))
-    direct = sum(torch.cuda.can_device_access_peer(a, b) for a, b in pairs)
-    remedy = "messages go through the host's memory, which is slower: `nvidia-smi topo -m` shows how GPUs are wired"
-    return Finding("GPU links", f"{direct} of {len(pairs)} ways are direct", direct == len(pairs), remedy, needed=False)
 
 
 def _cores() -> Finding:
@@ -85,7 +54,8 @@ def _shared_memory() -> list[Finding]:
     free = shutil.disk_usage("/dev/shm").free
     remedy = "in a container, start it with --shm-size=1g (NCCL and data loaders want it; CPU ranks do not)"
     found = f"{free / 2**20:.0f} MiB free"
-    return [Finding("shared memory", found, free >= 64 << 20, remedy, needed=torch.cuda.is_available())]
+    needed = torch.cuda.is_available()
+    return [Finding("shared memory", found, free >= (256 if needed else 64) << 20, remedy, needed)]
 
 
 def _packages() -> list[Finding]:
