@@ -19,7 +19,6 @@ from shardlab.launch import launch, local_device
 _SHARING = 4  # ranks of tier gpu1
 _MESSAGE = 4 << 20  # floats: 16 MiB, enough for NCCL to take the way that it takes for gradients
 _WAYS = {"NV": "NVLink", "PIX": "PCIe", "PXB": "PCIe", "PHB": "PCIe", "NODE": "the host", "SYS": "the host"}
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _COUNT = (
     "import torch; n = torch.cuda.device_count(); print(sum(int(torch.ones(1, device=f'cuda:{i}')) for i in range(n)))"
 )
@@ -71,7 +70,7 @@ def _links(n: int) -> list[Finding]:
 
 def _wires(n: int) -> Counter[str]:
     """Pairs of GPUs by what connects them, from nvidia-smi's table; empty if it has no table for `n` GPUs."""
-    lines = _ESCAPES.sub("", nvidia_smi.ask("topo", "-m")).splitlines()
+    lines = nvidia_smi.ask("topo", "-m").splitlines()
     rows = [line.split()[1 : n + 1] for line in lines if re.match(r"\s*GPU\d+\s.*\bX\b", line)]
     if len(rows) != n or any(len(row) != n for row in rows):
         return Counter()
