@@ -98,6 +98,21 @@ class RMSNorm(nn.Module):
         return normed.type_as(x) * self.weight
 
 
+def repeats_heads(device_type: str, dtype: torch.dtype, capability: tuple[int, int]) -> bool:
+    """Tell whether attention needs each key and value head once for every query head of its group.
+
+    Of CUDA's fused kernels only FlashAttention takes fewer heads of keys than of queries. It needs 16 bits and sm_80.
+    Elsewhere torch would fall back to MATH without a word, and MATH makes the (B, H, T, T) scores.
+    Source: pytorch/pytorch#181528; aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
+    """
+    has_flash = capability >= (8, 0) and dtype in (torch.float16, torch.bfloat16)
+    return device_type == "cuda" and not has_flash
+
+
+def _capability(x: Tensor) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(x.device) if x.is_cuda else (0, 0)
+
+
 class Attention(nn.Module):
     def __init__(self, c: ModelConfig) -> None:
         super().__init__()
@@ -112,8 +127,11 @@ class Attention(nn.Module):
         q_BTHE = rotate(self.query(x_BTD).view(heads), cos, sin)
         k_BTKE = rotate(self.key(x_BTD).view(heads), cos, sin)
         v_BTKE = self.value(x_BTD).view(heads)
+        group = q_BTHE.shape[2] // k_BTKE.shape[2]  # query heads that share a key and value head
+        if group > 1 and repeats_heads(x_BTD.device.type, k_BTKE.dtype, _capability(x_BTD)):
+            k_BTKE, v_BTKE = (t.repeat_interleave(group, dim=2) for t in (k_BTKE, v_BTKE))  # K is now H
         q, k, v = (t.transpose(1, 2) for t in (q_BTHE, k_BTKE, v_BTKE))  # heads before positions
-        y_BHTE = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        y_BHTE = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] < q.shape[1])
         return self.out(y_BHTE.transpose(1, 2).flatten(2))
 
 

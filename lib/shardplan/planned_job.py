@@ -26,6 +26,11 @@ class Setup:
             check(self)
 
     @property
+    def capability(self) -> tuple[int, int]:
+        """CUDA's compute capability of the GPUs, as torch.cuda.get_device_capability returns it."""
+        return self.machine.gpu.capability
+
+    @property
     def data_ranks(self) -> int:
         """Ranks over which batches are spread, and states can be sharded (context-parallel ranks share shards too)."""
         return self.world_size // self.strategy.tensor // self.strategy.pipeline

@@ -4,6 +4,9 @@ See the tape's [Note: lifetimes]. `sizes` explains the letters of shapes. `Shape
 differently (LayerNorm, biases, gelu, learned positions, norms of queries and keys).
 """
 
+import torch
+
+from shardlab.model import repeats_heads
 from shardplan.activations import compiled, losses
 from shardplan.activations import operations as ops
 from shardplan.activations.adapters import adapted
@@ -18,7 +21,7 @@ class Model:
     """The functions of a model, as a setup chooses them."""
 
     def __init__(self, t: Tape, setup: Setup | Chosen) -> None:
-        self.t, self.shape, self.strategy = t, setup.shape, setup.strategy
+        self.t, self.shape, self.strategy, self.capability = t, setup.shape, setup.strategy, setup.capability
 
     # The embedding
 
@@ -64,9 +67,19 @@ class Model:
         q = self.turned("query", self.linear("attention.query", x, "B T Q", "queries", bias), cos, sin)
         k = self.turned("key", self.linear("attention.key", x, "B T G", "keys", bias), cos, sin)
         v = self.linear("attention.value", x, "B T G", "values", bias)
-        y = (math if self.strategy.attention == "math" else flash)(self.t, q, k, v)
+        if self.strategy.attention == "math":
+            y = math(self.t, q, k, v)
+        else:
+            if self.repeats_heads(q, k):
+                k, v = (ops.repeat(self.t, each, f"{ops.words_of(each)} for each query head") for each in (k, v))
+            y = flash(self.t, q, k, v)
         y = self.linear("attention.out", y, "B T D", "attention.out's result", shape.linear_bias)
         return ops.scatter(self.t, y, "attention.out's result")
+
+    def repeats_heads(self, q: Value, k: Value) -> bool:
+        device_type, dtype = "cuda" if self.t.on_gpu else "cpu", torch.bfloat16 if k.itemsize == 2 else torch.float32
+        is_grouped = self.t.count(k.dims) < self.t.count(q.dims)
+        return is_grouped and repeats_heads(device_type, dtype, self.capability)
 
     def turned(self, name: str, x: Value, cos: Value | None, sin: Value | None) -> Value:
         if self.shape.qk_norm:

@@ -35,11 +35,13 @@ class Chosen(NamedTuple):
 
     shape: Shape
     strategy: Strategy
+    capability: tuple[int, int]  # CUDA's compute capability, which decides which attention kernels there are
 
     @classmethod
     def of(cls, setup: Setup) -> "Chosen":
         by_default = {name: getattr(Strategy, name) for name in UNRELATED}
-        return cls(replace(setup.shape, n_layers=1), replace(setup.strategy, **by_default))
+        strategy = replace(setup.strategy, **by_default)
+        return cls(replace(setup.shape, n_layers=1), strategy, setup.capability)
 
 
 class Sizes:

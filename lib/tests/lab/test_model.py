@@ -6,9 +6,20 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from shardlab import model as model_file
-from shardlab.model import PRESETS, Attention, ModelConfig, RMSNorm, Transformer, preset, rotary_angles, rotate
+from shardlab.model import (
+    PRESETS,
+    Attention,
+    ModelConfig,
+    RMSNorm,
+    Transformer,
+    preset,
+    repeats_heads,
+    rotary_angles,
+    rotate,
+)
 
 SMALL = ModelConfig(vocab_size=50, dim=32, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=48, max_seq_len=64)
 
@@ -132,6 +143,47 @@ def test_grouped_queries_equal_full_attention_with_repeated_keys_and_values():
     full.load_state_dict(state)
     x, angles = torch.randn(2, 10, 32), rotary_angles(10, SMALL.head_dim, SMALL.rope_theta, torch.device("cpu"))
     torch.testing.assert_close(grouped(x, *angles), full(x, *angles))
+
+
+@pytest.mark.parametrize(
+    ("device_type", "dtype", "capability", "repeats"),
+    [
+        ("cuda", torch.float32, (9, 0), True),  # flash needs 16 bits; the memory-efficient kernel, equal heads
+        ("cuda", torch.float16, (7, 5), True),  # a T4 has no flash
+        ("cuda", torch.bfloat16, (7, 5), True),
+        ("cuda", torch.bfloat16, (8, 0), False),
+        ("cuda", torch.float16, (8, 9), False),
+        ("cuda", torch.bfloat16, (10, 0), False),
+        ("cpu", torch.float32, (0, 0), False),
+        ("cpu", torch.bfloat16, (0, 0), False),
+    ],
+)
+def test_heads_are_repeated_where_no_fused_kernel_takes_fewer_of_keys(device_type, dtype, capability, repeats):
+    assert repeats_heads(device_type, dtype, capability) == repeats
+
+
+@pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
+def test_repeated_heads_give_the_same_results_and_gradients(backend, monkeypatch):
+    """On a CPU, whose fused kernel takes both. Repeated, attention sees as many heads of keys as of queries."""
+    seen, fused = [], nn.functional.scaled_dot_product_attention
+
+    def watched(q, k, v, **options):
+        seen.append((q.shape[1], k.shape[1], v.shape[1], options["enable_gqa"]))
+        return fused(q, k, v, **options)
+
+    monkeypatch.setattr(model_file.F, "scaled_dot_product_attention", watched)
+    tokens = torch.randint(50, (2, 3, 16))
+    found = []
+    for repeats in (False, True):
+        monkeypatch.setattr(model_file, "repeats_heads", lambda *_, repeats=repeats: repeats)
+        torch.manual_seed(0)
+        m = Transformer(SMALL)
+        with sdpa_kernel(backend):
+            loss = m(*tokens)
+        loss.backward()
+        found.append([loss, *(p.grad for p in m.parameters())])
+    torch.testing.assert_close(found[1], found[0])
+    assert set(seen) == {(4, 2, 2, True), (4, 4, 4, False)}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -27,12 +27,14 @@ from torch.profiler import profile
 from torch.utils.checkpoint import CheckpointPolicy
 
 from shardlab import launch
+from shardlab import model as model_file
 from shardlab.measure.memory import MemoryTracker
 from shardlab.model import Block, ModelConfig, RMSNorm, rotary_angles, rotate
 from shardlab.nested_tensors import plain_tensors
 from shardlab.recompute import checkpoint_wrapper, create_selective_checkpoint_contexts, save_products
 from shardnext.qlora import add_lora
 from shardplan import activations
+from shardplan.activations import model as planned_model
 from shardplan.planned_job import Setup
 from shardplan.records import Part
 from shardplan.shape import Shape
@@ -436,6 +438,29 @@ def test_what_cuda_allocates_inside_of_attentions_backward():
         return max(bytes_of(p.terms) for p in part.backward if "backward of attention:" in p.name)
 
     assert in_attention(True) - in_attention(False) == 4 * B * T128 * H * (E + 1) + 2 * (2 * B * T * H * E)
+
+
+@pytest.mark.parametrize(
+    ("card", "precision", "repeats"),
+    [("H100-80GB", "fp32", True), ("H100-80GB", "bf16-mixed", False), ("T4", "bf16-mixed", True)],
+)
+def test_repeated_heads_are_kept_on_a_gpu_without_a_grouped_kernel(card, precision, repeats):
+    """Keys and values of K heads become those of H heads: see shardlab.model.repeats_heads."""
+    at = replace(setup(*WIDE, precision=precision), machine=machine(card))
+    kept = [bytes_of(activations.block(at, False, on_gpu=on_gpu).kept) for on_gpu in (False, True)]
+    B, T, H, K, E = 2, 24, 8, 2, 8
+    assert kept[1] - kept[0] == (2 * at.strategy.bytes.compute * B * T * (H - K) * E if repeats else 0)
+
+
+@RECOMPUTE
+@PRECISION
+def test_a_block_that_repeats_heads(precision, recompute, monkeypatch):
+    """As a GPU's model does without a kernel for grouped queries; made to do it on a CPU, and counted to the byte."""
+    at = setup(*WIDE, precision=precision, recompute=recompute)
+    at = replace(at, machine=replace(at.machine, gpu=replace(at.machine.gpu, capability=(0, 1))))  # no other test's
+    for module in (model_file, planned_model):
+        monkeypatch.setattr(module, "repeats_heads", lambda *_: True)
+    assert measure_block(at) == predict_block(at)
 
 
 def test_positions_split_over_ranks():
