@@ -213,3 +213,10 @@ class _AfterBackward(torch.autograd.Function):
 def inside_backward() -> bool:
     """Return whether autograd is running a backward on this thread."""
     return torch._C._current_graph_task_id() != -1
+
+
+def reallocate(t: Tensor) -> None:
+    """Give `t` its memory back if its storage was emptied. (`resize_` to the same size would allocate, too.)"""
+    storage = t.untyped_storage()
+    if storage.nbytes() < t.nbytes:
+        storage.resize_(t.nbytes)

@@ -8,6 +8,7 @@ Source: torch.distributed.reduce_scatter_single and all_gather_single; before 2.
 all_gather_into_tensor.
 """
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -63,7 +64,12 @@ def ranks_of(mesh: DeviceMesh | None) -> Ranks:
 
 
 def default_device_type() -> str:
-    """Return the accelerator's type, or "cpu" if there is none (even if torch was built with CUDA)."""
+    """Return the accelerator's type, or "cpu" if there is none (even if torch was built with CUDA).
+
+    Ranks that were launched for CPUs stay there, even beside a Mac's or Intel's accelerator, which gloo does not serve.
+    """
+    if os.environ.get("SHARDLAB_DEVICE") == "cpu":
+        return "cpu"
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return accelerator.type if accelerator else "cpu"
 

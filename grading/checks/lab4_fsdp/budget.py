@@ -1,4 +1,7 @@
-"""Judge training within the memory budget: each rank's peak, and losses compared with those of torch's DDP."""
+"""Judge training within the memory budget: each rank's peak, and losses compared with those of torch's DDP.
+
+On GPUs the reference is checkpointed FSDP, which has DDP's losses and fits: see `on_ranks.reference`.
+"""
 
 from functools import partial
 
@@ -36,12 +39,13 @@ def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
         cause = in_words(hidden)
     else:
         cause, got = "it trains within the budget, as DDP would.", points
-    return Verdict(check, got, points, cause, "", figures, picture=_picture(replies, worst, reference, budget))
+    return Verdict(check, got, points, cause, "", figures, picture=_picture(s, replies, worst, reference))
 
 
-def _picture(replies: list[dict], worst: dict, reference: list[dict], budget: float) -> str:
-    steps = {f"yours, rank {replies.index(worst)}": worst["moments"], "torch's DDP": reference[0]["moments"]}
-    return of_memory(steps, budget, f"{on_ranks.STEPS} steps")
+def _picture(s: Session, replies: list[dict], worst: dict, reference: list[dict]) -> str:
+    name = "torch's DDP" if s.tier.device == "cpu" else "FSDP, checkpointed"
+    steps = {f"yours, rank {replies.index(worst)}": worst["moments"], name: reference[0]["moments"]}
+    return of_memory(steps, on_ranks.BUDGETS[s.tier.name] * MIB, f"{on_ranks.STEPS} steps")
 
 
 judge_fits = partial(judge_at, 1)
@@ -49,7 +53,7 @@ judge_larger = partial(judge_at, 2)
 
 
 def reference_losses(s: Session, depth: int = 1) -> list[list[float]]:
-    """Return each rank's losses under torch's DDP, which has no memory limit."""
+    """Return each rank's losses in the reference's training, which has no memory limit."""
     watched = s.watch_reference("train", tier=s.tier.name, seed=s.seed, depth=depth)
     return [r["losses"] for r in watched.replies]
 

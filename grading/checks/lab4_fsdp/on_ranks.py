@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -26,8 +27,8 @@ from shardlab.tier import TIERS, Tier
 from shardsim.cpu_streams import run_ahead
 from shardsim.slept_computation import sleep_in
 
-# MiB a rank: two thirds of the planner's figure for DDP
-BUDGETS = {"cpu": 12.7, "cpu8": 12.7, "gpu1": 2455, "gpu4": 25_012, "gpu8": 25_012}
+# MiB a rank: on CPUs two thirds of the planner's figure for DDP; on GPUs see shardplan.tiers
+BUDGETS = {tier.name: tier.budget_mib for tier in TIERS.values()}
 STEPS = 3  # the first one creates the optimizer's states
 LAP_BLOCKS, LAP_SEQ_LEN = 6, 8
 LAP_FORWARD_S, LAP_BACKWARD_S = 0.030, 0.060  # a block's; gathering it takes about as long as its forward
@@ -45,9 +46,10 @@ def config_of(tier: Tier, depth: int) -> ModelConfig:
 
 
 def build(config: ModelConfig, seed: int) -> Transformer:
-    """Build the model with the same weights on every rank."""
+    """Build the model with the same weights on every rank, drawn on the rank's device."""
     torch.manual_seed(seed)
-    return Transformer(config).to(local_device())
+    with local_device():
+        return Transformer(config)
 
 
 def batches(tier: Tier, seed: int, count: int = STEPS) -> list[tuple[Tensor, Tensor]]:
@@ -77,6 +79,20 @@ def by_block(model: nn.Module, lr: float):
         fully_shard(block)
     fully_shard(model)
     return model, torch.optim.AdamW(model.parameters(), lr=lr)
+
+
+def by_block_checkpointed(model: nn.Module, lr: float):
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = checkpoint_wrapper(block)
+    return by_block(model, lr)
+
+
+def reference(model: nn.Module, lr: float):
+    """Wrap the model for the losses to compare with: by DDP, or on GPUs, where DDP does not fit, by FSDP.
+
+    The losses are the same.
+    """
+    return ddp(model, lr) if local_device().type == "cpu" else by_block_checkpointed(model, lr)
 
 
 # Drills
@@ -187,4 +203,4 @@ def _local(t: Tensor) -> Tensor:
     return t.to_local() if isinstance(t, DTensor) else t
 
 
-REFERENCE = {"train": ddp, "record_step": by_block, "laps": by_block, "ddp_peaks": None}
+REFERENCE = {"train": reference, "record_step": by_block, "laps": by_block, "ddp_peaks": None}

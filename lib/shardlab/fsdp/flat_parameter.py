@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from shardlab.fsdp.param import Param
-from shardlab.nested_tensors import call_hooks
+from shardlab.nested_tensors import call_hooks, reallocate
 from shardlab.shard_groups import Ranks, flat_shards
 
 PREFIX = "_flat_param"  # its name on the unit's module; a number follows
@@ -112,7 +112,7 @@ class FlatParameter:
         if self.whole is None:
             n = self.ranks.shard_size * self.shard_numel
             self.whole = torch.empty(n, dtype=self.dtype, device=self.ranks.device)
-        self.whole.untyped_storage().resize_(self.whole.nbytes)
+        reallocate(self.whole)
         return self.whole
 
     def _sizes(self) -> list[int]:

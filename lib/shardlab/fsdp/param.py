@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from shardlab.nested_tensors import after_gradient, call_hooks, refuse_sparse
+from shardlab.nested_tensors import after_gradient, call_hooks, reallocate, refuse_sparse
 from shardlab.shard_groups import Ranks
 from shardlab.unusable_parameters import FreedParameter, no_forward_yet
 
@@ -189,7 +189,7 @@ class PerParameter:
         if p.memory is None:
             size = self.ranks.shard_size, self._padded(p)
             p.memory = torch.empty(size, dtype=dtype, device=self.ranks.device)
-        p.memory.untyped_storage().resize_(p.memory.nbytes)
+        reallocate(p.memory)
         return p.memory
 
     def _rows(self, shape: torch.Size) -> int:

@@ -159,6 +159,15 @@ def _flush() -> None:
         stream.flush()
 
 
+def stay_on_cpu() -> None:
+    """Keep torch's fully_shard, if it gets no mesh, from a Mac's or Intel's accelerator, which gloo does not serve.
+
+    Source: torch/distributed/fsdp/_fully_shard/_fsdp_init.py, _init_default_mesh.
+    """
+    if torch._C._get_accelerator().type not in ("cpu", "cuda"):
+        torch._C._get_accelerator = lambda *_: torch.device("cpu")
+
+
 class process_group:
     """Context that sets this rank's device and makes the default process group, as `settings` say.
 
@@ -177,6 +186,8 @@ class process_group:
         self.tell(1)
         if s.device == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+        else:
+            stay_on_cpu()
         self.tell(2)
         os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that ends early leaves while others still connect
         file, n = os.environ.get(MEETING_PLACE), int(os.environ["WORLD_SIZE"])

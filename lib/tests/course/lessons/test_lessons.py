@@ -25,6 +25,7 @@ from shardcourse.lessons.lint import (
 )
 from shardcourse.lessons.run import run_notebook
 from shardcourse.lessons.tidy import tidied, tidy
+from shardlab.tier import TIERS
 
 LESSONS = sorted((ROOT / "course").glob("*.ipynb"))
 EXAMPLE = ROOT / "course" / "03_ddp_buckets.ipynb"  # to plant mistakes in
@@ -188,6 +189,19 @@ def test_a_lesson_is_held_to_its_prose(tmp_path):
     nbformat.write(lesson, tmp_path / "course" / "00.ipynb")
     (problem,) = run_notebook(tmp_path / "course" / "00.ipynb", tmp_path / "out.ipynb", {"tier": "cpu"}).problems
     assert "12.5" in problem
+
+
+def test_a_lesson_on_gpus_is_not_held_to_the_numbers_of_cpu_ranks(tmp_path, monkeypatch):
+    (tmp_path / "course").mkdir()
+    lesson = new_notebook(cells=[new_code_cell("tier = None"), new_markdown_cell("It is 12.5 MiB.")])
+    lesson.cells[0].metadata["tags"] = ["parameters"]
+    nbformat.write(lesson, tmp_path / "course" / "00.ipynb")
+    monkeypatch.setattr("shardcourse.lessons.run.detect", TIERS.get)
+    found = {
+        tier: run_notebook(tmp_path / "course" / "00.ipynb", tmp_path / "out.ipynb", {"tier": tier}).problems
+        for tier in ("cpu8", "gpu4")
+    }
+    assert found["gpu4"] == [] and "12.5" in found["cpu8"][0]
 
 
 # --------------------------------------------------------------------------------------------------------------- book

@@ -12,12 +12,15 @@ import torch.nn.functional as F
 from sharding import HYBRID, SIDES, backward, differing, full, local_state, shard, states
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.fsdp import fully_shard as torch_fully_shard
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 from training import CLOSE, SINCE_2_12, Mixer, decoder, samples, train, train_alone, uneven
 
 from shardlab import launch
-from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, fully_shard
+from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, PerParameter, fully_shard
+from shardlab.launch.rank_main import stay_on_cpu
 from shardlab.measure.traffic import record_traffic
 from shardlab.recompute import checkpoint, checkpoint_wrapper
 from shardlab.shard_groups import default_device_type
@@ -518,6 +521,42 @@ def test_a_build_for_gpus_shards_on_the_cpu_where_there_is_none(monkeypatch, gpu
         torch.accelerator, "current_accelerator", lambda check_available=False: accelerator[check_available]
     )
     assert default_device_type() == device_type
+
+
+@pytest.mark.parametrize("accelerator", ["mps", "xpu"])
+def test_ranks_on_cpus_stay_there_beside_an_accelerator(accelerator):
+    """Without a mesh, ours and torch's; the stand-in says what torch says on a Mac, or beside Intel's GPU."""
+
+    def ranks():
+        torch._C._get_accelerator = lambda *_: torch.device(accelerator)
+        torch.accelerator.current_accelerator = lambda check_available=False: torch.device(accelerator)
+        stay_on_cpu()
+        found = [engine(nn.Linear(4, 4)).weight.device_mesh.device_type for engine in (fully_shard, torch_fully_shard)]
+        return [default_device_type(), *found]
+
+    assert launch(ranks, 2, device="cpu") == [["cpu"] * 3] * 2
+
+
+@pytest.mark.parametrize("layout", [PerParameter, FlatParameter])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_whole_parameters_are_allocated_once_also_the_first_time(layout, world_size):
+    """Bytes that the profiler sees allocated in a forward: as many in the first as in the second."""
+
+    def ranks():
+        model, x = nn.Linear(256, 256, bias=False).double(), torch.zeros(1, 256, dtype=torch.float64)
+        policy = MixedPrecisionPolicy(param_dtype=torch.float32, cast_forward_inputs=True)  # or one rank uses its shard
+        fully_shard(model, layout=layout, mp_policy=policy)
+        found = []
+        for _ in range(2):
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof, torch.no_grad():
+                model(x)
+                model.reshard()
+            events = prof.profiler.kineto_results.events()
+            found.append(sum(max(0, e.nbytes()) for e in events if e.name() == "[memory]" and e.nbytes() >= 4 * 256**2))
+        return found
+
+    for first, second in launch(ranks, world_size):
+        assert first == second >= 4 * 256**2
 
 
 def test_reset_parameters_after_meta():
