@@ -17,23 +17,30 @@ def project(tensors: Iterable[tuple[str, Tensor | None]], seed: int) -> dict[str
     projections = {}
     for i, (name, t) in enumerate(tensors):
         if t is not None:
-            flat = _whole(t).flatten()
+            flat = _whole(t).cpu().flatten()
             draw = torch.Generator().manual_seed(seed * 10_000 + i)
             projections[name] = (torch.randn(N_DIRECTIONS, flat.numel(), generator=draw) @ flat).tolist()
     return projections
 
 
 def project_cheaply(tensors: Iterable[tuple[str, Tensor | None]], seed: int) -> dict[str, list[float]]:
-    """Return a proof of work for timed laps: each tensor's product with a cosine, whose frequency depends on `seed`."""
+    """Return a proof of work for timed laps: each tensor's product with a cosine, whose frequency depends on `seed`.
+
+    It is computed where the tensors are, and only the products are copied to the host.
+    """
     frequency = 0.1 + (seed % 9973) / 9973
     flat = {name: _whole(t).flatten() for name, t in tensors if t is not None}
-    wave = torch.cos(frequency * torch.arange(max((t.numel() for t in flat.values()), default=0)))
-    return {name: [float(wave[: t.numel()] @ t)] for name, t in flat.items()}
+    if not flat:
+        return {}
+    longest = max(flat.values(), key=Tensor.numel)
+    wave = torch.cos(frequency * torch.arange(longest.numel(), device=longest.device))
+    products = torch.stack([wave[: t.numel()] @ t for t in flat.values()]).tolist()
+    return {name: [product] for name, product in zip(flat, products, strict=True)}
 
 
 def _whole(t: Tensor) -> Tensor:
     t = t.detach()
-    return (t.full_tensor() if isinstance(t, DTensor) else t).float().cpu()
+    return (t.full_tensor() if isinstance(t, DTensor) else t).float()
 
 
 def vector(projections: dict) -> Tensor:

@@ -1,6 +1,6 @@
 """Sizes of a run for each kind of machine: the same notebook runs on a laptop, on one GPU and on a node of eight.
 
-A tier sets the number of ranks, the device, the model, the batch and a memory budget; nothing else differs between tiers.
+A tier sets the number of ranks, the device, the model, its batch and a memory budget; nothing else differs.
 The GPU tiers are in a table, `tiers.json`, which the planner writes: `python -m shardplan.tiers`.
 """
 

@@ -1,8 +1,8 @@
 """Choose what each GPU tier trains, and write the table that `shardlab.tier` reads: `python -m shardplan.tiers`.
 
-A tier is a number of GPUs and the smallest card that it is for. Its model is the first of MODELS with which all programs
-of lab 4 fit on that card. They need the most memory of all that the course runs: the other labs' models are smaller, and
-the lessons train the tier's model at most as lab 4's first program does.
+A tier is a number of GPUs and the smallest card that it is for. Its model is the first of MODELS with which all
+programs of lab 4 fit on that card. They need the most memory of all that the course runs: the other labs' models are
+smaller, and lessons train the tier's model at most as lab 4's first program does.
 
 All programs train in float32: lab 4 compares losses, and lab 5 asks for bf16 by name. So a tier does not depend on the
 card's 16-bit dtype. (A card below sm_80 emulates bf16. Results and bytes are the same, and it takes longer.)
@@ -88,10 +88,10 @@ def _planned(name: str, model: Model, program: str) -> MemoryPlan:
 
 
 def gpu_bytes(place: Place, plan: MemoryPlan) -> float:
-    """Return the bytes of one GPU with all its ranks and the notebook's own context; the allocator's largest reserve."""
-    context = (
-        plan.context_bytes if place.ranks_per_gpu == 1 else CONTEXT_BYTES + WORKSPACES_BYTES
-    )  # gloo has no buffers
+    """Return the bytes of one GPU with its ranks and the notebook's own context, at the allocator's largest reserve."""
+    context = CONTEXT_BYTES + WORKSPACES_BYTES  # gloo has no buffers on the GPU
+    if place.ranks_per_gpu == 1:
+        context = plan.context_bytes
     return place.ranks_per_gpu * (plan.reserved_bytes[1] + context) + CONTEXT_BYTES
 
 

@@ -62,12 +62,15 @@ class Truth:
         return sum(self.sums[rank])
 
 
-def truth_of(drill, seed: int, world_size: int, *, tied: bool = False) -> Truth:
-    """Compute each rank's micro-batches of a drill's last step, one by one in this process, with rank 0's weights."""
+def truth_of(drill, seed: int, world_size: int, *, tied: bool = False, tier: str = "cpu") -> Truth:
+    """Compute each rank's micro-batches of a drill's last step, one by one in this process, with rank 0's weights.
+
+    `tier`: of a lap, whose model depends on it.
+    """
     is_lap = drill is on_ranks.laps
-    shape, projection = (on_ranks.LAP_SHAPE, project_cheaply) if is_lap else (on_ranks.GRADIENT_SHAPE, project)
+    shape, projection = (on_ranks.lap_shape(tier), project_cheaply) if is_lap else (on_ranks.GRADIENT_SHAPE, project)
     model_seed = 0 if is_lap else seed
-    model = on_ranks.build(model_seed, 0, shape["n_layers"], tied, frozen=not is_lap)
+    model = on_ranks.build(model_seed, 0, shape["n_layers"], tied, frozen=not is_lap, size=shape.get("size", "1M"))
     steps_before = [on_ranks.micro_batches(seed, 0, rank, world_size, shape) for rank in range(world_size)]
     truth = Truth([], [], sum(int((t != on_ranks.IGNORED).sum()) for batches in steps_before for _, t in batches))
     for rank in range(world_size):

@@ -19,19 +19,33 @@ from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import Transformer, preset
+from shardlab.tier import TIERS
 
 IGNORED = -100  # cross_entropy's ignore_index
 # Layers of the model; micro-batches a step; samples a micro-batch; tokens a sample.
 GRADIENT_SHAPE = dict(n_layers=2, count=3, samples=2, seq_len=32)
 ACCOUNT_SHAPE = dict(n_layers=4, count=3, samples=2, seq_len=64)
 WIDE = "3M"  # the model of the drill `memory`: so large that the system's counts show a copy of it
-LAP_SHAPE = dict(n_layers=4, count=2, samples=2, seq_len=64)
+# By tier. On a GPU, the model that a CPU trains would be launches of kernels only: these take longer to compute than to
+# launch, and a CPU can still check a lap. `caps`: bucket sizes, in those of a CPU.
+LAP_SHAPES = {
+    "cpu": dict(size="1M", n_layers=4, count=2, samples=2, seq_len=64, caps=1),
+    "gpu1": dict(size="60M", n_layers=4, count=2, samples=2, seq_len=128, caps=16),
+    "gpu4": dict(size="125M", n_layers=4, count=2, samples=2, seq_len=256, caps=32),
+}
 NAP_IN_STEPS, SHORTEST_NAP_S, LONGEST_NAP_S = 5, 0.5, 5.0  # how long rank 0 sleeps in `late_rank`
 
 
 def cap_mb(seed: int) -> float:
     """Return the bucket size of this grading, in MiB. It is drawn, so that no answer can contain it."""
     return (0.25, 0.375, 0.5)[seed % 3]
+
+
+def lap_shape(tier: str) -> dict:
+    """Return the shape of a lap: "gpu1" where ranks share a GPU, "gpu4" on more GPUs."""
+    if not TIERS[tier].gpus:
+        return LAP_SHAPES["cpu"]
+    return LAP_SHAPES["gpu4" if TIERS[tier].gpus > 1 else "gpu1"]
 
 
 class PlainDDP(nn.Module):
@@ -195,16 +209,16 @@ def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
     return seen | {"last_gradient_s": clock.seconds(last_gradient[0])}
 
 
-def laps(implementation, cap_mb: float, address: str) -> None:
+def laps(implementation, cap_mb: float, tier: str, address: str) -> None:
     """Serve laps of two steps each; the gradients of the second step prove the work."""
-    rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
-    module = build(0, rank, LAP_SHAPE["n_layers"]).to(device)
-    model = implementation(module, bucket_cap_mb=cap_mb)
+    rank, world_size, device, shape = dist.get_rank(), dist.get_world_size(), local_device(), lap_shape(tier)
+    module = build(0, rank, shape["n_layers"], size=shape["size"]).to(device)
+    model = implementation(module, bucket_cap_mb=shape["caps"] * cap_mb)
 
     def lap(order: dict) -> dict:
         for step in range(2):
             module.zero_grad()
-            train_step(model, micro_batches(order["seed"], step, rank, world_size, LAP_SHAPE, device))
+            train_step(model, micro_batches(order["seed"], step, rank, world_size, shape, device))
         return project_cheaply(gradients_of(module), order["seed"])
 
     serve_laps(address, lap)

@@ -20,20 +20,20 @@ from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic, wire_bytes
+from shardlab.tier import TIERS
 
 MIB = 1 << 20
-# By tier: the model of `record_step`; below, its buckets and budgets a rank in MiB. The notebook states the same.
+# The model of `record_step`; below, its buckets and budgets a rank in MiB. The notebook states the same. `of_tier` says
+# which tiers share an entry.
 SIZES = {
     "cpu": dict(width=125, hidden=501, n_blocks=12, seq_len=16),
     "gpu1": dict(width=1021, hidden=4093, n_blocks=12, seq_len=64),
     "gpu4": dict(width=2045, hidden=8189, n_blocks=24, seq_len=128),
-    "gpu8": dict(width=2045, hidden=8189, n_blocks=24, seq_len=128),
 }
 BUDGETS = {  # (a, b): a rank with the fraction s of all shares may hold a + b s
     "cpu": {"bucket_cap_mb": 0.25, "held_mib": (6.4, 12.0), "peak_mib": (9.3, 18.0)},
     "gpu1": {"bucket_cap_mb": 16, "held_mib": (410, 770), "peak_mib": (596, 1155)},
     "gpu4": {"bucket_cap_mb": 64, "held_mib": (3260, 6150), "peak_mib": (4760, 9220)},
-    "gpu8": {"bucket_cap_mb": 64, "held_mib": (3260, 6150), "peak_mib": (4760, 9220)},
 }
 SMALL = dict(width=29, hidden=61, n_blocks=3)  # the model of `train`, which judges numbers, not bytes
 SMALL_SEQ_LEN = 24
@@ -99,7 +99,10 @@ class Replicated:
 
 
 def of_tier(by_tier: dict, tier: str) -> dict:
-    return by_tier["cpu" if tier == "cpu8" else tier]
+    """Return the entry of a tier: "gpu4" for those that need cards of 40 GB, "gpu1" for the other GPU tiers."""
+    if not TIERS[tier].gpus:
+        return by_tier["cpu"]
+    return by_tier["gpu4" if tier in ("gpu4", "gpu8") else "gpu1"]
 
 
 def budget_bytes(tier: str, what: str, fraction: float) -> float:
@@ -227,7 +230,8 @@ class Run:
     def __init__(self, implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> None:
         rank, n, device = dist.get_rank(), dist.get_world_size(), local_device()
         shape = of_tier(SIZES, tier)
-        self.module = build(seed, shape).to(device)
+        with device:
+            self.module = build(seed, shape)
         self.kernel = [p.detach() for p in self.module.parameters()]
         self.zero = implementation(self.module, shares, cap_mb, 1.0, AdamW, foreach=False)
         numbers = range(ACCOUNT_MICRO_BATCHES)

@@ -16,11 +16,12 @@ from shardlab import local_device
 from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic, wire_bytes
+from shardlab.tier import TIERS
 
 VOCAB = 256
 SMALL = dict(dim=64, n_heads=8, hidden=(96, 160, 224, 288, 352), samples=2, seq_len=64)
 LARGE = dict(dim=512, n_heads=8, hidden=(768, 1280, 1792, 2304, 2816), samples=4, seq_len=512)
-SHAPES = {"cpu": SMALL, "cpu8": SMALL, "gpu1": LARGE, "gpu4": LARGE, "gpu8": LARGE}
+SHAPES = {name: LARGE if tier.gpus else SMALL for name, tier in TIERS.items()}
 DROPOUT, LR = 0.1, 3e-3
 MODEL = {kind.__name__: kind for kind in (Block, FeedForward, Forget, Memory, Reader)}
 N_TOKENS = 16  # the reply has their logits
@@ -30,8 +31,11 @@ BUDGETS = {
     "cpu": {"wide": (4_050_000, 2_300_000), "narrow": (2_950_000, 1_100_000)},
     "cpu8": {"wide": (4_050_000, 2_300_000), "narrow": (2_950_000, 1_100_000)},
     "gpu1": {"wide": (370_000_000, 260_000_000), "narrow": (250_000_000, 140_000_000)},
+    "gpu2": {"wide": (420_000_000, 260_000_000), "narrow": (310_000_000, 140_000_000)},
     "gpu4": {"wide": (370_000_000, 260_000_000), "narrow": (250_000_000, 140_000_000)},
+    "gpu4-16gb": {"wide": (370_000_000, 260_000_000), "narrow": (250_000_000, 140_000_000)},
     "gpu8": {"wide": (340_000_000, 260_000_000), "narrow": (220_000_000, 140_000_000)},
+    "gpu8-16gb": {"wide": (340_000_000, 260_000_000), "narrow": (220_000_000, 140_000_000)},
 }
 
 

@@ -29,7 +29,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 def judge_resharding(s: Session, check: str, points: float) -> Verdict:
     """Judge a run resumed on fewer ranks, without dropout; half of the points if one file holds nearly everything."""
-    other = {4: (2, 3), 8: (4, 6)}.get(s.tier.world_size, (1, 2))[s.seed % 2]
+    other = {2: (1, 1), 4: (2, 3), 8: (4, 6)}[s.tier.world_size][s.seed % 2]
     due, saved, loaded, why = _save_and_load(s, check, other, dropout=0.0)
     figures, cause = _compare(due, saved, loaded, why, LOSS_TOLERANCE)
     if cause:

@@ -43,7 +43,12 @@ def test_every_check_stops_a_sample_that_no_other_check_stops():
 
 
 def planned_mib(tier, depth=1, **strategy):
-    sizes = {"micro_batch": tier.micro_batch, "seq_len": tier.seq_len, "precision": "fp32", "optimizer_kernel": "forloop"}
+    sizes = {
+        "micro_batch": tier.micro_batch,
+        "seq_len": tier.seq_len,
+        "precision": "fp32",
+        "optimizer_kernel": "forloop",
+    }
     shape = Shape.of("lab 4", replace(tier.model, n_layers=depth * tier.model.n_layers))
     planned = setup_of(shape, "dgx-h100", tier.world_size, **sizes, **strategy)
     return memory_plan(planned, on_gpu=False).peak.n_bytes / MIB
