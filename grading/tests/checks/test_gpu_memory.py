@@ -2,7 +2,10 @@
 
 import re
 
+import nbformat
 import pytest
+import torch
+import torch.distributed as dist
 from deadlines import deadline_s
 
 from grading.bench import gpu_memory
@@ -66,6 +69,46 @@ def test_the_bounds_that_are_no_plans_hold_on_cpu_ranks():
     replies = launch(lab3.memory, 4, lab3.Replicated, 1, "cpu", shares, 0.25, device="cpu", timeout_s=deadline_s(60))
     most = max(sum(n for name, n in r["peak"].items() if name != "where") for r in replies)
     assert most / step_checks.psi_bytes("cpu") < gpu_memory.REPLICATED
+
+
+# Where large models are drawn: a billion numbers take a CPU's thread half a minute
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """Return a stand-in for a model's class, which raises where it would be drawn. The rank's device is meta here."""
+
+    class Drawn(Exception):
+        pass
+
+    def draw(*args, **options):
+        raise Drawn(torch.empty(0).device.type)
+
+    for lab in (lab3, lab4):
+        monkeypatch.setattr(lab, "local_device", lambda: torch.device("meta"))
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    draw.error = Drawn
+    return draw
+
+
+def test_labs_3_and_4_draw_the_tiers_model_on_the_ranks_device(drawn, monkeypatch):
+    monkeypatch.setattr(lab3, "Net", drawn)
+    monkeypatch.setattr(lab4, "Transformer", drawn)
+    with pytest.raises(drawn.error, match="meta"):
+        lab3.Run(None, 0, "gpu4", [4], 64)
+    with pytest.raises(drawn.error, match="meta"):
+        lab4.build(preset("1B"), 0)
+
+
+def test_lesson_12_draws_the_tiers_model_on_the_ranks_device(drawn):
+    lesson = nbformat.read(ROOT / "course" / "12_profiling.ipynb", as_version=4)
+    (cell,) = [c for c in lesson.cells if "def make_step(" in c.source]
+    names = {"tier": TIERS["gpu8"], "seed": 0, "torch": torch, "Transformer": drawn}
+    names["local_device"] = lambda: torch.device("meta")
+    exec(cell.source, names)
+    with pytest.raises(drawn.error, match="meta"):
+        names["make_step"]()
 
 
 # Lab 2's race

@@ -83,12 +83,6 @@ def test_checkpointed_fsdp_has_ddps_losses_and_less_memory():
     assert sum(fsdp[0]["peak"].values()) < 0.5 * sum(ddp[0]["peak"].values())
 
 
-def test_a_model_is_drawn_on_the_ranks_own_device(monkeypatch):
-    """On a GPU: a billion numbers take a CPU thread half a minute. The meta device stands in for it."""
-    monkeypatch.setattr(on_ranks, "local_device", lambda: torch.device("meta"))
-    assert {p.device.type for p in on_ranks.build(preset("1B"), 0).parameters()} == {"meta"}
-
-
 def test_the_solutions_price_counts_a_tied_root_once():
     """The check's models are not tied, but the cell that tries the price has the tier's: 1B is."""
     (cell,) = [c for c in read_lab("solutions", LAB).cells if c.metadata.nbgrader.grade_id == "offload_price"]
