@@ -1,0 +1,68 @@
+"""The program of a seed: the blocks of a model, an optimizer, and what is done with them."""
+
+import random
+from dataclasses import dataclass
+
+from programs.models import PACK, BlockSpec
+
+TRAIN = ("train", 1, None, "", False)
+
+
+@dataclass(frozen=True)
+class Program:
+    seed: int
+    specs: tuple[BlockSpec, ...]
+    tied: bool = False
+    optimizer: str = "sgd"
+    actions: tuple[tuple, ...] = ()  # the name of a method of Run, and its arguments
+    sparse: bool = False  # with an embedding whose gradient is sparse
+
+
+def draw(seed: int) -> Program:
+    """Return the program of this seed."""
+    r = random.Random(seed)
+    specs = tuple(_block(r) for _ in range(r.choice((1, 2, 3))))
+    if r.random() < 0.02:
+        return Program(seed, specs, actions=(TRAIN,), sparse=True)
+    actions = [action for _ in range(r.randint(2, 6)) for action in _episode(r, specs)]
+    last = (TRAIN, ("evaluate", "grad"))[: r.choice((1, 2))]  # then a module may keep a tensor without a backward
+    return Program(seed, specs, r.random() < 0.15, r.choice(("sgd", "adamw")), (*actions, *last))
+
+
+def _block(r: random.Random) -> BlockSpec:
+    output = r.choice(list(PACK)) if r.random() < 0.5 else "tensor"
+    where = r.choice(("whole", "inside")) if r.random() < 0.2 else ""
+    keeps = r.choice(("on the way", "beside")) if r.random() < 0.25 else ""
+    return BlockSpec(
+        output="tensor" if where == "whole" else output,
+        keeps="" if where == "whole" else keeps,  # a checkpointed block keeps a tensor of another graph
+        twice=r.random() < 0.2,
+        checkpoint=where,
+        rrelu=r.random() < 0.15,
+        frozen=r.random() < 0.1,
+        mark=r.random() < 0.1,
+        in_place=r.random() < 0.15,
+        around=r.random() < 0.06,
+    )
+
+
+def _episode(r: random.Random, specs: tuple[BlockSpec, ...]) -> tuple[tuple, ...]:
+    """Return one action or a few that belong together."""
+    if r.random() < 0.6:
+        return (_train(r, len(specs)),)
+    frozen = [i for i, spec in enumerate(specs) if spec.frozen]
+    mode = r.choice(("no_grad", "inference"))
+    checkpoint = ("checkpoint", r.choice(("", "", "an object", "half a step")), mode)
+    episodes = [(("evaluate", mode),), (("evaluate", "grad"),), (("saliency",),), (("broken forward",),)] * 2
+    episodes += [(("copy",),), (checkpoint,), (("full state", mode),), (("another model",),)] * 2
+    episodes += [(("train", 1, None, "auxiliary alone", False),), (("learning rate", r.choice((0.3, 0.05))),)]
+    episodes += [(("freeze", r.randrange(len(specs))),), (("average",), TRAIN, checkpoint, TRAIN, ("average",))]
+    episodes += [(("thaw", r.choice(frozen)),)] * 4 if frozen else []
+    episodes += [(("compile",), TRAIN)] if r.random() < 0.3 else []  # which takes a second
+    return r.choice(episodes)
+
+
+def _train(r: random.Random, n_blocks: int) -> tuple:
+    skipped = r.randrange(n_blocks) if n_blocks > 1 and r.random() < 0.04 else None
+    extra = r.choice(("penalty", "saliency", "twice", "two forwards")) if r.random() < 0.25 else ""
+    return ("train", r.choice((1, 1, 2, 3)), skipped, extra, r.random() < 0.2)
