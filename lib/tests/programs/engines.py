@@ -74,6 +74,7 @@ ENGINES = {
     "fsdp, host": lambda net, p: fsdp(net, p, offload_policy=CPUOffloadPolicy()),
     "offloaded": offloaded,
 }
+UNITS = ("fsdp", "fsdp, kept", "flat", "fsdp, host", "offloaded")
 
 
 def around_limits(program: Program, name: str) -> Program:
@@ -82,7 +83,13 @@ def around_limits(program: Program, name: str) -> Program:
     In a flat parameter what is not used gets a gradient of zeros, not none, and nothing can be frozen in part. Blocks
     are flat parameters of their own, and are frozen and left out as a whole; tied blocks share one with all the rest.
     Of refused marks some programs are enough.
+
+    A unit whose output nobody can see is whole until the end of the first backward, so there is only one.
     """
+    if name in UNITS and any(spec.output == "closure" for spec in program.specs):
+        again = ("saliency", "twice")
+        actions = [(*a[:3], "", *a[4:]) if a[0] == "train" and a[3] in again else a for a in program.actions]
+        program = replace(program, actions=tuple(actions))
     if name != "flat":
         return program
     if program.seed % 4:

@@ -136,6 +136,11 @@ class Net(nn.Module):
         return 0.1 * sum(kept) if kept else 0.0
 
     @property
+    def keeps_itself(self) -> bool:
+        """Whether a block may keep the graph of a recomputation, which holds a block: nothing ever frees that."""
+        return any(b.spec.keeps for b in self.blocks) and any(b.spec.checkpoint for b in self.blocks)
+
+    @property
     def keeps_graph(self) -> bool:
         """Whether it keeps a tensor that has a history: torch copies none."""
         return any(hasattr(block, "auxiliary") for block in self.blocks)

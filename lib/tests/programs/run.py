@@ -171,7 +171,9 @@ class Run:
         assert_gone(references)
 
     def forget(self) -> list[weakref.ref]:
+        """Drop model and optimizer; return references to what must be gone then."""
         references = [weakref.ref(getattr(self.model, "_orig_mod", self.model)), weakref.ref(self.optimizer)]
+        references = [] if self.net.keeps_itself else references
         self.model = self.optimizer = self.averaged = None
         return references
 
