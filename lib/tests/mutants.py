@@ -3,6 +3,7 @@
     python lib/tests/mutants.py                     every mistake, before the quick tests that belong to it
     python lib/tests/mutants.py DDP pack            those whose place contains one of these words
     python lib/tests/mutants.py --json build/m.json write the results down, too
+    python lib/tests/mutants.py --programs          only those that the suite of programs must find by itself
 
 A mistake names the definition that it changes by its dotted name (`DDP.forward`, or `ddp.DDP.forward` where the name
 alone could mean two), so that it survives a move of the file. A mistake that no test catches, or that can't be planted
@@ -12,6 +13,7 @@ any more, makes the exit status 1.
 import argparse
 import ast
 import functools
+import itertools
 import json
 import os
 import re
@@ -21,13 +23,16 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import Queue
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = re.compile(r"^QUICK := (.*)$", re.MULTILINE)
+PROGRAMS = (3000, 180)  # the first seed, and how many programs on each engine must be enough
 ONE_TEST_S = 240  # a mistake that makes a test hang is caught by the test's time-out
 
 
@@ -37,6 +42,7 @@ class Mutant:
     old: str  # occurs exactly once in the source of that definition
     new: str
     tests: list[str]  # test files, by name without .py: the quick ones that belong to it
+    programs: list[str] = field(default_factory=list)  # engines on which programs drawn by chance find it
 
 
 @dataclass
@@ -49,7 +55,7 @@ class Outcome:
 
 def planted(root: Path) -> list[Mutant]:
     entries = tomllib.loads((root / "lib" / "tests" / "mutants.toml").read_text())["mutant"]
-    return [Mutant(m["in"], m["old"], m["new"], m["tests"]) for m in entries]
+    return [Mutant(m["in"], m["old"], m["new"], m["tests"], m.get("programs", [])) for m in entries]
 
 
 def sources(root: Path) -> list[Path]:
@@ -136,30 +142,48 @@ def copy_project(root: Path, folder: Path) -> None:
 
 def try_out(mutant: Mutant, copy: Path, marks: str) -> Outcome:
     """Plant the mistake in the copy, run the tests that belong to it until one fails, and take it out again."""
-    path, changed = locate(mutant, copy)
-    sound = (copy / path).read_text()
     began = time.monotonic()
-    environment = os.environ | {"PYTHONPATH": f"{copy / 'lib'}{os.pathsep}{copy}"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", "-m", marks]
-    try:
-        (copy / path).write_text(changed)
-        done = subprocess.run(
-            [*command, f"--timeout={ONE_TEST_S}", *test_files(mutant.tests, copy)],
-            cwd=copy,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-    finally:
-        (copy / path).write_text(sound)
+    with is_planted(mutant, copy):
+        done = run([*command, f"--timeout={ONE_TEST_S}", *test_files(mutant.tests, copy)], copy)
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     if done.returncode not in (0, 1, 2) and not failed:
         failed = [f"(pytest ended with {done.returncode})"]
     return Outcome(mutant.place, mutant.new, failed[0] if failed else "", round(time.monotonic() - began, 1))
 
 
-def try_out_all(mutants: list[Mutant], root: Path, marks: str, jobs: int) -> list[Outcome]:
+@contextmanager
+def is_planted(mutant: Mutant, copy: Path) -> Iterator[None]:
+    """Plant the mistake in the copy for as long as the context lasts."""
+    path, changed = locate(mutant, copy)
+    sound = (copy / path).read_text()
+    try:
+        (copy / path).write_text(changed)
+        yield
+    finally:
+        (copy / path).write_text(sound)
+
+
+def run(command: list[str], copy: Path) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": f"{copy / 'lib'}{os.pathsep}{copy}"}
+    return subprocess.run(command, cwd=copy, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def try_programs(mutant: Mutant, copy: Path, _marks: str) -> Outcome:
+    """Plant the mistake in the copy, and run programs on its engines, 60 on each in turn, until one finds it."""
+    began, first, number = time.monotonic(), *PROGRAMS
+    command = [sys.executable, "lib/tests/lab/test_programs.py", "--most", "1"]
+    with is_planted(mutant, copy):
+        for start, engine in itertools.product(range(first, first + number, 60), mutant.programs):
+            said = run([*command, str(start), str(start + 60), engine], copy).stdout
+            if found := re.findall(r"^(.+, program \d+): ", said, re.MULTILINE):
+                return Outcome(mutant.place, mutant.new, found[0], round(time.monotonic() - began, 1))
+            if f"{engine}: 0 findings" not in said:
+                raise RuntimeError(f"{mutant.place}: the programs did not run: {said}")
+    return Outcome(mutant.place, mutant.new, "", round(time.monotonic() - began, 1))
+
+
+def try_out_all(mutants: list[Mutant], root: Path, marks: str, jobs: int, trial=try_out) -> list[Outcome]:
     """Each in a copy, `jobs` at a time; says how each ended."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies: Queue[Path] = Queue()
@@ -170,7 +194,7 @@ def try_out_all(mutants: list[Mutant], root: Path, marks: str, jobs: int) -> lis
         def one(mutant: Mutant) -> Outcome:
             copy = copies.get()
             try:
-                outcome = try_out(mutant, copy, marks)
+                outcome = trial(mutant, copy, marks)
             finally:
                 copies.put(copy)
             print(f"{outcome.seconds:6.1f} s  {outcome.place}: {outcome.caught_by or 'NOT CAUGHT'}", flush=True)
@@ -186,10 +210,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--marks", default=QUICK.search((ROOT / "Makefile").read_text())[1])
     parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--programs", action="store_true", help="let the programs of test_programs.py alone find each")
     parser.add_argument("--check", action="store_true", help="only see whether each mistake can be planted")
     arguments = parser.parse_args()
     words = arguments.words or [""]
     mutants = [m for m in planted(ROOT) if any(word in m.place for word in words)]
+    mutants = [m for m in mutants if m.programs or not arguments.programs]
     bad = unplantable(mutants, ROOT)
     for why in bad:
         print(f"can't be planted: {why}")
@@ -197,7 +223,8 @@ def main() -> int:
         print(f"{len(mutants)} mistakes, {len(bad)} can't be planted")
         return bool(bad)
 
-    outcomes = try_out_all(mutants, ROOT, arguments.marks, arguments.jobs)
+    trial = try_programs if arguments.programs else try_out
+    outcomes = try_out_all(mutants, ROOT, arguments.marks, arguments.jobs, trial)
     caught = sum(bool(outcome.caught_by) for outcome in outcomes)
     print(f"{caught} passed, {len(outcomes) - caught} failed")
     if arguments.json:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from programs import ENGINES, BlockSpec, Net, Program, live_bytes
+from programs.engines import alone
 from torch import nn
 
 from shardlab import launch
@@ -22,14 +23,14 @@ from shardlab.state import full_state_dict
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 LAYOUTS = {"each": PerParameter, "flat": FlatParameter}
-PLAIN = BlockSpec("tensor", False, False, "", False, False, False)
+PLAIN = BlockSpec()
 
 
 def build(name: str, output: str = "tensor", keeps: bool = False):
     """(model, optimizer) of an engine: two blocks that return their output in this form, and may keep a tensor."""
-    spec = BlockSpec(output, keeps, False, "", False, False, False)
+    spec = BlockSpec(output, keeps="on the way" if keeps else "")
     torch.manual_seed(0)
-    return ENGINES[name](Net((spec, spec), False).double(), Program(0, (spec, spec), False, "sgd", ()))
+    return ENGINES[name](Net((spec, spec), False).double(), Program(0, (spec, spec)))
 
 
 def own_samples() -> torch.Tensor:
@@ -56,8 +57,7 @@ def in_one_process(step, n: int = 2) -> float:
     def steps() -> float:
         spec, by_rank = PLAIN, []
         torch.manual_seed(0)
-        net = Net((spec, spec), False).double()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        net, optimizer = alone(Net((spec, spec), False).double(), Program(0, (spec, spec)))
 
         def all_ranks(model) -> None:
             for rank in range(n):
@@ -367,7 +367,7 @@ def marked(name: str) -> list[bool]:
     net = Net((PLAIN,), False).double()
     for p in net.parameters():
         p.no_decay = p.ndim == 1 if name != "flat" else True
-    model, _ = ENGINES[name](net, Program(0, (PLAIN,), False, "sgd", ()))
+    model, _ = ENGINES[name](net, Program(0, (PLAIN,)))
     return [getattr(p, "no_decay", None) == (p.ndim == 1 or name == "flat") for p in model.parameters()]
 
 
@@ -495,7 +495,7 @@ def compiled(engine: str, how: str) -> float:
     net = Net((PLAIN, PLAIN), False).double()
     if how == "blocks":
         net.blocks = nn.ModuleList(torch.compile(block, backend="aot_eager") for block in net.blocks)
-    model, optimizer = ENGINES[engine](net, Program(0, (PLAIN, PLAIN), False, "sgd", ()))
+    model, optimizer = ENGINES[engine](net, Program(0, (PLAIN, PLAIN)))
     if how == "outside":
         model = torch.compile(model, backend="aot_eager")
     if how == "in place":
@@ -531,7 +531,7 @@ def returning_parameters(engine: str) -> list[float]:
     """Three micro-batches, and two backwards through the last forward, of a model that also returns parameters."""
     torch.manual_seed(0)
     net = ReturnsParameter((PLAIN, PLAIN), False).double()
-    model, optimizer = ENGINES[engine](net, Program(0, (PLAIN, PLAIN), False, "sgd", ()))
+    model, optimizer = ENGINES[engine](net, Program(0, (PLAIN, PLAIN)))
 
     def loss(factor: int) -> torch.Tensor:
         return model(factor * own_samples())["h"].pow(2).sum()

@@ -19,11 +19,14 @@ from shardlab import LaunchError, launch
 BY_DAY, BY_NIGHT = 8, 400
 
 
-def sweep(name: str, first: int, last: int) -> tuple[Counter, list[str]]:
-    """Return the refusals of an engine, counted by their first words, and the findings, each with its seed."""
+def sweep(name: str, first: int, last: int, most: int = 1 << 30) -> tuple[Counter, list[str]]:
+    """Return the refusals of an engine, counted by their first words, and the findings, each with its seed.
+
+    It ends when there are `most` findings.
+    """
     refused, findings = Counter(), []
     with tempfile.NamedTemporaryFile("w+") as progress:
-        while first < last:
+        while first < last and len(findings) < most:
             try:
                 launch(
                     programs.many,
@@ -65,9 +68,17 @@ def test_many_programs_do_what_one_process_does(name, first):
 
 
 if __name__ == "__main__":
+    import argparse
+
     import cloudpickle
 
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("first", type=int)
+    parser.add_argument("last", type=int)
+    parser.add_argument("engines", nargs="*", default=list(programs.ENGINES))
+    parser.add_argument("--most", type=int, default=1 << 30, help="end an engine's programs after so many findings")
+    arguments = parser.parse_args()
     cloudpickle.register_pickle_by_value(programs)
-    for engine in sys.argv[3:] or programs.ENGINES:
-        words, found = sweep(engine, int(sys.argv[1]), int(sys.argv[2]))
+    for engine in arguments.engines:
+        words, found = sweep(engine, arguments.first, arguments.last, arguments.most)
         print(f"{engine}: {len(found)} findings, {sum(words.values())} refused", *found, sep="\n", flush=True)

@@ -1,7 +1,7 @@
 """The program of a seed: the blocks of a model, an optimizer, and what is done with them."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from programs.models import PACK, BlockSpec
 
@@ -15,18 +15,23 @@ class Program:
     tied: bool = False
     optimizer: str = "sgd"
     actions: tuple[tuple, ...] = ()  # the name of a method of Run, and its arguments
-    sparse: bool = False  # with an embedding whose gradient is sparse
+
+    @property
+    def sparse(self) -> bool:
+        """Whether a gradient is sparse, which every engine refuses."""
+        return any(spec.sparse for spec in self.specs)
 
 
 def draw(seed: int) -> Program:
     """Return the program of this seed."""
     r = random.Random(seed)
     specs = tuple(_block(r) for _ in range(r.choice((1, 2, 3))))
+    tied = r.random() < 0.15
     if r.random() < 0.02:
-        return Program(seed, specs, actions=(TRAIN,), sparse=True)
+        return Program(seed, (*specs[:-1], replace(specs[-1], sparse=True)), r.random() < 0.5, actions=(TRAIN,))
     actions = [action for _ in range(r.randint(2, 6)) for action in _episode(r, specs)]
     last = (TRAIN, ("evaluate", "grad"))[: r.choice((1, 2))]  # then a module may keep a tensor without a backward
-    return Program(seed, specs, r.random() < 0.15, r.choice(("sgd", "adamw")), (*actions, *last))
+    return Program(seed, specs, tied, r.choice(("sgd", "adamw")), (*actions, *last))
 
 
 def _block(r: random.Random) -> BlockSpec:
@@ -52,7 +57,7 @@ def _episode(r: random.Random, specs: tuple[BlockSpec, ...]) -> tuple[tuple, ...
         return (_train(r, len(specs)),)
     frozen = [i for i, spec in enumerate(specs) if spec.frozen]
     mode = r.choice(("no_grad", "inference"))
-    checkpoint = ("checkpoint", r.choice(("", "", "an object", "half a step")), mode)
+    checkpoint = ("checkpoint", r.choice(("", "", "a number", "half a step")), mode)
     episodes = [(("evaluate", mode),), (("evaluate", "grad"),), (("saliency",),), (("broken forward",),)] * 2
     episodes += [(("copy",),), (checkpoint,), (("full state", mode),), (("another model",),)] * 2
     episodes += [(("train", 1, None, "auxiliary alone", False),), (("learning rate", r.choice((0.3, 0.05))),)]

@@ -22,7 +22,7 @@ def by_marks(named: Iterable[tuple[str, nn.Parameter]], program: Program, names:
     """Return the groups of an optimizer: parameters marked with no_decay, and the others."""
     groups: dict[bool, list] = {}
     for name, p in named:
-        groups.setdefault(hasattr(p, "no_decay"), []).append((name, p) if names else p)
+        groups.setdefault(getattr(p, "no_decay", False), []).append((name, p) if names else p)
     decay = 0.0 if program.sparse else 0.3  # torch's optimizers don't decay by a sparse gradient
     return [{"params": params, "weight_decay": 0.0 if marked else decay} for marked, params in groups.items()]
 

@@ -62,6 +62,7 @@ class BlockSpec:
     mark: bool = False  # one parameter has an attribute that decides about its weight decay
     in_place: bool = False  # it writes to its intermediate results
     around: bool = False  # its layer is the child called `module` of a module
+    sparse: bool = False  # an embedding with sparse gradients
 
 
 class Around(nn.Module):
@@ -81,6 +82,7 @@ class Block(nn.Module):
         self.spec, self.gain = spec, nn.Parameter(torch.ones(DIM))
         self.up = Around(nn.Linear(DIM, DIM)) if spec.around else nn.Linear(DIM, DIM)
         self.side = nn.Linear(DIM, DIM) if spec.keeps == "beside" else None
+        self.signs = nn.Embedding(2, DIM, sparse=True) if spec.sparse else None
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         if spec.mark:
             self.gain.no_decay = True
@@ -93,6 +95,7 @@ class Block(nn.Module):
 
     def forward(self, x):
         x = unpack(x)
+        x = x if self.signs is None else x + self.signs((x[:, 0] > 0).long())
         run = self.compute
         h = checkpoint(run, x, use_reentrant=False) if self.spec.checkpoint == "inside" else run(x)
         if self.spec.keeps:
@@ -109,16 +112,14 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, specs: tuple[BlockSpec, ...], tied: bool, sparse: bool = False) -> None:
+    def __init__(self, specs: tuple[BlockSpec, ...], tied: bool) -> None:
         super().__init__()
         self.blocks, self.head = nn.ModuleList(Block(spec) for spec in specs), nn.Linear(DIM, DIM)
         self.scale = nn.Parameter(torch.ones(1))
-        self.signs = nn.Embedding(2, DIM, sparse=True) if sparse else None
         if tied:
             self.blocks[-1].layer.weight = self.blocks[0].layer.weight
 
     def forward(self, x: Tensor, skip: int | None = None, breaks: bool = False):
-        x = x if self.signs is None else x + self.signs((x[:, 0] > 0).long())
         for i, block in enumerate(self.blocks):
             if i == skip:
                 continue

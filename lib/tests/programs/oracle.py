@@ -26,15 +26,16 @@ def compare(program: Program, name: str) -> str:
     expected = Run(program, alone, ranks=0)
     if not program.sparse:  # which every engine refuses
         expected.go()
-    facts = expected.facts | ({"sparse"} if program.sparse else set())
-    facts |= {"marked"} if any(spec.mark for spec in program.specs) else set()
+    names = [name for name, _ in expected.model.named_parameters() if "signs" in name]
+    may_say = expected.may_say | {f"the gradient of {name} is sparse" for name in names}
+    may_say |= {"in one flat parameter they would be lost"} if any(spec.mark for spec in program.specs) else set()
     try:
         found = Run(program, ENGINES[name], ranks=dist.get_world_size())
         found.go()
     except REFUSALS as error:
         if not ours(error):
             raise
-        check_blame(error, facts)
+        check_blame(error, may_say)
         return str(error)
     for i, (a, b) in enumerate(zip(found.seen, expected.seen, strict=True)):
         assert torch.allclose(a, b, **CLOSE), f"number {i} of what was seen is {a}, not {b}"

@@ -35,14 +35,14 @@ class Run:
     def __init__(self, program: Program, engine, ranks: int) -> None:
         self.program, self.engine, self.ranks = program, engine, ranks
         self.seen: list[Tensor] = []  # losses and outputs
-        self.facts: set[str] = set()  # what an engine may refuse
+        self.may_say: set[str] = set()  # words by which an engine may refuse what was done
         self.switched: list[tuple[str, int]] = []  # what was frozen and thawed, in order
         self.averaged: AveragedModel | None = None
         self.build(program.seed)
 
     def build(self, seed: int) -> None:
         torch.manual_seed(seed)
-        net = Net(self.program.specs, self.program.tied, self.program.sparse).double()
+        net = Net(self.program.specs, self.program.tied).double()
         self.model, self.optimizer = self.engine(net, self.program)
         self.compiled, self.trained = False, {name for name, p in net.named_parameters() if p.requires_grad}
 
@@ -90,7 +90,7 @@ class Run:
                     loss.backward()
                 total = total + self.mean(loss)
         if not self.ranks and any(p.requires_grad and p.grad is None for p in self.net.parameters()):
-            self.facts.add("unused")
+            self.may_say.add("gave no gradient to")
         if clips:
             self.seen.append(self.clip().detach().clone())
         self.optimizer.step()
@@ -121,8 +121,8 @@ class Run:
         self.net.blocks[block].requires_grad_(what == "thaw")
         self.switched.append((what, block))
         trained = {name for name, p in self.net.named_parameters() if p.requires_grad}
-        self.facts |= {"thawed"} if trained - self.trained else set()
-        self.facts |= {"frozen since"} if self.trained - trained else set()
+        self.may_say |= {"was frozen when"} if trained - self.trained else set()
+        self.may_say |= {"gave no gradient to"} if self.trained - trained else set()
 
     def learning_rate(self, i: int, lr: float) -> None:
         for group in self.optimizer.param_groups:
@@ -192,7 +192,7 @@ class Run:
         if self.ranks:
             folders = [tempfile.mkdtemp(), tempfile.mkdtemp()]
             dist.broadcast_object_list(folders, 0)
-            others = self.save(folders[0], i, odd)
+            saved = self.save(folders[0], i, odd)
             for average in models[1:]:
                 checkpoints.save(folders[1], i, average)
         else:
@@ -205,11 +205,12 @@ class Run:
         if self.ranks:
             with MODES[mode]():
                 try:
-                    checkpoints.load(folders[0], self.model, self.optimizer, **others)
+                    loaded = checkpoints.load(folders[0], self.model, self.optimizer)
                     for average in models[1:]:
                         checkpoints.load(folders[1], average)
                 except REFUSALS as error:
                     raise AssertionError(f"what was saved can't be loaded: {error}") from error
+            assert loaded == saved, f"of step {saved} came back {loaded}"
         else:
             self.optimizer.load_state_dict(states[0])
             for model, state in zip(models, states[1:], strict=True):
@@ -217,14 +218,17 @@ class Run:
         for what, block in list(self.switched):
             getattr(self, what)(i, block)
 
-    def save(self, folder: str, i: int, odd: str) -> dict:
-        """Save the training, first with what no `load` could give back. Return what `load` needs beside it."""
-        step, others = i + 0.5 if odd == "half a step" else i, {"note": object()} if odd == "an object" else {}
+    def save(self, folder: str, i: int, odd: str) -> float:
+        """Save the training, first with what no `load` could give back. Return the step that was saved."""
         with refused_by_name():
-            checkpoints.save(folder, step, self.model, self.optimizer, **others)
-            return others
+            if odd == "half a step":
+                checkpoints.save(folder, i + 0.5, self.model, self.optimizer)
+                return i + 0.5
+            if odd == "a number":
+                checkpoints.save(folder, i, self.model, self.optimizer, epoch=3)
+                raise AssertionError("a number was saved that no load gives back")
         checkpoints.save(folder, i, self.model, self.optimizer)
-        return {}
+        return i
 
 
 def assert_gone(references: list[weakref.ref]) -> None:

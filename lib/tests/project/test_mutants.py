@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from course_copy import ROOT
-from mutants import Mutant, locate, planted, test_files, try_out_all, unplantable
+from mutants import Mutant, locate, planted, test_files, try_out_all, try_programs, unplantable
+from programs import ENGINES
 
 test_files.__test__ = False  # it is no test, though it is called like one
 
@@ -43,6 +44,14 @@ def test_by_night():
     assert called_by_night() == 1
 """
 
+PROGRAMS = """import sys
+from sums.core import add
+
+_, _, most, first, last, engine = sys.argv[1:]
+found = [seed for seed in range(int(first), int(last)) if engine == "slow" and seed > 3100 and add(1, 2) != 3]
+print(f"{engine}: {len(found[:int(most)])} findings", *(f"{engine}, program {seed}: 3" for seed in found), sep="\\n")
+"""
+
 
 @pytest.fixture
 def project(tmp_path) -> Path:
@@ -65,6 +74,7 @@ def test_every_mistake_of_the_file_can_be_planted_and_has_tests():
     assert mutants and unplantable(mutants, ROOT) == []
     for mutant in mutants:
         assert mutant.old != mutant.new and mutant.tests, mutant.place
+        assert set(mutant.programs) <= ENGINES.keys(), mutant.place
     assert len({(m.place, m.old, m.new) for m in mutants}) == len(mutants)
 
 
@@ -104,3 +114,12 @@ def test_who_catches_a_mistake_is_told_and_that_nobody_does(project, capsys):
         "core.add: lib/tests/test_sums.py::test_adding",
         "called_by_night: NOT CAUGHT",
     ]
+
+
+def test_programs_are_tried_on_each_engine_until_one_finds_the_mistake(project):
+    (project / "lib" / "tests" / "lab").mkdir()
+    (project / "lib" / "tests" / "lab" / "test_programs.py").write_text(PROGRAMS)
+    found, missed = mistake("core.add", "a + b", "a - b"), mistake("called_by_night", "FIRST", "2")
+    found.programs = missed.programs = ["quick", "slow"]
+    outcomes = try_out_all([found, missed], project, "", 1, try_programs)
+    assert [o.caught_by for o in outcomes] == ["slow, program 3101", ""]
