@@ -175,11 +175,11 @@ def try_programs(mutant: Mutant, copy: Path, _marks: str) -> Outcome:
     command = [sys.executable, "lib/tests/lab/test_programs.py", "--most", "1"]
     with is_planted(mutant, copy):
         for start, engine in itertools.product(range(first, first + number, 60), mutant.programs):
-            said = run([*command, str(start), str(start + 60), engine], copy).stdout
-            if found := re.findall(r"^(.+, program \d+): ", said, re.MULTILINE):
+            done = run([*command, str(start), str(start + 60), engine], copy)
+            if found := re.findall(r"^(.+, program \d+): ", done.stdout, re.MULTILINE):
                 return Outcome(mutant.place, mutant.new, found[0], round(time.monotonic() - began, 1))
-            if f"{engine}: 0 findings" not in said:
-                raise RuntimeError(f"{mutant.place}: the programs did not run: {said}")
+            if f"{engine}: 0 findings" not in done.stdout:
+                raise RuntimeError(f"{mutant.place}: the programs did not run: {done.stderr}")
     return Outcome(mutant.place, mutant.new, "", round(time.monotonic() - began, 1))
 
 

@@ -47,7 +47,7 @@ def test_by_night():
 PROGRAMS = """import sys
 from sums.core import add
 
-_, _, most, first, last, engine = sys.argv[1:]
+_, most, first, last, engine = sys.argv[1:]
 found = [seed for seed in range(int(first), int(last)) if engine == "slow" and seed > 3100 and add(1, 2) != 3]
 print(f"{engine}: {len(found[:int(most)])} findings", *(f"{engine}, program {seed}: 3" for seed in found), sep="\\n")
 """
@@ -119,6 +119,7 @@ def test_who_catches_a_mistake_is_told_and_that_nobody_does(project, capsys):
 def test_programs_are_tried_on_each_engine_until_one_finds_the_mistake(project):
     (project / "lib" / "tests" / "lab").mkdir()
     (project / "lib" / "tests" / "lab" / "test_programs.py").write_text(PROGRAMS)
+    subprocess.run(["git", "add", "-A"], cwd=project, check=True)
     found, missed = mistake("core.add", "a + b", "a - b"), mistake("called_by_night", "FIRST", "2")
     found.programs = missed.programs = ["quick", "slow"]
     outcomes = try_out_all([found, missed], project, "", 1, try_programs)
