@@ -27,8 +27,8 @@ def draw(seed: int) -> Program:
     r = random.Random(seed)
     specs = tuple(_block(r) for _ in range(r.choice((1, 2, 3))))
     tied = r.random() < 0.15
-    if r.random() < 0.02:
-        return Program(seed, (*specs[:-1], replace(specs[-1], sparse=True)), r.random() < 0.5, actions=(TRAIN,))
+    if r.random() < 0.03:  # every engine refuses it by its name
+        return Program(seed, (*specs[:-1], replace(specs[-1], sparse=True)), r.random() < 0.7, actions=(TRAIN,))
     actions = [action for _ in range(r.randint(2, 6)) for action in _episode(r, specs)]
     last = (TRAIN, ("evaluate", "grad"))[: r.choice((1, 2))]  # then a module may keep a tensor without a backward
     return Program(seed, specs, tied, r.choice(("sgd", "adamw")), (*actions, *last))
@@ -64,7 +64,7 @@ def _episode(r: random.Random, specs: tuple[BlockSpec, ...]) -> tuple[tuple, ...
     episodes += [(("freeze", r.randrange(len(specs))),), (("average",), TRAIN, checkpoint, TRAIN, ("average",))]
     episodes += [(("thaw", r.choice(frozen)),)] * 4 if frozen else []
     compiles = not any(spec.checkpoint for spec in specs)  # a compiled forward saves other tensors the second time
-    episodes += [(("compile",), TRAIN)] if compiles and r.random() < 0.3 else []  # it takes a second
+    episodes += [(("compile",), TRAIN, checkpoint)] if compiles and r.random() < 0.3 else []  # it takes a second
     return r.choice(episodes)
 
 
