@@ -14,6 +14,7 @@ class Program:
     specs: tuple[BlockSpec, ...]
     tied: bool = False
     optimizer: str = "sgd"
+    output: str = "tensor"  # the form in which the whole model returns it
     actions: tuple[tuple, ...] = ()  # the name of a method of Run, and its arguments
 
     @property
@@ -31,7 +32,8 @@ def draw(seed: int) -> Program:
         return Program(seed, (*specs[:-1], replace(specs[-1], sparse=True)), r.random() < 0.7, actions=(TRAIN,))
     actions = [action for _ in range(r.randint(2, 6)) for action in _episode(r, specs)]
     last = (TRAIN, ("evaluate", "grad"))[: r.choice((1, 2))]  # then a module may keep a tensor without a backward
-    return Program(seed, specs, tied, r.choice(("sgd", "adamw")), (*actions, *last))
+    optimizer, output = r.choice(("sgd", "adamw")), r.choice(list(PACK)) if r.random() < 0.3 else "tensor"
+    return Program(seed, specs, tied, optimizer, output, (*actions, *last))
 
 
 def _block(r: random.Random) -> BlockSpec:

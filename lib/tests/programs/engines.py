@@ -84,9 +84,10 @@ def around_limits(program: Program, name: str) -> Program:
     are flat parameters of their own, and are frozen and left out as a whole; tied blocks share one with all the rest.
     Of refused marks some programs are enough.
 
-    A unit whose output nobody can see is whole until the end of the first backward, so there is only one.
+    Where nobody can see an output, only the first backward through it is noticed: a unit is whole until that ends, and
+    later gradients are a rank's own.
     """
-    if name in UNITS and any(spec.output == "closure" for spec in program.specs):
+    if "closure" in (program.output, *(spec.output for spec in program.specs if name in UNITS)):
         again = ("saliency", "twice")
         actions = [(*a[:3], "", *a[4:]) if a[0] == "train" and a[3] in again else a for a in program.actions]
         program = replace(program, actions=tuple(actions))

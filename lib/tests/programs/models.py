@@ -112,8 +112,9 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, specs: tuple[BlockSpec, ...], tied: bool) -> None:
+    def __init__(self, specs: tuple[BlockSpec, ...], tied: bool, output: str = "tensor") -> None:
         super().__init__()
+        self.output = output
         self.blocks, self.head = nn.ModuleList(Block(spec) for spec in specs), nn.Linear(DIM, DIM)
         self.scale = nn.Parameter(torch.ones(1))
         if tied:
@@ -130,7 +131,7 @@ class Net(nn.Module):
             else:
                 x = block(x)
             x = x.mul_(1.1) if block.spec.output == "view" else x
-        return self.head(unpack(x)) * self.scale
+        return PACK[self.output](self.head(unpack(x)) * self.scale)
 
     def auxiliary(self, skip: int | None) -> Tensor | float:
         kept = [b.auxiliary for i, b in enumerate(self.blocks) if b.spec.keeps and i != skip]

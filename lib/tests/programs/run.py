@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from programs.draw import Program
-from programs.models import DIM, Net
+from programs.models import DIM, Net, unpack
 from programs.refusals import REFUSALS, refused_by_name
 from shardlab.ddp import DDP
 from shardlab.grad_norm import clip_sharded_, common_dtype
@@ -42,7 +42,7 @@ class Run:
 
     def build(self, seed: int) -> None:
         torch.manual_seed(seed)
-        net = Net(self.program.specs, self.program.tied).double()
+        net = Net(self.program.specs, self.program.tied, self.program.output).double()
         self.model, self.optimizer = self.engine(net, self.program)
         self.compiled, self.trained = False, {name for name, p in net.named_parameters() if p.requires_grad}
 
@@ -68,7 +68,7 @@ class Run:
     # Training
 
     def loss(self, x: Tensor, skip: int | None, auxiliary_alone: bool = False) -> Tensor:
-        output, auxiliary = self.model(x, skip), self.net.auxiliary(skip)
+        output, auxiliary = unpack(self.model(x, skip)), self.net.auxiliary(skip)
         if auxiliary_alone and torch.is_tensor(auxiliary):
             return auxiliary
         return output.pow(2).mean() + auxiliary
@@ -134,12 +134,13 @@ class Run:
         torch.manual_seed(i)
         with MODES[mode]():
             for _ in range(2):
-                self.seen.append(self.model(torch.randn(3, DIM, dtype=torch.float64)).detach().clone())
+                output = unpack(self.model(torch.randn(3, DIM, dtype=torch.float64)))
+                self.seen.append(output.detach().clone())
 
     def saliency(self, i: int) -> None:
         torch.manual_seed(i)
         x = torch.randn(3, DIM, dtype=torch.float64, requires_grad=True)
-        [g] = torch.autograd.grad(self.model(x).sum(), x)
+        [g] = torch.autograd.grad(unpack(self.model(x)).sum(), x)
         self.seen.append(g.clone())
 
     def broken_forward(self, i: int) -> None:
@@ -199,7 +200,7 @@ class Run:
             states = copy.deepcopy([self.optimizer.state_dict(), *(model.state_dict() for model in models)])
         self.build(self.program.seed + 1)
         if self.averaged is not None:
-            fresh = Net(self.program.specs, self.program.tied).double()
+            fresh = Net(self.program.specs, self.program.tied, self.program.output).double()
             self.averaged = AveragedModel(fresh)
         models = [self.model] if self.averaged is None else [self.model, self.averaged]
         if self.ranks:
