@@ -32,7 +32,10 @@ def draw(seed: int) -> Program:
         return Program(seed, (*specs[:-1], replace(specs[-1], sparse=True)), r.random() < 0.7, actions=(TRAIN,))
     actions = [action for _ in range(r.randint(2, 6)) for action in _episode(r, specs)]
     last = (TRAIN, ("evaluate", "grad"))[: r.choice((1, 2))]  # then a module may keep a tensor without a backward
-    optimizer, output = r.choice(("sgd", "adamw")), r.choice(list(PACK)) if r.random() < 0.3 else "tensor"
+    optimizer = r.choice(("sgd", "adamw"))
+    output = r.choice([*PACK, "closure", "closure"]) if r.random() < 0.3 else "tensor"
+    if output == "closure":  # then no engine sees any output
+        specs = tuple(spec if spec.checkpoint == "whole" else replace(spec, output=output) for spec in specs)
     return Program(seed, specs, tied, optimizer, output, (*actions, *last))
 
 

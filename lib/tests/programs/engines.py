@@ -78,17 +78,17 @@ UNITS = ("fsdp", "fsdp, kept", "flat", "fsdp, host", "offloaded")
 
 
 def around_limits(program: Program, name: str) -> Program:
-    """Return the program without what the README says that this engine does differently, and does not refuse.
+    """Return the program without what this engine does otherwise, and does not refuse: the README says most of it.
 
     In a flat parameter what is not used gets a gradient of zeros, not none, and nothing can be frozen in part. Blocks
     are flat parameters of their own, and are frozen and left out as a whole; tied blocks share one with all the rest.
     Of refused marks some programs are enough.
 
-    Where nobody can see an output, only the first backward through it is noticed: a unit is whole until that ends, and
-    later gradients are a rank's own.
+    Where nobody can see an output, only the first use of autograd is noticed. After it DDP's gradients are a rank's
+    own, as the README says. A unit is sharded again, and a second backward crashes or raises an error of torch's.
     """
     if "closure" in (program.output, *(spec.output for spec in program.specs if name in UNITS)):
-        again = ("saliency", "twice")
+        again = ("saliency", "twice", *(["penalty"] if program.output == "closure" else []))
         actions = [(*a[:3], "", *a[4:]) if a[0] == "train" and a[3] in again else a for a in program.actions]
         program = replace(program, actions=tuple(actions))
     if name != "flat":
