@@ -35,7 +35,8 @@ def draw(seed: int) -> Program:
     optimizer = r.choice(("sgd", "adamw"))
     output = r.choice([*PACK, "closure", "closure"]) if r.random() < 0.3 else "tensor"
     if output == "closure":  # then no engine sees any output
-        specs = tuple(spec if spec.checkpoint == "whole" else replace(spec, output=output) for spec in specs)
+        hidden = [spec if spec.checkpoint == "whole" else replace(spec, output=output, keeps="") for spec in specs]
+        specs = tuple(hidden)
     return Program(seed, specs, tied, optimizer, output, (*actions, *last))
 
 
@@ -45,7 +46,8 @@ def _block(r: random.Random) -> BlockSpec:
     keeps = r.choice(("on the way", "beside")) if r.random() < 0.25 else ""
     return BlockSpec(
         output="tensor" if where == "whole" else output,
-        keeps="" if where == "whole" else keeps,  # a checkpointed block keeps a tensor of another graph
+        # A checkpointed block keeps a tensor of another graph. A unit that keeps one counts as seen, whatever it returns.
+        keeps="" if where == "whole" or output == "closure" else keeps,
         twice=r.random() < 0.2,
         checkpoint=where,
         rrelu=r.random() < 0.15,
