@@ -46,7 +46,7 @@ def _block(r: random.Random) -> BlockSpec:
     keeps = r.choice(("on the way", "beside")) if r.random() < 0.25 else ""
     return BlockSpec(
         output="tensor" if where == "whole" else output,
-        # A checkpointed block keeps a tensor of another graph. A unit that keeps one counts as seen, whatever it returns.
+        # A checkpointed block keeps a tensor of another graph; a unit that keeps one counts as seen
         keeps="" if where == "whole" or output == "closure" else keeps,
         twice=r.random() < 0.2,
         checkpoint=where,
