@@ -166,9 +166,9 @@ def while_alive(method: Callable[[Any], None], of: Any) -> Callable[..., None]:
     return hook
 
 
-def refuse_sparse(gradient: Tensor, name: str) -> None:
-    """Raise RuntimeError for a sparse gradient: buckets, shards and copies need dense tensors."""
-    if gradient.layout != torch.strided:
+def refuse_sparse(gradient: Tensor | None, name: str) -> None:
+    """Raise RuntimeError for a sparse gradient: buckets, shards and copies need dense tensors. None is no gradient."""
+    if gradient is not None and gradient.layout != torch.strided:
         raise RuntimeError(f"{_me()}the gradient of {name} is sparse: use layers with sparse=False")
 
 

@@ -12,8 +12,9 @@ from torch.optim import Optimizer
 from shardlab.ddp import DDP
 from shardlab.fsdp import fully_shard as our_fully_shard
 from shardlab.fsdp.flat_parameter import FlatParameter
-from shardlab.offload import CPUOffloadOptimizer, FileOffloadOptimizer
+from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.zero import ZeroRedundancyOptimizer
+from shardnext.file_offload import FileOffloadOptimizer
 
 LR = 1e-2
 

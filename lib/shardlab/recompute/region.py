@@ -164,7 +164,8 @@ class _Refill:
         reference, before = self.region.slots[self.n_full]
         if (now := _metadata(tensor)) != before and self.region.compares:
             raise self.region.error(f"tensor {self.n_full} was {before}, is {now}")
-        tensor = tensor.detach()  # otherwise it would keep the second call's graph alive
+        if tensor.requires_grad:
+            tensor = tensor.detach()  # otherwise it would keep the second call's graph alive
         if slot := reference():
             slot.tensor = tensor
         self.n_full += 1
@@ -218,8 +219,8 @@ def _name(function: Callable) -> str:
 
 
 def remember_surroundings(leaves: Iterable, preserve_rng_state: bool) -> Callable[[], AbstractContextManager]:
-    """Return a context manager that sets the generators and autocast to their present state for its duration."""
-    devices = _devices(leaves)
+    """Return a context manager that sets generators, autocast and default device to what they are now, meanwhile."""
+    devices, default = _devices(leaves), torch.get_default_device()
     rng_states = get_rng_states(devices) if preserve_rng_state else {}
     autocasts = [_autocast_options(device_type) for device_type in {d.type for d in devices}]
 
@@ -228,6 +229,8 @@ def remember_surroundings(leaves: Iterable, preserve_rng_state: bool) -> Callabl
         with ExitStack() as stack:
             for options in autocasts:
                 stack.enter_context(torch.autocast(**options))
+            if default != torch.get_default_device():
+                stack.enter_context(default)
             stack.callback(set_rng_states, get_rng_states(rng_states))
             set_rng_states(rng_states)
             yield

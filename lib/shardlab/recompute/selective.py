@@ -23,18 +23,23 @@ def create_selective_checkpoint_contexts(policy_fn_or_list: Callable | list):
     """Return `checkpoint`'s two contexts: `context_fn=partial(create_selective_checkpoint_contexts, policy)`.
 
     For each ATen operation of the first call, `policy(ctx, op, *args, **kwargs)` returns torch's CheckpointPolicy, or
-    True to save and False to recompute. A list instead of a policy names the operations to save. A policy that asks to
-    save to the CPU raises ValueError. An operation that changes its argument is always recomputed.
+    True to save and False to recompute. A list instead of a policy names the operations to save. An operation that
+    changes its argument is always recomputed.
 
     Keeps: the saved results, until the second call has used them. So only one backward is possible.
 
-    Raises CheckpointError in a second backward, if a saved result was changed in place meanwhile, or if the second call
-    runs an operation with saved results more often than the first.
+    Raises ValueError for a policy that asks to save to the CPU, and for a list with anything but operations; TypeError
+    for what is no policy; CheckpointError in a second backward, if a saved result was changed in place meanwhile, or if
+    the second call runs an operation with saved results more often than the first.
 
     Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 5.
     """
     policy = policy_fn_or_list
+    if not callable(policy) and not isinstance(policy, list):
+        raise TypeError(f"checkpoint: {policy!r:.80} is neither a policy nor a list of operations")
     if isinstance(policy, list):
+        if wrong := [op for op in policy if not isinstance(op, torch._ops.OperatorBase)]:
+            raise ValueError(f"checkpoint: {wrong[0]!r:.80} is no operation such as torch.ops.aten.mm.default")
 
         def policy(ctx, op, *args, **kwargs):
             return op in policy_fn_or_list

@@ -28,8 +28,6 @@ from torch.optim import Optimizer
 
 from shardlab.bucketed_backward import BucketedBackward
 from shardlab.fsdp.flat_parameter import PREFIX, FlatParameter
-from shardlab.offload import FileOffloadOptimizer
-from shardlab.offload.host import CPUOffloadOptimizer
 from shardlab.shard_groups import hyperparameters, local
 from shardlab.state.agreement import rank
 from shardlab.state.parts import Part
@@ -244,7 +242,7 @@ class OptimizerMemory:
         self._states[number] = first, states
 
     def _empty(self, p: Tensor, view: Callable, what: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        on_host = isinstance(self.optimizer, (CPUOffloadOptimizer, FileOffloadOptimizer))
+        on_host = getattr(self.optimizer, "states_on_host", False)
         t = torch.zeros_like(local(p) if on_host else p, dtype=dtype, device="cpu" if on_host else None)
         if view(t).shape == shape:
             return t.detach()
@@ -252,7 +250,7 @@ class OptimizerMemory:
         return torch.empty(shape, dtype=dtype)
 
     def give_to_optimizer(self, saved_groups: list[dict]) -> None:
-        in_file = isinstance(self.optimizer, FileOffloadOptimizer)  # after a failed step its state_dict raises
+        in_file = getattr(self.optimizer, "states_in_file", False)  # after a failed step its state_dict raises
         packed = Optimizer.state_dict(self.optimizer) if in_file else self.optimizer.state_dict()
         packed["state"] = {
             number: {key: self.by_name[first][key] if t is None else t for key, t in states.items()}

@@ -118,7 +118,9 @@ class Bucket:
         if self._flat_grad is None:
             self._flat_grad = torch.empty_like(self.flat)  # padding is sent, but never read
         view = self._view(self._flat_grad, p)
-        if p in self.missing:
+        if p.grad is None:  # an autograd function returned None, which counts as zero
+            view.zero_() if p in self.missing else None
+        elif p in self.missing:
             torch.mul(p.grad, 1 / self.world_size, out=view)
         else:  # the rest of it: a module ran twice in reentrant checkpoints
             view.add_(p.grad, alpha=1 / self.world_size)

@@ -12,15 +12,17 @@ import torch.distributed as dist
 from programs import ENGINES, BlockSpec, Net, Program, live_bytes
 from programs.engines import alone
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from shardlab import launch
 from shardlab.ddp import DDP
 from shardlab.fsdp import FlatParameter, PerParameter, fully_shard
-from shardlab.offload import FileOffloadOptimizer
+from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.precision import GradScaler, MasterWeights
 from shardlab.recompute import checkpoint
 from shardlab.state import full_state_dict
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
+from shardnext.file_offload import FileOffloadOptimizer
 
 LAYOUTS = {"each": PerParameter, "flat": FlatParameter}
 PLAIN = BlockSpec()
@@ -512,6 +514,56 @@ def test_compiled_models(how):
 
     for found in launch(ranks, 2, device="cpu"):
         assert found == pytest.approx(dict.fromkeys(found, expected), rel=1e-9)
+
+
+class ReturnsNone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+class HalfUndefined(nn.Module):
+    """Its first layer's gradients are undefined, as torch calls it: autograd calls hooks, and `p.grad` is None."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(5, 5).double(), nn.Linear(5, 5).double()
+
+    def forward(self, x):
+        return self.second(x) + ReturnsNone.apply(self.first(x))
+
+
+def undefined_gradients() -> dict[str, float]:
+    found = {}
+
+    def train(name: str, model: nn.Module, optimizer) -> None:
+        output_after(model, optimizer, lambda model: model(own_samples()).pow(2).sum().backward())
+        found[name] = float(model(torch.ones(1, 5, dtype=torch.float64)).sum())
+
+    def sgd(model: nn.Module):
+        return model, torch.optim.SGD(model.parameters(), lr=0.1)
+
+    train("torch", *sgd(DistributedDataParallel(HalfUndefined())))
+    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        train(f"DDP {options}", *sgd(DDP(HalfUndefined(), **options)))
+    for layout in LAYOUTS.values():
+        train(f"fully_shard {layout}", *sgd(fully_shard(HalfUndefined(), layout=layout)))
+    module = HalfUndefined()
+    optimizer = ZeroRedundancyOptimizer(module.parameters(), torch.optim.SGD, lr=0.1, gradients_averaged=False)
+    train("ZeRO-2", ShardedDataParallel(module, optimizer), optimizer)
+    module = HalfUndefined()
+    train("host", DDP(module), CPUOffloadOptimizer(module.parameters(), torch.optim.SGD, lr=0.1))
+    return found
+
+
+def test_undefined_gradients_count_as_none_or_as_zero():
+    for found in launch(undefined_gradients, 2, device="cpu"):
+        assert found == pytest.approx(dict.fromkeys(found, found["torch"]), rel=1e-12) and len(found) == 8
 
 
 # What a hostile reading of the above found

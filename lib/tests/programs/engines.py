@@ -10,7 +10,7 @@ from programs.draw import Program
 from programs.models import Net
 from shardlab.ddp import DDP
 from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, fully_shard
-from shardlab.offload import CPUOffloadOptimizer
+from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 

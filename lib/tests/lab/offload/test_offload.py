@@ -16,7 +16,7 @@ from training import decoder, train, uneven
 from shardlab import launch
 from shardlab.ddp import DDP
 from shardlab.fsdp import fully_shard as our_fully_shard
-from shardlab.offload import CPUOffloadOptimizer
+from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.shard_groups import local
 
 OPTIMIZERS = {

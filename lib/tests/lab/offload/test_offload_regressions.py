@@ -11,7 +11,8 @@ from two_layers import backward, offloaded_sgd, sharded_sgd, two_layers
 from shardlab import fsdp as ours
 from shardlab import launch
 from shardlab.ddp import DDP
-from shardlab.offload import CPUOffloadOptimizer, FileOffloadOptimizer
+from shardlab.host_offload import CPUOffloadOptimizer
+from shardnext.file_offload import FileOffloadOptimizer
 
 
 def largest_gradient(make) -> float:

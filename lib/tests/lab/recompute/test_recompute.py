@@ -564,6 +564,40 @@ def test_saving_to_the_cpu_is_refused():
 # -------------------------------------------------------------------------------------------------------- from outside
 
 
+def test_a_list_that_names_no_operations_is_refused():
+    for wrong, error in (([torch.ops.aten.mm], ValueError), ([2], ValueError), (2, TypeError)):
+        with pytest.raises(error, match="no operation such as|neither a policy nor a list"):
+            ours.create_selective_checkpoint_contexts(wrong)
+
+
+def test_the_default_device_is_what_it_was():
+    x = torch.randn(4, device="meta", requires_grad=True)
+    with torch.device("meta"):
+        y = ours.checkpoint(lambda x: (x * torch.ones(4)).sin(), x, use_reentrant=False)
+    y.sum().backward()
+    assert x.grad.is_meta and torch.get_default_device() == torch.device("cpu")
+
+
+def test_a_saved_tensor_without_a_gradient_is_the_same_object():
+    """As without checkpointing: it may carry attributes that a backward of a user's own reads."""
+    seen = []
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, factor):
+            ctx.save_for_backward(factor)
+            return x * factor
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(ctx.saved_tensors[0])
+            return gradient * ctx.saved_tensors[0], None
+
+    factor, x = torch.tensor(2.0), torch.ones(3, requires_grad=True)
+    ours.checkpoint(lambda x: Scaled.apply(x, factor), x, use_reentrant=False).sum().backward()
+    assert seen == [factor] and seen[0] is factor
+
+
 def test_the_model_is_not_told():
     """Names, classes and results stay; hooks run once a step, outside of the region; taking it back leaves no trace."""
     model, alone = uneven(), uneven()

@@ -13,7 +13,7 @@ side stream.
 If the device is a CPU, device and host are the same: every copy is immediate, and nothing overlaps. This tests the
 results, the bytes copied and where each tensor is kept, but not the speed.
 
-For parameters on the host too: `fully_shard(..., offload_policy=CPUOffloadPolicy())`. For states in a file: `file`.
+For parameters on the host too: `fully_shard(..., offload_policy=CPUOffloadPolicy())`.
 
 Source: Ren et al. 2021, "ZeRO-Offload" (USENIX ATC); torchao's CPUOffloadOptimizer.
 """
@@ -51,6 +51,8 @@ class CPUOffloadOptimizer(Optimizer):
     Source: torchao's CPUOffloadOptimizer with offload_gradients=True.
     """
 
+    states_on_host = True
+
     def __init__(
         self, params: Iterable, optimizer_class: Callable[..., Optimizer] = torch.optim.AdamW, **defaults
     ) -> None:
@@ -81,6 +83,8 @@ class CPUOffloadOptimizer(Optimizer):
     @torch.no_grad()
     def _take_gradient(self, p: nn.Parameter) -> None:
         """Hook: send `p.grad` to the host and free it on the device."""
+        if p.grad is None:  # an autograd function returned None
+            return
         refuse_sparse(p.grad, f"a parameter of shape {list(p.shape)}")
         gradient, host = local(p.grad), self._host[p]
         p.grad = None

@@ -16,10 +16,10 @@ from torch.distributed.fsdp import fully_shard
 from training import decoder, train, uneven
 
 from shardlab import LaunchError, launch
-from shardlab.offload import FileOffloadOptimizer
-from shardlab.offload import file as file_offload
-from shardlab.offload.file_layout import ALIGN
 from shardlab.shard_groups import local
+from shardnext import file_offload
+from shardnext.file_layout import ALIGN
+from shardnext.file_offload import FileOffloadOptimizer
 
 OPTIMIZERS = {
     "AdamW": (torch.optim.AdamW, {"lr": 1e-2}, 2),  # class, options, states of a parameter's size

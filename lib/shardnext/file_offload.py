@@ -37,8 +37,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shardlab.nested_tensors import refuse_sparse
-from shardlab.offload.file_layout import Piece, Span, chunks, elementwise_states, layout, placed, rounded_up
 from shardlab.shard_groups import hyperparameters, local
+from shardnext.file_layout import Piece, Span, chunks, elementwise_states, layout, placed, rounded_up
 
 N_BUFFERS = 3
 
@@ -59,6 +59,8 @@ class FileOffloadOptimizer(Optimizer):
     or the disk is too small; RuntimeError if the file has been cut short, and in all steps after one that failed
     midway.
     """
+
+    states_on_host = states_in_file = True
 
     def __init__(
         self,
