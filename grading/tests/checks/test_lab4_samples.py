@@ -95,7 +95,7 @@ def test_the_solutions_price_counts_a_tied_root_once():
 
 def test_the_notebook_states_the_judges_budgets():
     (cell,) = [c for c in read_lab("labs", LAB).cells if c.metadata.nbgrader.grade_id == "budgets"]
-    assert ast.literal_eval(cell.source.split("=")[1].split("#")[0].strip()) == on_ranks.BUDGETS
+    assert ast.literal_eval(ast.parse(cell.source).body[0].value) == on_ranks.BUDGETS
 
 
 @pytest.mark.night
