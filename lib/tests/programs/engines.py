@@ -89,7 +89,7 @@ def around_limits(program: Program, name: str) -> Program:
     frozen one is sharded after its forward already.
     """
     if "closure" in (program.output, *(spec.output for spec in program.specs if name in UNITS)):
-        again = ("saliency", "twice", *(["penalty"] if program.output == "closure" else []))
+        again = ("saliency", "penalty", "twice", "two forwards")
         actions = [(*a[:3], "", *a[4:]) if a[0] == "train" and a[3] in again else a for a in program.actions]
         if name in UNITS:
             actions = [a for a in actions if a[0] != "freeze"]
