@@ -89,10 +89,10 @@ class Schedule:
         return output
 
     def _watch_outputs(self, unit: Unit, output: Any) -> None:
-        tensors = nested.with_gradient_anywhere(output) + nested.kept_with_gradient(unit.inside, unit.first_node)
-        for t in tensors:
+        returned = nested.with_gradient_anywhere(output)
+        for t in returned + nested.kept_with_gradient(unit.inside, unit.first_node):
             nested.before_backward(t, nested.while_alive(self.pre_backward, unit))
-        if not tensors and any(p.requires_grad for layout in unit.layouts for p in layout.sharded_params):
+        if not returned and torch.autograd._get_sequence_nr() > unit.first_node:  # its forward made a graph
             self.unhooked.add(unit)
 
     def _begin_forward(self, unit: Unit, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -124,10 +124,11 @@ class Schedule:
     def _watch_inputs(self, unit: Unit, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if not torch.is_grad_enabled() or unit in self.watched:
             return args, kwargs
-        unit.first_node = torch.autograd._get_sequence_nr()
         if len(unit.modules) > 1 and not nested.inside_backward():
             self.watched.add(unit)  # its backward ends when it has left the module that forward entered first
-        return nested.after_backward((args, kwargs), nested.while_alive(self.post_backward, unit))
+        watched = nested.after_backward((args, kwargs), nested.while_alive(self.post_backward, unit))
+        unit.first_node = torch.autograd._get_sequence_nr()
+        return watched
 
     # Backward
 
@@ -192,9 +193,7 @@ class Schedule:
             while self.reductions:  # each ends after one message on a 1-D mesh, after two on a 2-D mesh
                 self.reductions = _advanced(self.reductions)
             self.forward_order.clear()
-        self.backward_runs = False
-        self.entered.clear()
-        self.unhooked.clear()
+        self.backward_runs, self.entered, self.unhooked = False, set(), set()
 
     def _forget_backward(self) -> None:
         """Clean up after a backward that an exception ended; gradients that it has not reduced are lost."""

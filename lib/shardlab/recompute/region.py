@@ -10,6 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.profiler import record_function
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointError, noop_context_fn
+from torch.utils.checkpoint import checkpoint as torchs_checkpoint
 
 CPU = torch.device("cpu")
 
@@ -32,6 +33,8 @@ def checkpoint(
     `determinism_check="none"` the saved tensors' shapes, dtypes and devices are not compared. Only torch's version has
     `debug` and `early_stop=False` (finish the second call): ValueError.
 
+    Inside torch.compile it is torch's own checkpoint.
+
     Keeps: the tensors among the arguments. Sends: nothing of its own; see the package's [Note: FSDP].
 
     Raises CheckpointError in backward if the second call saves fewer or different tensors than the first.
@@ -46,6 +49,10 @@ def checkpoint(
         )
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
+    if torch.compiler.is_compiling():  # a compiler must know the recomputation, and knows torch's own
+        options = {} if context_fn is noop_context_fn else {"context_fn": context_fn}
+        options |= {"preserve_rng_state": preserve_rng_state, "determinism_check": determinism_check}
+        return torchs_checkpoint(function, *args, use_reentrant=use_reentrant, **options, **kwargs)
     if use_reentrant:
         _check_reentrant(function, args, kwargs, context_fn)
         return _Reentrant.apply(function, remember_surroundings(args, preserve_rng_state), *args)

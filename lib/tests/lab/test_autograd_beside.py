@@ -5,6 +5,7 @@ Each case gives on every engine what one process gives, or an error that names t
 
 import copy
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -564,6 +565,58 @@ def undefined_gradients() -> dict[str, float]:
 def test_undefined_gradients_count_as_none_or_as_zero():
     for found in launch(undefined_gradients, 2, device="cpu"):
         assert found == pytest.approx(dict.fromkeys(found, found["torch"]), rel=1e-12) and len(found) == 8
+
+
+class Hides(nn.Module):
+    """Returns its output in a closure, where no engine can see it."""
+
+    def __init__(self, keeps: bool, frozen: bool) -> None:
+        super().__init__()
+        self.layer, self.keeps = nn.Linear(5, 5), keeps
+        self.requires_grad_(not frozen)
+
+    def forward(self, x):
+        h = torch.tanh(self.layer(x() if callable(x) and not torch.is_tensor(x) else x))
+        y = torch.tanh(self.layer(h))
+        self.kept = h.pow(2).mean() if self.keeps else 0.0
+        return lambda: y
+
+
+class Hidden(nn.Module):
+    def __init__(self, keeps: bool, frozen: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.blocks = nn.ModuleList(Hides(keeps, frozen) for _ in range(2))
+        self.double()
+
+    def forward(self, x):
+        return self.last(self.blocks[1](self.blocks[0](self.first(x)))())
+
+
+def with_hidden_outputs(wrap, keeps: bool, frozen: bool) -> float:
+    model = Hidden(keeps, frozen)
+    if wrap:
+        for unit in (model.first, *model.blocks, model):
+            wrap(unit)
+
+    def step(model) -> None:
+        loss = model(torch.ones(4, 5, dtype=torch.float64)).pow(2).mean()
+        (loss + model.blocks[0].kept).backward()
+
+    return output_after(model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1), step)
+
+
+@pytest.mark.parametrize(("keeps", "frozen"), [(False, False), (True, False), (False, True)])
+def test_blocks_that_hide_their_output_keep_a_tensor_or_are_frozen(keeps, frozen):
+    """They stay whole until backward: a forward that made a graph may be part of it."""
+
+    def ranks() -> list[float]:
+        layouts = [partial(fully_shard, layout=layout) for layout in LAYOUTS.values()]
+        return [with_hidden_outputs(wrap, keeps, frozen) for wrap in (None, *layouts)]
+
+    for alone_, *sharded in launch(ranks, 2, device="cpu"):
+        assert sharded == pytest.approx([alone_] * 2, rel=1e-12)
 
 
 # What a hostile reading of the above found

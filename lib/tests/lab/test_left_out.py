@@ -434,6 +434,7 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
             lambda: sparse(fsdp.fully_shard),
             lambda: sparse(flat),
         ],
+        "step() without gradients": [lambda: sharded_sgd(two_layers()).step()],
         "can't be copied or pickled": [
             lambda: copy.deepcopy(DDP(two_layers())),
             lambda: copy.deepcopy(stage_2(two_layers())),

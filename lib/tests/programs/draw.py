@@ -35,7 +35,7 @@ def draw(seed: int) -> Program:
     optimizer = r.choice(("sgd", "adamw"))
     output = r.choice([*PACK, "closure", "closure"]) if r.random() < 0.3 else "tensor"
     if output == "closure":  # then no engine sees any output
-        hidden = [spec if spec.checkpoint == "whole" else replace(spec, output=output, keeps="") for spec in specs]
+        hidden = [spec if spec.checkpoint == "whole" else replace(spec, output=output) for spec in specs]
         specs = tuple(hidden)
     return Program(seed, specs, tied, optimizer, output, (*actions, *last))
 
@@ -46,8 +46,7 @@ def _block(r: random.Random) -> BlockSpec:
     keeps = r.choice(("on the way", "beside")) if r.random() < 0.25 else ""
     return BlockSpec(
         output="tensor" if where == "whole" else output,
-        # A checkpointed block keeps a tensor of another graph; a unit that keeps one counts as seen
-        keeps="" if where == "whole" or output == "closure" else keeps,
+        keeps="" if where == "whole" else keeps,  # a checkpointed block keeps a tensor of another graph
         twice=r.random() < 0.2,
         checkpoint=where,
         rrelu=r.random() < 0.15,
@@ -70,8 +69,7 @@ def _episode(r: random.Random, specs: tuple[BlockSpec, ...]) -> tuple[tuple, ...
     episodes += [(("train", 1, None, "auxiliary alone", False),), (("learning rate", r.choice((0.3, 0.05))),)]
     episodes += [(("freeze", r.randrange(len(specs))),), (("average",), TRAIN, checkpoint, TRAIN, ("average",))]
     episodes += [(("thaw", r.choice(frozen)),)] * 4 if frozen else []
-    compiles = not any(spec.checkpoint for spec in specs)  # a compiled forward saves other tensors the second time
-    episodes += [(("compile",), TRAIN, checkpoint)] if compiles and r.random() < 0.3 else []  # it takes a second
+    episodes += [(("compile",), TRAIN, checkpoint)] if r.random() < 0.3 else []  # it takes a second
     return r.choice(episodes)
 
 

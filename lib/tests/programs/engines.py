@@ -85,14 +85,11 @@ def around_limits(program: Program, name: str) -> Program:
     Of refused marks some programs are enough.
 
     Where nobody can see an output, only the first use of autograd is noticed. After it DDP's gradients are a rank's
-    own, as the README says. A unit is sharded again, and a second backward crashes or raises an error of torch's; a
-    frozen one is sharded after its forward already.
+    own, as the README says. A unit is sharded again, and a second backward crashes or raises an error of torch's.
     """
     if "closure" in (program.output, *(spec.output for spec in program.specs if name in UNITS)):
         again = ("saliency", "penalty", "twice", "two forwards")
         actions = [(*a[:3], "", *a[4:]) if a[0] == "train" and a[3] in again else a for a in program.actions]
-        if name in UNITS:
-            actions = [a for a in actions if a[0] != "freeze"]
         program = replace(program, actions=tuple(actions))
     if name != "flat":
         return program
