@@ -118,8 +118,9 @@ class Unit:
             work, output, input = gathering.pop()
             if work is not None:
                 work.wait()
-                for t in (output, input):
-                    t.record_stream(torch.cuda.current_stream()) if t.is_cuda else None  # [Note: streams and memory]
+                stream = torch.get_device_module(output.device).current_stream()
+                for t in (output, input) if output.device.type != "cpu" else ():  # [Note: streams and memory]
+                    t.record_stream(stream)
             layout.use(output)
         self.state = State.UNSHARDED
 
