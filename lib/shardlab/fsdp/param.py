@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
 from shardlab.nested_tensors import after_gradient, call_hooks, reallocate, refuse_sparse
 from shardlab.shard_groups import Ranks
@@ -138,9 +139,8 @@ class PerParameter:
         if on_cpu and not mine.is_meta:
             mine = mine.cpu()
         placements = [Shard(0)] if self.ranks.replicate_group is None else [Replicate(), Shard(0)]
-        sizes = {"shape": p.shape, "stride": p.stride()}
-        dtensor = DTensor.from_local(mine, self.ranks.mesh, placements, run_check=False, **sizes)
-        sharded = nn.Parameter(dtensor, requires_grad=p.requires_grad)
+        spec = DTensorSpec(self.ranks.mesh, tuple(placements), TensorMeta(p.shape, p.stride(), p.dtype))
+        sharded = nn.Parameter(DTensor(mine, spec, requires_grad=False), requires_grad=p.requires_grad)
         vars(sharded).update(vars(p))
         return sharded
 

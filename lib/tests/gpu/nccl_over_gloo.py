@@ -24,11 +24,11 @@ import stand_in_streams as streams
 import torch
 import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
-import torch.utils._pytree as pytree
 from nccl_records import Records
-from stand_in_memory import NAME
+from stand_in_memory import NAME, map_leaves, tensors_in
 from torch import Tensor
 
+_GATHERS = ("_allgather_base", "all_gather_single")
 BACKEND = "stand_in_nccl"
 
 
@@ -92,7 +92,7 @@ class StandInNccl(dist.ProcessGroup):
 
     def _run(self, name: str, outputs, inputs, args: tuple, options: dict):
         """Run a collective. `outputs` and `inputs` are those among the arguments that it writes and reads."""
-        tensors = [t for t in pytree.tree_leaves((outputs, inputs)) if isinstance(t, Tensor)]
+        tensors = tensors_in((outputs, inputs))
         if not any(t.device.type == NAME for t in tensors):
             return getattr(self._gloo, name)(*args, **options)
         if any(t.device.type != NAME or not t.is_contiguous() for t in tensors):
@@ -108,8 +108,9 @@ class StandInNccl(dist.ProcessGroup):
             stream.wait_stream(caller)
         stream.take_arrivals()
         arrival = self._begin(name, outputs, args, options)
-        leaves = [[t for t in pytree.tree_leaves(side) if isinstance(t, Tensor)] for side in (inputs, outputs)]
-        stand_in_gpu.gpu.kernel(f"nccl:{name}", *leaves, stream=stream)
+        stand_in_gpu.gpu.kernel(f"nccl:{name}", tensors_in(inputs), tensors_in(outputs), stream=stream)
+        if name in _GATHERS:
+            stand_in_gpu.gpu.sanitizer.gathered(stream.number)
         stream.arrivals.append(arrival)
         record["work"] = arrival.work
         return _Work(stream.record_event(), arrival, tensors) if is_async else None
@@ -124,9 +125,8 @@ class StandInNccl(dist.ProcessGroup):
                 copies[id(x)] = memory.on_host(x).clone()
             return copies[id(x)]
 
-        work = getattr(self._gloo, name)(*pytree.tree_map(copy, args), **pytree.tree_map(copy, options))
-        late = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
-        pairs = [(memory.on_host(t), copies[id(t)]) for t in late]
+        work = getattr(self._gloo, name)(*map_leaves(copy, args), **map_leaves(copy, options))
+        pairs = [(memory.on_host(t), copies[id(t)]) for t in tensors_in(outputs)]
         for tensor, _ in pairs:
             tensor.view(-1).view(torch.uint8).fill_(255)  # NaN, or -1
         return _Arrival(work, pairs)

@@ -18,17 +18,18 @@ from functools import partial
 
 import stand_in_streams as streams
 import torch
-import torch.utils._pytree as pytree
 from sanitizer import HOST, Sanitizer
-from stand_in_memory import NAME, Memory
+from stand_in_memory import NAME, Memory, map_leaves, tensors_in
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 _MIXES_DEVICES = ("_copy_from", "index", "index_put_", "_index_put_impl_", "copy_", "_foreach_copy_")
 
 _aten = torch.ops.aten
-_UNSEEN_BY_MODES = (_aten.empty_strided.default, _aten._copy_from.default)  # what torch.tensor(..., device=) calls
+# Registered one by one: what torch.tensor(..., device=) calls, and what would else be taken to pieces.
+_ONE_BY_ONE = (_aten.empty_strided.default, _aten._copy_from.default, _aten._to_copy.default)
 
 
 class Gpu:
@@ -93,25 +94,25 @@ class Gpu:
                 return host
             return torch.device("cpu") if isinstance(x, torch.device) and x.type == NAME else x
 
-        host_args, host_kwargs = pytree.tree_map(to_host, (args, kwargs))
+        host_args, host_kwargs = map_leaves(to_host, args), map_leaves(to_host, kwargs)
         host_kwargs.pop("pin_memory", None)
         results = self._with_own_generator(op, lambda: op(*host_args, **host_kwargs))
 
         def to_device(x):
-            if not is_tensor(x) or id(x) not in originals:
-                return self.memory.on_device(x) if is_tensor(x) else x
+            if not isinstance(x, Tensor) or id(x) not in originals:
+                return self.memory.on_device(x) if isinstance(x, Tensor) else x
             if originals[id(x)].shape != x.shape:  # out=, which the operation has resized
                 originals[id(x)].data = self.memory.on_device(x)
             return originals[id(x)]
 
-        outputs = pytree.tree_map(to_device, results)
+        outputs = map_leaves(to_device, results)
         if not op.is_view:
-            made = [t for t in pytree.tree_leaves(outputs) if is_tensor(t) and not name.startswith("empty")]
+            made = tensors_in(outputs) if not name.startswith("empty") else []
             self.kernel(str(op), reads, writes + made)
         return outputs
 
     def _check_devices(self, name: str, tree) -> None:
-        strangers = [t for t in pytree.tree_leaves(tree) if is_tensor(t) and t.device.type == "cpu" and t.ndim]
+        strangers = [t for t in tensors_in(tree) if t.device.type == "cpu" and t.ndim]
         if strangers and name not in _MIXES_DEVICES:
             raise RuntimeError(f"aten::{name}: expected all tensors on the same device, found {NAME}:0 and cpu")
 
@@ -137,6 +138,13 @@ class Gpu:
             stream.synchronize()
         return target
 
+    def to_copy(self, t: Tensor, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, **options):
+        """Run `to`. As in CUDA, `non_blocking` to the host gives pinned memory, and the host does not wait."""
+        made = torch.empty_like(t, dtype=dtype, device=device, **options)
+        if made.device.type == "cpu" and (non_blocking or pin_memory):
+            self.pin(made)
+        return self.copy(t, made, non_blocking)
+
     def item(self, t: Tensor):
         return self.copy(t, torch.empty((), dtype=t.dtype)).item()
 
@@ -146,6 +154,11 @@ class Gpu:
         self.memory.resize(storage.data_ptr(), n_bytes)
         return storage
 
+    def n_bytes(self, storage: torch.UntypedStorage) -> int:
+        is_here = storage.device.type == NAME and storage.data_ptr()
+        block = self.memory.find(storage.data_ptr()) if is_here else None
+        return 0 if block is not None and block.freed else _torchs["nbytes"](storage)
+
     def record_stream(self, t: Tensor, stream: streams.Stream) -> None:
         if t.device.type != NAME:
             raise RuntimeError(f"record_stream: this tensor is on {t.device}")
@@ -153,11 +166,7 @@ class Gpu:
             self.memory.find(t.data_ptr()).recorded.add(stream.number)
 
 
-_SPECIAL = {"_copy_from": Gpu.copy, "_local_scalar_dense": Gpu.item}
-
-
-def is_tensor(x) -> bool:
-    return isinstance(x, Tensor)
+_SPECIAL = {"_copy_from": Gpu.copy, "_to_copy": Gpu.to_copy, "_local_scalar_dense": Gpu.item}
 
 
 def accesses(op, args: tuple, kwargs: dict) -> tuple[list[Tensor], list[Tensor]]:
@@ -165,7 +174,7 @@ def accesses(op, args: tuple, kwargs: dict) -> tuple[list[Tensor], list[Tensor]]
     reads, writes = [], []
     given = dict(zip([a.name for a in op._schema.arguments], args, strict=False)) | kwargs
     for argument in op._schema.arguments:
-        found = [t for t in pytree.tree_leaves(given.get(argument.name)) if is_tensor(t)]
+        found = tensors_in(given.get(argument.name))
         if argument.alias_info is not None and argument.alias_info.is_write:
             writes += found
         elif not op.is_view:
@@ -180,6 +189,8 @@ class _HostAccesses(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented  # we shall see what it does with its local tensors
         if gpu.pinned and not func.is_view:
             reads, writes = accesses(func, args, kwargs)
             if all(t.device.type == "cpu" for t in reads + writes):
@@ -201,10 +212,12 @@ def install() -> Gpu:
         library = torch.library.Library("_", "IMPL")
         library.fallback(gpu.run, "PrivateUse1")
         aten = torch.library.Library("aten", "IMPL")
-        for op in _UNSEEN_BY_MODES:  # torch can't find a fallback while a mode is entered and not in charge
+        for op in _ONE_BY_ONE:
             aten.impl(op, partial(gpu.run, op), "PrivateUse1")
-        _torchs.update(libraries=(library, aten), resize_=torch.UntypedStorage.resize_, empty=torch.empty)
+        _torchs.update(libraries=(library, aten), resize_=torch.UntypedStorage.resize_)
+        _torchs["nbytes"] = torch.UntypedStorage.nbytes
         torch.UntypedStorage.resize_ = lambda storage, n_bytes: gpu.resize(storage, n_bytes)
+        torch.UntypedStorage.size = torch.UntypedStorage.nbytes = lambda storage: gpu.n_bytes(storage)
         Tensor.record_stream = lambda t, stream: gpu.record_stream(t, stream)
         Tensor.pin_memory, Tensor.is_pinned = lambda t: gpu.pin(t.clone()), lambda t: gpu.is_pinned(t)
         for name in ("empty", "empty_like", "zeros"):

@@ -81,7 +81,8 @@ class Memory:
         self._table = (_DLManagedTensor * _N_TENSORS)()
         words = ctypes.sizeof(_DLManagedTensor) // 8
         self._first_fields = np.frombuffer(self._table, dtype=np.int64).reshape(_N_TENSORS, words)[:, 0]
-        self._unused = list(range(_N_TENSORS))
+        self._unused = list(range(_N_TENSORS))[::-1]  # low places first
+        self._used = 0  # places, at most
         self._held: dict[int, tuple] = {}  # by place in the table: what a tensor needs, and its block
         self._nothing = ctypes.create_string_buffer(64)  # the memory of tensors without elements
         self._lock = threading.RLock()  # autograd's thread uses it, too
@@ -95,6 +96,7 @@ class Memory:
                 storage = cpu.untyped_storage()
                 block = self._new_block(cpu, storage.data_ptr(), storage.nbytes())
             vector, place = ctypes.c_int64 * max(cpu.ndim, 1), self._unused.pop()
+            self._used = max(self._used, place + 1)
             shape, strides = vector(*cpu.shape), vector(*cpu.stride())
             address = cpu.data_ptr() or ctypes.addressof(self._nothing)
             tensor = _DLTensor(address, _PRIVATE_USE_1, 0, cpu.ndim, _CODES[cpu.dtype], 8 * cpu.element_size(), 1)
@@ -147,7 +149,8 @@ class Memory:
     def sweep(self) -> None:
         """Free the blocks whose last tensor torch has dropped."""
         with self._lock:
-            for place in np.nonzero((self._first_fields != 0) & (self._first_fields < _LATEST_TIME))[0].tolist():
+            first_fields = self._first_fields[: self._used]
+            for place in np.nonzero((first_fields != 0) & (first_fields < _LATEST_TIME))[0].tolist():
                 self._first_fields[place] = 0
                 *_, block = self._held.pop(place)
                 self._unused.append(place)
@@ -166,3 +169,20 @@ class Memory:
 def _fill_with_nan(block: Block) -> None:
     whole = torch.empty(0, dtype=torch.uint8)
     whole.set_(block.memory.untyped_storage(), 0, (block.n_bytes,), (1,)).fill_(255)  # NaN in all floating-point types
+
+
+def map_leaves(fn: Callable, tree):
+    """Apply `fn` to what is in nested lists, tuples and dicts."""
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(map_leaves(fn, branch) for branch in tree)
+    if isinstance(tree, dict):
+        return {key: map_leaves(fn, branch) for key, branch in tree.items()}
+    return fn(tree)
+
+
+def tensors_in(tree) -> list[Tensor]:
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    return [t for branch in tree for t in tensors_in(branch)] if isinstance(tree, (list, tuple)) else []

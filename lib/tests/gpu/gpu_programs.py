@@ -1,0 +1,231 @@
+"""Programs for the stand-in GPU: every engine of ours trains the same few steps, so all give one process's losses.
+
+A rank calls `run(names)`. Each program is a function that returns the losses of `STEPS` steps of AdamW on the global batches
+of `training`. What differs is the engine, its options, and what happens in between.
+"""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from functools import partial
+from itertools import pairwise
+
+import stand_in_gpu
+import torch
+import torch.distributed as dist
+import torch.distributed.fsdp as torch_fsdp
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+from training import samples, uneven
+
+from shardlab.ddp import DDP
+from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, MixedPrecisionPolicy, fully_shard
+from shardlab.grad_norm import clip_grad_norm_
+from shardlab.offload import CPUOffloadOptimizer, FileOffloadOptimizer
+from shardlab.recompute import checkpoint_wrapper
+from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
+
+MOST_GATHERS = 5  # that the host may queue before the GPU has run them: see `shardlab.rate_limiter`
+STEPS, MICRO_BATCHES, LR, N_BLOCKS = 2, 3, 1e-2, 3
+GPU = "gpu"
+
+
+class _BreaksOff(Exception):
+    pass
+
+
+def _model(dtype: torch.dtype = torch.float64) -> nn.Module:
+    return uneven(n_blocks=N_BLOCKS, dtype=dtype).to(GPU)
+
+
+def _train(model, optimizer, *, micro_batches=1, unsynced=lambda last: nullcontext(), breaks=None, clips=None) -> list:
+    """Return the losses. `unsynced(last)` is around each micro-batch; `breaks` is the module whose backward breaks off."""
+    losses = []
+    for step in range(STEPS):
+        tokens, targets = (t.to(GPU) for t in samples(step, dist.get_rank(), dist.get_world_size()))
+        if breaks is not None and step:
+            _break_off(model, breaks, tokens, targets)
+            optimizer.zero_grad()
+            model.zero_grad()
+        total = torch.zeros((), dtype=torch.float64, device=GPU)
+        for i, micro in enumerate(zip(tokens.chunk(micro_batches), targets.chunk(micro_batches), strict=True)):
+            with unsynced(i == micro_batches - 1):
+                loss = model(*micro) / micro_batches
+                loss.backward()
+            total += loss.detach().double()
+        if clips:
+            clips(1e9)
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(total)
+        losses.append(total.item() / dist.get_world_size())
+    return losses
+
+
+class _RaisesInBackward(torch.autograd.Function):
+    """A hook that raises would end the process: the stand-in's guard, which is written in Python, can't run then."""
+
+    @staticmethod
+    def forward(ctx, t):
+        return t.view_as(t)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise _BreaksOff
+
+
+def _break_off(model, module: nn.Module, tokens, targets) -> None:
+    handle = module.register_forward_hook(lambda m, args, out: _RaisesInBackward.apply(out))
+    with suppress(_BreaksOff):
+        model(tokens, targets).backward()
+        raise AssertionError("this backward was to break off")
+    handle.remove()
+
+
+def fsdp(
+    *,
+    with_=fully_shard,
+    mesh=None,
+    micro_batches=1,
+    recomputes=None,
+    prefetches=False,
+    breaks=False,
+    evaluates=False,
+    dtype=torch.float64,
+    all_reduces_once=False,
+    optimizer=AdamW,
+    **options,
+) -> list[float]:
+    model = _model(dtype)
+    if mesh:
+        options["mesh"] = init_device_mesh("gpu", mesh, mesh_dim_names=("replicate", "shard")[-len(mesh) :])
+    for block in model.blocks:
+        if recomputes:
+            checkpoint_wrapper(block, **recomputes)
+        with_(block, **options)
+    with_(model, **options)
+    if prefetches:
+        for before, after in pairwise(model.blocks):
+            before.set_modules_to_forward_prefetch([after])
+            after.set_modules_to_backward_prefetch([before])
+    if "offload_policy" in options:
+        assert {p.to_local().device.type if hasattr(p, "to_local") else p.device.type for p in model.parameters()} == {"cpu"}
+    optimizer = optimizer(model.parameters(), lr=LR)
+    stand_in_gpu.gpu.sanitizer.gathers_ahead = MOST_GATHERS if with_ is fully_shard else None
+
+    def unsynced(last: bool):
+        if micro_batches > 1:
+            model.set_requires_all_reduce(last) if all_reduces_once else model.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    if evaluates:
+        with torch.no_grad():
+            model(*(t.to(GPU) for t in samples(0, dist.get_rank(), dist.get_world_size())))
+    clips = partial(clip_grad_norm_, list(model.parameters())) if with_ is fully_shard and not options else None
+    middle = model.blocks[1].up if breaks else None
+    return _train(model, optimizer, micro_batches=micro_batches, unsynced=unsynced, breaks=middle, clips=clips)
+
+
+def ddp(*, with_=DDP, micro_batches=1, breaks=False, offloads=False, **options) -> list[float]:
+    module = _model()
+    model = with_(module, bucket_cap_mb=0.005, **options)
+    optimizer = (CPUOffloadOptimizer if offloads else AdamW)(module.parameters(), lr=LR)
+    unsynced = _no_sync(model, micro_batches)
+    return _train(model, optimizer, micro_batches=micro_batches, unsynced=unsynced, breaks=breaks and module.blocks[1].up or None)
+
+
+def _no_sync(model, micro_batches: int) -> Callable:
+    return lambda last: nullcontext() if last or micro_batches == 1 else model.no_sync()
+
+
+def zero1(*, micro_batches=1) -> list[float]:
+    model = _model()
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), AdamW, lr=LR, bucket_cap_mb=0.005)
+    return _train(model, optimizer, micro_batches=micro_batches, clips=optimizer.clip_grad_norm_)
+
+
+def zero2(*, micro_batches=1, breaks=False) -> list[float]:
+    module = _model()
+    optimizer = ZeroRedundancyOptimizer(module.parameters(), AdamW, lr=LR, bucket_cap_mb=0.005)
+    model = ShardedDataParallel(module, optimizer)
+    unsynced, middle = _no_sync(model, micro_batches), module.blocks[1].up if breaks else None
+    return _train(model, optimizer, micro_batches=micro_batches, unsynced=unsynced, breaks=middle)
+
+
+def _in_a_file(params, lr: float) -> FileOffloadOptimizer:
+    return FileOffloadOptimizer(params, AdamW, tempfile.gettempdir(), buffer_bytes=4096, lr=lr)
+
+
+FLAT = {"layout": FlatParameter}
+PROGRAMS: dict[str, Callable[[], list[float]]] = {  # on 2 ranks
+    "fsdp": fsdp,
+    "fsdp, prefetch": partial(fsdp, prefetches=True),
+    "fsdp, accumulation": partial(fsdp, micro_batches=MICRO_BATCHES),
+    "fsdp, recomputation": partial(fsdp, recomputes={}),
+    "fsdp, backward breaks off": partial(fsdp, breaks=True),
+    "fsdp, evaluation first": partial(fsdp, evaluates=True),
+    "fsdp, bf16": partial(fsdp, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32), dtype=torch.float32),
+    "fsdp, CPU offload": partial(fsdp, offload_policy=CPUOffloadPolicy()),
+    "fsdp, host optimizer": partial(fsdp, optimizer=CPUOffloadOptimizer),
+    "fsdp, host optimizer, many backwards": partial(fsdp, optimizer=CPUOffloadOptimizer, all_reduces_once=True),
+    "fsdp, file optimizer": partial(fsdp, optimizer=_in_a_file),
+    "flat": partial(fsdp, **FLAT),
+    "flat, prefetch": partial(fsdp, **FLAT, prefetches=True),
+    "flat, accumulation": partial(fsdp, **FLAT, micro_batches=MICRO_BATCHES),
+    "flat, recomputation": partial(fsdp, **FLAT, recomputes={}),
+    "flat, backward breaks off": partial(fsdp, **FLAT, breaks=True),
+    "flat, evaluation first": partial(fsdp, **FLAT, evaluates=True),
+    "flat, CPU offload": partial(fsdp, **FLAT, offload_policy=CPUOffloadPolicy()),
+    "flat, zero-2": partial(fsdp, **FLAT, reshard_after_forward=False),
+    "ddp": ddp,
+    "ddp, views": partial(ddp, gradient_as_bucket_view=True),
+    "ddp, accumulation": partial(ddp, micro_batches=MICRO_BATCHES),
+    "ddp, unused parameters": partial(ddp, find_unused_parameters=True),
+    "ddp, backward breaks off": partial(ddp, breaks=True),
+    "ddp, host optimizer": partial(ddp, offloads=True),
+    "zero1": zero1,
+    "zero1, accumulation": partial(zero1, micro_batches=MICRO_BATCHES),
+    "zero2": zero2,
+    "zero2, accumulation": partial(zero2, micro_batches=MICRO_BATCHES),
+    "zero2, backward breaks off": partial(zero2, breaks=True),
+}
+HYBRID: dict[str, Callable[[], list[float]]] = {  # on 4 ranks
+    "hybrid": partial(fsdp, mesh=(2, 2)),
+    "hybrid, accumulation": partial(fsdp, mesh=(2, 2), micro_batches=MICRO_BATCHES),
+    "hybrid, one all_reduce": partial(fsdp, mesh=(2, 2), micro_batches=MICRO_BATCHES, all_reduces_once=True),
+    "hybrid, recomputation": partial(fsdp, mesh=(2, 2), recomputes={}),
+    "hybrid, backward breaks off": partial(fsdp, mesh=(2, 2), breaks=True),
+    "hybrid flat": partial(fsdp, mesh=(2, 2), **FLAT),
+    "hybrid flat, one all_reduce": partial(fsdp, mesh=(2, 2), micro_batches=MICRO_BATCHES, all_reduces_once=True, **FLAT),
+}
+TORCHS: dict[str, Callable[[], list[float]]] = {  # known to be right on GPUs: the bed must find nothing here
+    "torch's fully_shard": partial(fsdp, with_=torch_fsdp.fully_shard),
+    "torch's fully_shard, prefetch": partial(fsdp, with_=torch_fsdp.fully_shard, prefetches=True),
+    "torch's fully_shard, CPU offload": partial(
+        fsdp, with_=torch_fsdp.fully_shard, offload_policy=CPUOffloadPolicy(pin_memory=True)
+    ),
+}
+ALL = PROGRAMS | HYBRID | TORCHS
+
+
+def run(names: list[str], until_reported: bool = False) -> dict[str, tuple[list[float], list[str]]]:
+    """On a rank: by program, its losses, and what the sanitizer reported."""
+    found = {}
+    for name in names:
+        before = len(stand_in_gpu.gpu.sanitizer.reports)
+        stand_in_gpu.gpu.sanitizer.gathers_ahead = None
+        losses = ALL[name]()
+        torch.gpu.synchronize()
+        reports = list(dict.fromkeys(map(str, stand_in_gpu.gpu.sanitizer.reports[before:])))
+        found[name] = losses, reports
+        if until_reported and _anywhere(bool(reports)):
+            break
+    return found
+
+
+def _anywhere(flag: bool) -> bool:
+    flags = torch.tensor(int(flag))
+    dist.all_reduce(flags)
+    return bool(flags)
