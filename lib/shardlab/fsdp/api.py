@@ -78,11 +78,10 @@ class FSDPModule:
 
     def unshard(self, async_op: bool = False) -> "UnshardHandle | None":
         """Gather this unit's parameters, but not those of units inside it. `async_op`: return a handle to wait for."""
-        self._fsdp_unit.unshard()
-        if async_op:
-            return UnshardHandle(self._fsdp_unit.wait_for_unshard)
-        self._fsdp_unit.wait_for_unshard()
-        return None
+        unit = self._fsdp_unit
+        unit.gather_stream.wait_stream(torch.get_device_module(unit.ranks.device).current_stream())  # after a step
+        unit.unshard()
+        return UnshardHandle(unit.wait_for_unshard) if async_op else unit.wait_for_unshard()
 
     def reshard(self) -> None:
         self._fsdp_unit.reshard()

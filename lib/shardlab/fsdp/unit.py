@@ -118,9 +118,8 @@ class Unit:
             work, output, input = gathering.pop()
             if work is not None:
                 work.wait()
-                stream = torch.get_device_module(output.device).current_stream()
                 for t in (output, input) if output.device.type != "cpu" else ():  # [Note: streams and memory]
-                    t.record_stream(stream)
+                    t.record_stream(torch.get_device_module(t.device).current_stream())
             layout.use(output)
         self.state = State.UNSHARDED
 

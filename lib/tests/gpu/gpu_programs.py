@@ -1,7 +1,7 @@
 """Programs for the stand-in GPU: every engine of ours trains the same few steps, so all give one process's losses.
 
-A rank calls `run(names)`. Each program is a function that returns the losses of `STEPS` steps of AdamW on the global batches
-of `training`. What differs is the engine, its options, and what happens in between.
+A rank calls `run(names)`. Each program is a function that returns the losses of `STEPS` steps of AdamW on the global
+batches of `training`. What differs is the engine, its options, and what happens in between.
 """
 
 import tempfile
@@ -16,10 +16,10 @@ import torch.distributed as dist
 import torch.distributed.fsdp as torch_fsdp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 from training import samples, uneven
 
+from shardlab import ring_collectives
 from shardlab.ddp import DDP
 from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, MixedPrecisionPolicy, fully_shard
 from shardlab.grad_norm import clip_grad_norm_
@@ -40,12 +40,19 @@ def _model(dtype: torch.dtype = torch.float64) -> nn.Module:
     return uneven(n_blocks=N_BLOCKS, dtype=dtype).to(GPU)
 
 
-def _train(model, optimizer, *, micro_batches=1, unsynced=lambda last: nullcontext(), breaks=None, clips=None) -> list:
-    """Return the losses. `unsynced(last)` is around each micro-batch; `breaks` is the module whose backward breaks off."""
+def _train(
+    model, optimizer, *, micro_batches=1, unsynced=None, breaks=None, before_step=lambda: None, on_host=False
+) -> list:
+    """Return the losses. `unsynced(last)` is around each micro-batch; the backward of `breaks` breaks off."""
+    unsynced = unsynced or (lambda last: nullcontext())
+    batches = [samples(step, dist.get_rank(), dist.get_world_size()) for step in range(STEPS)]
+    if not on_host:
+        batches = [
+            [t.to(GPU) for t in batch] for batch in batches
+        ]  # now: such a copy makes the host wait for the device
     losses = []
-    for step in range(STEPS):
-        tokens, targets = (t.to(GPU) for t in samples(step, dist.get_rank(), dist.get_world_size()))
-        if breaks is not None and step:
+    for tokens, targets in batches:
+        if breaks is not None and losses:
             _break_off(model, breaks, tokens, targets)
             optimizer.zero_grad()
             model.zero_grad()
@@ -55,13 +62,12 @@ def _train(model, optimizer, *, micro_batches=1, unsynced=lambda last: nullconte
                 loss = model(*micro) / micro_batches
                 loss.backward()
             total += loss.detach().double()
-        if clips:
-            clips(1e9)
+        before_step()
         optimizer.step()
         optimizer.zero_grad()
         dist.all_reduce(total)
-        losses.append(total.item() / dist.get_world_size())
-    return losses
+        losses.append(total / dist.get_world_size())
+    return [loss.item() for loss in losses]
 
 
 class _RaisesInBackward(torch.autograd.Function):
@@ -95,6 +101,9 @@ def fsdp(
     evaluates=False,
     dtype=torch.float64,
     all_reduces_once=False,
+    clips=False,
+    on_host=False,
+    unshards=False,
     optimizer=AdamW,
     **options,
 ) -> list[float]:
@@ -111,9 +120,11 @@ def fsdp(
             before.set_modules_to_forward_prefetch([after])
             after.set_modules_to_backward_prefetch([before])
     if "offload_policy" in options:
-        assert {p.to_local().device.type if hasattr(p, "to_local") else p.device.type for p in model.parameters()} == {"cpu"}
+        assert {p.to_local().device.type if hasattr(p, "to_local") else p.device.type for p in model.parameters()} == {
+            "cpu"
+        }
     optimizer = optimizer(model.parameters(), lr=LR)
-    stand_in_gpu.gpu.sanitizer.gathers_ahead = MOST_GATHERS if with_ is fully_shard else None
+    stand_in_gpu.gpu.sanitizer.gathers_ahead = MOST_GATHERS if with_ is fully_shard and not unshards else None
 
     def unsynced(last: bool):
         if micro_batches > 1:
@@ -123,9 +134,19 @@ def fsdp(
     if evaluates:
         with torch.no_grad():
             model(*(t.to(GPU) for t in samples(0, dist.get_rank(), dist.get_world_size())))
-    clips = partial(clip_grad_norm_, list(model.parameters())) if with_ is fully_shard and not options else None
     middle = model.blocks[1].up if breaks else None
-    return _train(model, optimizer, micro_batches=micro_batches, unsynced=unsynced, breaks=middle, clips=clips)
+    clip = getattr(optimizer, "clip_grad_norm_", partial(clip_grad_norm_, list(model.parameters())))
+    if unshards:
+        optimizer.register_step_post_hook(lambda *_: [m.unshard(async_op=True) for m in (*model.blocks, model)])
+    return _train(
+        model,
+        optimizer,
+        micro_batches=micro_batches,
+        unsynced=unsynced,
+        breaks=middle,
+        before_step=partial(clip, 1e9) if clips else lambda: None,
+        on_host=on_host,
+    )
 
 
 def ddp(*, with_=DDP, micro_batches=1, breaks=False, offloads=False, **options) -> list[float]:
@@ -133,7 +154,9 @@ def ddp(*, with_=DDP, micro_batches=1, breaks=False, offloads=False, **options) 
     model = with_(module, bucket_cap_mb=0.005, **options)
     optimizer = (CPUOffloadOptimizer if offloads else AdamW)(module.parameters(), lr=LR)
     unsynced = _no_sync(model, micro_batches)
-    return _train(model, optimizer, micro_batches=micro_batches, unsynced=unsynced, breaks=breaks and module.blocks[1].up or None)
+    return _train(
+        model, optimizer, micro_batches=micro_batches, unsynced=unsynced, breaks=breaks and module.blocks[1].up or None
+    )
 
 
 def _no_sync(model, micro_batches: int) -> Callable:
@@ -143,7 +166,7 @@ def _no_sync(model, micro_batches: int) -> Callable:
 def zero1(*, micro_batches=1) -> list[float]:
     model = _model()
     optimizer = ZeroRedundancyOptimizer(model.parameters(), AdamW, lr=LR, bucket_cap_mb=0.005)
-    return _train(model, optimizer, micro_batches=micro_batches, clips=optimizer.clip_grad_norm_)
+    return _train(model, optimizer, micro_batches=micro_batches, before_step=partial(optimizer.clip_grad_norm_, 1e9))
 
 
 def zero2(*, micro_batches=1, breaks=False) -> list[float]:
@@ -152,6 +175,17 @@ def zero2(*, micro_batches=1, breaks=False) -> list[float]:
     model = ShardedDataParallel(module, optimizer)
     unsynced, middle = _no_sync(model, micro_batches), module.blocks[1].up if breaks else None
     return _train(model, optimizer, micro_batches=micro_batches, unsynced=unsynced, breaks=middle)
+
+
+def ring() -> list[float]:
+    """Average gradients by the reference collectives, after backward."""
+    model = _model()
+
+    def average() -> None:
+        for p in model.parameters():
+            ring_collectives.all_reduce(p.grad, dist.ReduceOp.AVG)
+
+    return _train(model, AdamW(model.parameters(), lr=LR), before_step=average)
 
 
 def _in_a_file(params, lr: float) -> FileOffloadOptimizer:
@@ -166,10 +200,18 @@ PROGRAMS: dict[str, Callable[[], list[float]]] = {  # on 2 ranks
     "fsdp, recomputation": partial(fsdp, recomputes={}),
     "fsdp, backward breaks off": partial(fsdp, breaks=True),
     "fsdp, evaluation first": partial(fsdp, evaluates=True),
+    "fsdp, clipping": partial(fsdp, clips=True),
+    "fsdp, inputs on the host": partial(fsdp, on_host=True),
+    "fsdp, unshard by hand": partial(fsdp, unshards=True),
     "fsdp, bf16": partial(fsdp, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32), dtype=torch.float32),
     "fsdp, CPU offload": partial(fsdp, offload_policy=CPUOffloadPolicy()),
     "fsdp, host optimizer": partial(fsdp, optimizer=CPUOffloadOptimizer),
-    "fsdp, host optimizer, many backwards": partial(fsdp, optimizer=CPUOffloadOptimizer, all_reduces_once=True),
+    "fsdp, host optimizer, many backwards": partial(
+        fsdp, optimizer=CPUOffloadOptimizer, micro_batches=MICRO_BATCHES, all_reduces_once=True
+    ),
+    "fsdp, replicas": partial(fsdp, mesh=(2, 1)),
+    "fsdp, replicas, one all_reduce": partial(fsdp, mesh=(2, 1), micro_batches=MICRO_BATCHES, all_reduces_once=True),
+    "fsdp, host optimizer, clipping": partial(fsdp, optimizer=CPUOffloadOptimizer, clips=True),
     "fsdp, file optimizer": partial(fsdp, optimizer=_in_a_file),
     "flat": partial(fsdp, **FLAT),
     "flat, prefetch": partial(fsdp, **FLAT, prefetches=True),
@@ -190,6 +232,7 @@ PROGRAMS: dict[str, Callable[[], list[float]]] = {  # on 2 ranks
     "zero2": zero2,
     "zero2, accumulation": partial(zero2, micro_batches=MICRO_BATCHES),
     "zero2, backward breaks off": partial(zero2, breaks=True),
+    "ring": ring,
 }
 HYBRID: dict[str, Callable[[], list[float]]] = {  # on 4 ranks
     "hybrid": partial(fsdp, mesh=(2, 2)),
@@ -198,11 +241,14 @@ HYBRID: dict[str, Callable[[], list[float]]] = {  # on 4 ranks
     "hybrid, recomputation": partial(fsdp, mesh=(2, 2), recomputes={}),
     "hybrid, backward breaks off": partial(fsdp, mesh=(2, 2), breaks=True),
     "hybrid flat": partial(fsdp, mesh=(2, 2), **FLAT),
-    "hybrid flat, one all_reduce": partial(fsdp, mesh=(2, 2), micro_batches=MICRO_BATCHES, all_reduces_once=True, **FLAT),
+    "hybrid flat, one all_reduce": partial(
+        fsdp, mesh=(2, 2), micro_batches=MICRO_BATCHES, all_reduces_once=True, **FLAT
+    ),
 }
 TORCHS: dict[str, Callable[[], list[float]]] = {  # known to be right on GPUs: the bed must find nothing here
     "torch's fully_shard": partial(fsdp, with_=torch_fsdp.fully_shard),
     "torch's fully_shard, prefetch": partial(fsdp, with_=torch_fsdp.fully_shard, prefetches=True),
+    "torch's fully_shard, unshard by hand": partial(fsdp, with_=torch_fsdp.fully_shard, unshards=True),
     "torch's fully_shard, CPU offload": partial(
         fsdp, with_=torch_fsdp.fully_shard, offload_policy=CPUOffloadPolicy(pin_memory=True)
     ),

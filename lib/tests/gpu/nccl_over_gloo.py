@@ -2,11 +2,11 @@
 
     launch(fn, 2, network=StandInGpus())        # each rank has a device `gpu`, and this backend for it
 
-What is NCCL's: a communicator is made by the group's first collective, which takes its time and blocks the host. A collective
-runs on the group's own stream, after what the caller's stream was given before, and reads and writes its tensors there. With
-`async_op=True` it returns a Work, whose `wait()` makes the caller's stream wait; the Work keeps the tensors until then. Without
-it, the collective runs on the caller's stream and returns no Work. Tensors must be contiguous. The flight recorder's entries
-have NCCL's names and shapes.
+What is NCCL's: a communicator is made by the group's first collective, which takes its time and blocks the host. A
+collective runs on the group's own stream, after what the caller's stream was given before, and reads and writes its
+tensors there. With `async_op=True` it returns a Work, whose `wait()` makes the caller's stream wait; the Work keeps
+the tensors until then. Without it, the collective runs on the caller's stream and returns no Work. Tensors must be
+contiguous. The flight recorder's entries have NCCL's names and shapes.
 
 Messages with tensors of the CPU go to gloo, as with the backend "cpu:gloo,cuda:nccl"; barriers and objects do, too.
 
@@ -35,8 +35,12 @@ BACKEND = "stand_in_nccl"
 class _Arrival:
     """A message on its way: gloo moves it in copies of the tensors, which `deliver` puts into the tensors."""
 
-    def __init__(self, work: dist.Work, copies: list[tuple[Tensor, Tensor]]) -> None:
-        self.work, self._copies, self._lock = work, copies, threading.Lock()
+    def __init__(self, work: dist.Work, copies: list[tuple[Tensor, Tensor]], memory: list[tuple[int, int]]) -> None:
+        self.work, self._memory = work, memory
+        self._copies, self._lock = copies, threading.Lock()
+
+    def writes(self, start: int, end: int) -> bool:
+        return any(start < its_end and its_start < end for its_start, its_end in self._memory)
 
     def deliver(self) -> None:
         with self._lock:
@@ -74,6 +78,10 @@ class _Work(dist.Work):
 _dropped: list[Tensor] = []  # NCCL's watchdog keeps the tensors of a Work that nobody waited for until they are unused
 
 
+def _interval(t: Tensor) -> tuple[int, int]:
+    return t.data_ptr(), t.data_ptr() + t.nbytes
+
+
 class StandInNccl(dist.ProcessGroup):
     """Process group with NCCL's manners for tensors on `gpu`, and gloo for those on the CPU."""
 
@@ -101,12 +109,13 @@ class StandInNccl(dist.ProcessGroup):
             time.sleep(creation_s)
             self._stream = streams.Stream()
         record = records.add(self, name, outputs, inputs, args)
-        is_async = any(getattr(o, "asyncOp", False) for o in (*args, *options.values())) or name in ("send", "recv")
+        wants_work = any(getattr(o, "asyncOp", False) for o in (*args, *options.values()))
+        is_async = wants_work or name in ("send", "recv")
         caller = streams.current_stream()
         stream = self._stream if is_async else caller
         if is_async:
             stream.wait_stream(caller)
-        stream.take_arrivals()
+        self._take_what_it_needs(stream, tensors)
         arrival = self._begin(name, outputs, args, options)
         stand_in_gpu.gpu.kernel(f"nccl:{name}", tensors_in(inputs), tensors_in(outputs), stream=stream)
         if name in _GATHERS:
@@ -129,7 +138,13 @@ class StandInNccl(dist.ProcessGroup):
         pairs = [(memory.on_host(t), copies[id(t)]) for t in tensors_in(outputs)]
         for tensor, _ in pairs:
             tensor.view(-1).view(torch.uint8).fill_(255)  # NaN, or -1
-        return _Arrival(work, pairs)
+        return _Arrival(work, pairs, [_interval(t) for t in tensors_in(outputs)])
+
+    def _take_what_it_needs(self, stream: streams.Stream, tensors: list[Tensor]) -> None:
+        """Wait for earlier messages into these tensors, and for no others: ranks may wait for each other's next one."""
+        for arrival in stream.arrivals:
+            if any(arrival.writes(*_interval(t)) for t in tensors):
+                arrival.deliver()
 
     def barrier(self, *args, **options):
         return self._gloo.barrier(*args, **options)
@@ -178,7 +193,7 @@ creation_s = 0.0
 
 @dataclass(frozen=True)
 class StandInGpus:
-    """What `launch(network=...)` takes, so that each rank has a stand-in GPU. Making a communicator takes `creation_s`."""
+    """Network that gives each rank a stand-in GPU: `launch(network=...)`. Making a communicator takes `creation_s`."""
 
     creation_s: float = 0.0
     backend: str = BACKEND

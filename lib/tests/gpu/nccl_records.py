@@ -1,6 +1,7 @@
 """What NCCL's flight recorder writes for each call: names, shapes, and calls that take several entries.
 
-Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (the fields); ProcessGroupNCCL.cpp (the names and shapes).
+Source: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (the fields); ProcessGroupNCCL.cpp (the names and
+shapes).
 """
 
 import itertools

@@ -1,12 +1,13 @@
 """torch's CUDA sanitizer, fed by the stand-in GPU; and what it lacks: memory that is freed too early.
 
-`torch.cuda._sanitizer.EventHandler` knows which work is ordered after which, by streams and events, and finds two accesses
-to the same memory that have no order. Here the host is one more stream: work that the host queues is ordered after what the
-host did before, and what the host does is ordered only after what it has waited for.
+`torch.cuda._sanitizer.EventHandler` knows which work is ordered after which, by streams and events, and finds two
+accesses to the same memory that have no order. Here the host is one more stream: work that the host queues is ordered
+after what the host did before, and what the host does is ordered only after what it has waited for.
 
-[Note: memory that is freed too early] The caching allocator may give a freed block to the next allocation on the stream that
-was current when the block was made. That is safe if what other streams do with the block is ordered before the stream's work
-at that time. If `record_stream` named a stream, the allocator waits for what was queued there before the block was freed.
+[Note: memory that is freed too early] The caching allocator may give a freed block to the next allocation on the
+stream that was current when the block was made. That is safe if what other streams do with the block is ordered
+before the stream's work at that time. If `record_stream` named a stream, the allocator waits for what was queued
+there before the block was freed.
 """
 
 import os
@@ -115,7 +116,9 @@ class Sanitizer:
 
 def _short(access: Access) -> str:
     name = str(access.operator).split("(")[0]
-    return f"{name} on {'the host' if access.stream == HOST else f'stream {access.stream}'} ({access.type.name.lower()})"
+    return (
+        f"{name} on {'the host' if access.stream == HOST else f'stream {access.stream}'} ({access.type.name.lower()})"
+    )
 
 
 def _where() -> str:

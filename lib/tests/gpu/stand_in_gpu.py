@@ -1,14 +1,15 @@
 """A stand-in GPU: a device of its own type, with streams and events, on which code for GPUs can fail on a CPU.
 
-`install()` makes the device `gpu`. Kernels run at once, on the CPU. But an operation that mixes devices fails, the sanitizer
-looks at every kernel, and what a message brings comes late: see [Note: late data]. Call it in a rank: a process has the
-device until it ends.
+`install()` makes the device `gpu`. Kernels run at once, on the CPU. But an operation that mixes devices fails, the
+sanitizer looks at every kernel, and what a message brings comes late: see [Note: late data]. Call it in a rank: a
+process has the device until it ends.
 
-[Note: late data] `streams.Stream.arrivals` are messages that a stream waits for. Their tensors hold NaN until some work on
-a stream that waits for the message, or the host, needs the data. So work that does not wait computes with NaN.
+[Note: late data] `streams.Stream.arrivals` are messages that a stream waits for. Their tensors hold NaN until some
+work on a stream that waits for the message, or the host, needs the data. So work that does not wait computes with
+NaN.
 
-[Note: which copies the host waits for] As CUDA does: `non_blocking` has an effect only between the device and pinned memory.
-`item()`, `cpu()` and copies of pageable memory make the host wait for the stream.
+[Note: which copies the host waits for] As CUDA does: `non_blocking` has an effect only between the device and pinned
+memory. `item()`, `cpu()` and copies of pageable memory make the host wait for the stream.
 """
 
 import os
@@ -138,7 +139,9 @@ class Gpu:
             stream.synchronize()
         return target
 
-    def to_copy(self, t: Tensor, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, **options):
+    def to_copy(
+        self, t: Tensor, *, dtype=None, layout=None, device=None, pin_memory=None, non_blocking=False, **options
+    ):
         """Run `to`. As in CUDA, `non_blocking` to the host gives pinned memory, and the host does not wait."""
         made = torch.empty_like(t, dtype=dtype, device=device, **options)
         if made.device.type == "cpu" and (non_blocking or pin_memory):

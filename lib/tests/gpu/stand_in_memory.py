@@ -1,16 +1,16 @@
 """The memory of a stand-in GPU: tensors whose device is `gpu` and whose bytes a CPU holds.
 
-torch calls a device that is not built in PrivateUse1. Its tensors come into being here by DLPack: `on_device` describes a
-CPU tensor's memory in DLPack's structure, with PrivateUse1 as its device, and torch makes a tensor of it. `on_host` goes
-back by address.
+torch calls a device that is not built in PrivateUse1. Its tensors come into being here by DLPack: `on_device`
+describes a CPU tensor's memory in DLPack's structure, with PrivateUse1 as its device, and torch makes a tensor of it.
+`on_host` goes back by address.
 
-[Note: when memory is freed] torch calls DLPack's deleter when it drops a tensor, on any thread and even while an exception
-is on its way, where no Python can run. So the deleter is the C library's `time`, which writes the time into the structure's
-first field in place of the address. `sweep` finds these structures. It runs before each kernel and each wait, so the order
-of events is kept.
+[Note: when memory is freed] torch calls DLPack's deleter when it drops a tensor, on any thread and even while an
+exception is on its way, where no Python can run. So the deleter is the C library's `time`, which writes the time into
+the structure's first field in place of the address. `sweep` finds these structures. It runs before each kernel and
+each wait, so the order of events is kept.
 
-A block is one allocation. Tensors that are views of one another lie in one block. Memory that `resize_` has freed stays
-where it is, filled with NaN, and counts as freed.
+A block is one allocation. Tensors that are views of one another lie in one block. Memory that `resize_` has freed
+stays where it is, filled with NaN, and counts as freed.
 
 Source: DLPack's specification (dlpack.h); torch.utils.backend_registration; c10's CUDACachingAllocator.
 """
@@ -59,7 +59,7 @@ _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p
 
 @dataclass(eq=False)
 class Block:
-    """One allocation: `memory` holds it, and `stream` was current when it was made, as the caching allocator sees it."""
+    """One allocation: `memory` holds it, and `stream` was current when it was made."""
 
     memory: Tensor
     start: int
