@@ -68,6 +68,7 @@ class SimulatedProcessGroup(dist.ProcessGroup):
         self._in_order = _InOrder(Clock(dist.PrefixStore("clock", store), name, ranks, self._schedule), rank)
         self._mail = Mail(dist.PrefixStore("mail", store), len(ranks))
         self._sent, self._received = Counter(), Counter()  # messages, by peer and tag: gloo keeps their order
+        self._store = store
         cpu_streams.install()
         self._open = True
 
@@ -79,6 +80,9 @@ class SimulatedProcessGroup(dist.ProcessGroup):
 
     def getBackendName(self) -> str:
         return "simulated"
+
+    def get_group_store(self) -> dist.Store:
+        return self._store  # the base class knows only a store that its own constructor got
 
     def send(self, tensors, dst, tag):
         ranks = (self._ranks[self.rank()], self._ranks[dst])

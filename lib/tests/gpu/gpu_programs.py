@@ -6,7 +6,7 @@ batches of `training`. What differs is the engine, its options, and what happens
 
 import tempfile
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 
@@ -14,10 +14,12 @@ import stand_in_gpu
 import torch
 import torch.distributed as dist
 import torch.distributed.fsdp as torch_fsdp
+from gpu_training import GPU, LR, Recomputed, StepsInBackward, model_on_gpu, train
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl
 from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import AdamW
-from training import samples, uneven
+from training import samples
 
 from shardlab import ring_collectives
 from shardlab.ddp import DDP
@@ -25,69 +27,11 @@ from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, MixedPrecisionPolicy,
 from shardlab.grad_norm import clip_grad_norm_
 from shardlab.offload import CPUOffloadOptimizer, FileOffloadOptimizer
 from shardlab.recompute import checkpoint_wrapper
+from shardlab.state import full_state_dict
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 MOST_GATHERS = 5  # that the host may queue before the GPU has run them: see `shardlab.rate_limiter`
-STEPS, MICRO_BATCHES, LR, N_BLOCKS = 2, 3, 1e-2, 3
-GPU = "gpu"
-
-
-class _BreaksOff(Exception):
-    pass
-
-
-def _model(dtype: torch.dtype = torch.float64) -> nn.Module:
-    return uneven(n_blocks=N_BLOCKS, dtype=dtype).to(GPU)
-
-
-def _train(
-    model, optimizer, *, micro_batches=1, unsynced=None, breaks=None, before_step=lambda: None, on_host=False
-) -> list:
-    """Return the losses. `unsynced(last)` is around each micro-batch; the backward of `breaks` breaks off."""
-    unsynced = unsynced or (lambda last: nullcontext())
-    batches = [samples(step, dist.get_rank(), dist.get_world_size()) for step in range(STEPS)]
-    if not on_host:
-        batches = [
-            [t.to(GPU) for t in batch] for batch in batches
-        ]  # now: such a copy makes the host wait for the device
-    losses = []
-    for tokens, targets in batches:
-        if breaks is not None and losses:
-            _break_off(model, breaks, tokens, targets)
-            optimizer.zero_grad()
-            model.zero_grad()
-        total = torch.zeros((), dtype=torch.float64, device=GPU)
-        for i, micro in enumerate(zip(tokens.chunk(micro_batches), targets.chunk(micro_batches), strict=True)):
-            with unsynced(i == micro_batches - 1):
-                loss = model(*micro) / micro_batches
-                loss.backward()
-            total += loss.detach().double()
-        before_step()
-        optimizer.step()
-        optimizer.zero_grad()
-        dist.all_reduce(total)
-        losses.append(total / dist.get_world_size())
-    return [loss.item() for loss in losses]
-
-
-class _RaisesInBackward(torch.autograd.Function):
-    """A hook that raises would end the process: the stand-in's guard, which is written in Python, can't run then."""
-
-    @staticmethod
-    def forward(ctx, t):
-        return t.view_as(t)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        raise _BreaksOff
-
-
-def _break_off(model, module: nn.Module, tokens, targets) -> None:
-    handle = module.register_forward_hook(lambda m, args, out: _RaisesInBackward.apply(out))
-    with suppress(_BreaksOff):
-        model(tokens, targets).backward()
-        raise AssertionError("this backward was to break off")
-    handle.remove()
+MICRO_BATCHES = 3
 
 
 def fsdp(
@@ -104,16 +48,20 @@ def fsdp(
     clips=False,
     on_host=False,
     unshards=False,
+    checkpointed_units=False,
+    saves=False,
     optimizer=AdamW,
     **options,
 ) -> list[float]:
-    model = _model(dtype)
+    model = model_on_gpu(dtype)
     if mesh:
         options["mesh"] = init_device_mesh("gpu", mesh, mesh_dim_names=("replicate", "shard")[-len(mesh) :])
     for block in model.blocks:
-        if recomputes:
+        if recomputes is not None:
             checkpoint_wrapper(block, **recomputes)
         with_(block, **options)
+    if checkpointed_units:
+        model.blocks = nn.ModuleList(Recomputed(block) for block in model.blocks)
     with_(model, **options)
     if prefetches:
         for before, after in pairwise(model.blocks):
@@ -138,7 +86,9 @@ def fsdp(
     clip = getattr(optimizer, "clip_grad_norm_", partial(clip_grad_norm_, list(model.parameters())))
     if unshards:
         optimizer.register_step_post_hook(lambda *_: [m.unshard(async_op=True) for m in (*model.blocks, model)])
-    return _train(
+    if saves:
+        optimizer.register_step_post_hook(lambda *_: full_state_dict(model))
+    return train(
         model,
         optimizer,
         micro_batches=micro_batches,
@@ -150,11 +100,11 @@ def fsdp(
 
 
 def ddp(*, with_=DDP, micro_batches=1, breaks=False, offloads=False, **options) -> list[float]:
-    module = _model()
+    module = model_on_gpu()
     model = with_(module, bucket_cap_mb=0.005, **options)
     optimizer = (CPUOffloadOptimizer if offloads else AdamW)(module.parameters(), lr=LR)
     unsynced = _no_sync(model, micro_batches)
-    return _train(
+    return train(
         model, optimizer, micro_batches=micro_batches, unsynced=unsynced, breaks=breaks and module.blocks[1].up or None
     )
 
@@ -164,28 +114,28 @@ def _no_sync(model, micro_batches: int) -> Callable:
 
 
 def zero1(*, micro_batches=1) -> list[float]:
-    model = _model()
+    model = model_on_gpu()
     optimizer = ZeroRedundancyOptimizer(model.parameters(), AdamW, lr=LR, bucket_cap_mb=0.005)
-    return _train(model, optimizer, micro_batches=micro_batches, before_step=partial(optimizer.clip_grad_norm_, 1e9))
+    return train(model, optimizer, micro_batches=micro_batches, before_step=partial(optimizer.clip_grad_norm_, 1e9))
 
 
 def zero2(*, micro_batches=1, breaks=False) -> list[float]:
-    module = _model()
+    module = model_on_gpu()
     optimizer = ZeroRedundancyOptimizer(module.parameters(), AdamW, lr=LR, bucket_cap_mb=0.005)
     model = ShardedDataParallel(module, optimizer)
     unsynced, middle = _no_sync(model, micro_batches), module.blocks[1].up if breaks else None
-    return _train(model, optimizer, micro_batches=micro_batches, unsynced=unsynced, breaks=middle)
+    return train(model, optimizer, micro_batches=micro_batches, unsynced=unsynced, breaks=middle)
 
 
 def ring() -> list[float]:
     """Average gradients by the reference collectives, after backward."""
-    model = _model()
+    model = model_on_gpu()
 
     def average() -> None:
         for p in model.parameters():
             ring_collectives.all_reduce(p.grad, dist.ReduceOp.AVG)
 
-    return _train(model, AdamW(model.parameters(), lr=LR), before_step=average)
+    return train(model, AdamW(model.parameters(), lr=LR), before_step=average)
 
 
 def _in_a_file(params, lr: float) -> FileOffloadOptimizer:
@@ -198,6 +148,10 @@ PROGRAMS: dict[str, Callable[[], list[float]]] = {  # on 2 ranks
     "fsdp, prefetch": partial(fsdp, prefetches=True),
     "fsdp, accumulation": partial(fsdp, micro_batches=MICRO_BATCHES),
     "fsdp, recomputation": partial(fsdp, recomputes={}),
+    "fsdp, reentrant recomputation": partial(fsdp, recomputes={"checkpoint_impl": CheckpointImpl.REENTRANT}),
+    "fsdp, checkpointed units": partial(fsdp, checkpointed_units=True),
+    "fsdp, optimizer in backward": partial(fsdp, optimizer=StepsInBackward),
+    "fsdp, whole states": partial(fsdp, saves=True),
     "fsdp, backward breaks off": partial(fsdp, breaks=True),
     "fsdp, evaluation first": partial(fsdp, evaluates=True),
     "fsdp, clipping": partial(fsdp, clips=True),
@@ -217,6 +171,9 @@ PROGRAMS: dict[str, Callable[[], list[float]]] = {  # on 2 ranks
     "flat, prefetch": partial(fsdp, **FLAT, prefetches=True),
     "flat, accumulation": partial(fsdp, **FLAT, micro_batches=MICRO_BATCHES),
     "flat, recomputation": partial(fsdp, **FLAT, recomputes={}),
+    "flat, checkpointed units": partial(fsdp, **FLAT, checkpointed_units=True),
+    "flat, optimizer in backward": partial(fsdp, **FLAT, optimizer=StepsInBackward),
+    "flat, whole states": partial(fsdp, **FLAT, saves=True),
     "flat, backward breaks off": partial(fsdp, **FLAT, breaks=True),
     "flat, evaluation first": partial(fsdp, **FLAT, evaluates=True),
     "flat, CPU offload": partial(fsdp, **FLAT, offload_policy=CPUOffloadPolicy()),

@@ -93,7 +93,11 @@ class StandInNccl(dist.ProcessGroup):
             group._set_default_backend(kind)
             group._register_backend(torch.device("cpu"), kind, gloo)
         self._register_backend(torch.device(NAME), self.BackendType.CUSTOM, gloo)
+        self._store = store
         self._stream: streams.Stream | None = None  # the communicator's, once it is made
+
+    def get_group_store(self) -> dist.Store:
+        return self._store
 
     def getBackendName(self) -> str:
         return BACKEND

@@ -21,3 +21,22 @@ def train(names: list[str], until_reported: bool = False, without=None) -> dict[
     import gpu_programs
 
     return gpu_programs.run(names, until_reported)
+
+
+def lines_run(names: list[str], wanted: list[tuple[str, int]]) -> set[tuple[str, int]]:
+    """On a rank: run these programs, and return which of the lines (file below lib/, line) the main thread runs."""
+    import sys
+
+    files, seen = {file for file, _ in wanted}, set()
+
+    def trace(frame, event, argument):
+        file = next((f for f in files if frame.f_code.co_filename.endswith("/" + f)), None)
+        if file is None:
+            return None
+        seen.add((file, frame.f_lineno))
+        return trace
+
+    sys.settrace(trace)
+    train(names)
+    sys.settrace(None)
+    return seen & set(wanted)

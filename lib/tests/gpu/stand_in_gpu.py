@@ -10,6 +10,10 @@ NaN.
 
 [Note: which copies the host waits for] As CUDA does: `non_blocking` has an effect only between the device and pinned
 memory. `item()`, `cpu()` and copies of pageable memory make the host wait for the stream.
+
+[Note: what it can't do] An exception that a hook raises may end the process: torch asks the device's guard, which is
+written in Python, while the exception is on its way. `module.to` makes new parameters, and so unties them. `t.data = `
+can't move a CPU tensor here. torch.compile and CUDA graphs are unknown to it.
 """
 
 import os
@@ -251,6 +255,7 @@ def _module() -> types.ModuleType:
     module.set_device = module.manual_seed_all = module.manual_seed = lambda _: None
     module.get_rng_state = lambda device=None: gpu.rng_state.clone()
     module.set_rng_state = lambda state, device=None: setattr(gpu, "rng_state", state.clone())
+    module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     module.empty_cache = lambda: None
     module.local_rank = lambda: int(os.environ.get("LOCAL_RANK", 0))
     return module

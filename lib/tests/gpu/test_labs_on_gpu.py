@@ -16,7 +16,11 @@ from grading.samples.trial import run_cells
 from shardlab import launch
 
 DRILLS = {
-    "lab2_ddp": ("TokenDDP", "gradients", (1, 0.25, False)),  # `to` unties weights on a stand-in GPU, as on an XLA device
+    "lab2_ddp": (
+        "TokenDDP",
+        "gradients",
+        (1, 0.25, False),
+    ),  # `to` unties weights on a stand-in GPU, as on an XLA device
     "lab3_zero": ("Zero2", "train", (1, 0.01, [4, 2], "AdamW", 1.0, [(2, 1.0), (1, 4.0), (2, 1.0)])),
 }
 

@@ -4,6 +4,7 @@ torch's own engines run there, too. They are right on GPUs, so a report about th
 """
 
 import gpu_programs
+import gpu_training
 import pytest
 import torch
 from on_gpus import on_gpus, train
@@ -16,8 +17,8 @@ QUICK = ["fsdp, unshard by hand", "fsdp, CPU offload", "flat, prefetch", "ddp, h
 @pytest.fixture(scope="module")
 def expected() -> list[float]:
     """Losses of one process with the same global batches."""
-    model = uneven(n_blocks=gpu_programs.N_BLOCKS)
-    return train_alone(model, torch.optim.AdamW(model.parameters(), lr=gpu_programs.LR), 4, gpu_programs.STEPS)
+    model = uneven(n_blocks=gpu_training.N_BLOCKS)
+    return train_alone(model, torch.optim.AdamW(model.parameters(), lr=gpu_training.LR), 4, gpu_training.STEPS)
 
 
 def check(name: str, by_rank: list[dict], expected: list[float]) -> None:

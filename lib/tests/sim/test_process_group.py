@@ -16,7 +16,9 @@ from training import SINCE_2_12
 from shardlab import launch
 from shardlab.data import batch
 from shardlab.ddp import DDP
+from shardlab.fsdp import fully_shard as ours
 from shardlab.model import ModelConfig, Transformer
+from shardlab.state import full_state_dict
 from shardsim import process_group, simulated
 from shardsim.link import Link
 from shardsim.network import Network
@@ -188,6 +190,17 @@ def test_transfers_share_the_link_one_after_the_other_and_are_recorded(slow_link
 def test_waiting_costs_no_cpu(slow_link):
     for *_, (_, cpu, wall) in slow_link:
         assert cpu < 0.25 * wall
+
+
+def whole_weight():
+    layer = torch.nn.Linear(2, 2)
+    ours(layer)
+    return full_state_dict(layer).keys()
+
+
+def test_states_are_gathered_on_a_simulated_network_too():
+    first, *others = launch(whole_weight, 2, device="cpu", network=simulated(SLOW))
+    assert list(first) == ["weight", "bias"] and not any(others)
 
 
 def test_a_group_without_a_network_is_refused():
