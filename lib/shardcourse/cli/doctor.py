@@ -15,7 +15,7 @@ from shardcourse.cli.accelerators import accelerators
 from shardcourse.cli.cards import ranks_on_cards, settings_of_cards
 from shardcourse.cli.finding import Finding
 from shardlab.launch import launch
-from shardlab.tier import detect
+from shardlab.tier import cards_here, choose, detect, precision
 
 GIB = 1 << 30
 _NEEDED_BYTES = 4 * GIB
@@ -79,7 +79,12 @@ def _tier() -> Finding:
         tier = detect()
     except (ValueError, RuntimeError) as error:
         return Finding("tier", str(error), False, "unset SHARDLAB_TIER, or set it to what this machine has")
-    return Finding("tier", f"{tier.name}: {tier.world_size} ranks on {tier.device}")
+    found, cards = f"{tier.name}: {tier.world_size} ranks on {tier.device}", cards_here()
+    if not tier.gpus:
+        idle = choose(cards)[1] if cards else ""
+        return Finding("tier", found, not idle, f"{idle}: everything runs on CPU ranks", needed=False)
+    idle = f"; {len(cards) - tier.gpus} GPUs stay idle" if len(cards) > tier.gpus else ""
+    return Finding("tier", f"{found}, {precision(cards[: tier.gpus])}{idle}")
 
 
 def _ranks() -> Finding:

@@ -29,7 +29,9 @@ class WithPairs(TyperCommand):
 
 def run_command(
     notebooks: Annotated[list[Path] | None, typer.Argument(help="all lessons and solutions if left out")] = None,
-    tier: Annotated[str | None, typer.Option(help="cpu, cpu8, gpu1, gpu4 or gpu8; detected if left out")] = None,
+    tier: Annotated[
+        str | None, typer.Option(help="cpu, cpu8, gpu1, gpu4, ... (shardlab.tier has all); detected if left out")
+    ] = None,
     parameter: Annotated[
         list[str] | None, typer.Option(*PARAMETER, metavar="NAME VALUE", help="as papermill's; may be repeated")
     ] = None,

@@ -186,7 +186,7 @@ class process_group:
         self.tell(1)
         if s.device == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        else:
+        elif os.environ.get("SHARDLAB_DEVICE") == "cpu":
             stay_on_cpu()
         self.tell(2)
         os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that ends early leaves while others still connect

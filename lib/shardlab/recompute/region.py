@@ -50,7 +50,7 @@ def checkpoint(
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
     if torch.compiler.is_compiling():  # a compiler must know the recomputation, and knows torch's own
-        options = {} if context_fn is noop_context_fn else {"context_fn": context_fn}
+        options: dict = {} if context_fn is noop_context_fn else {"context_fn": context_fn}
         options |= {"preserve_rng_state": preserve_rng_state, "determinism_check": determinism_check}
         return torchs_checkpoint(function, *args, use_reentrant=use_reentrant, **options, **kwargs)
     if use_reentrant:

@@ -8,7 +8,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-FOLDERS = ("lib/shardlab", "lib/shardtrace", "grading/checks", "grading/boxes")
+FOLDERS = ("lib/shardlab", "lib/shardtrace", "lib/shardnext", "grading/checks", "grading/boxes")
 _NAMES = ("cuda", "nccl", "accelerator", "pin_memory")
 
 

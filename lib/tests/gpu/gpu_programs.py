@@ -25,10 +25,11 @@ from shardlab import ring_collectives
 from shardlab.ddp import DDP
 from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, MixedPrecisionPolicy, fully_shard
 from shardlab.grad_norm import clip_grad_norm_
-from shardlab.offload import CPUOffloadOptimizer, FileOffloadOptimizer
+from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.recompute import checkpoint_wrapper
 from shardlab.state import full_state_dict
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
+from shardnext.file_offload import FileOffloadOptimizer
 
 MOST_GATHERS = 5  # that the host may queue before the GPU has run them: see `shardlab.rate_limiter`
 MICRO_BATCHES = 3

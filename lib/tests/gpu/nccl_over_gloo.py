@@ -13,6 +13,7 @@ Messages with tensors of the CPU go to gloo, as with the backend "cpu:gloo,cuda:
 Source: ProcessGroupNCCL.cpp: collective, initWork, endCoalescing, WorkNCCL::synchronizeStream, pointToPoint.
 """
 
+import os
 import pickle
 import threading
 import time
@@ -209,6 +210,7 @@ class StandInGpus:
         global creation_s
         creation_s = self.creation_s
         stand_in_gpu.install()
+        os.environ["SHARDLAB_DEVICE"] = NAME  # or ranks stay on the CPU, as beside a Mac's accelerator
         c10d._dump_nccl_trace = lambda *_, **__: pickle.dumps(records.dump())
         if BACKEND not in dist.Backend.backend_list:
             dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", NAME])

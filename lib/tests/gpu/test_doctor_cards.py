@@ -1,5 +1,7 @@
 """`shardlab doctor` on made-up GPU nodes: how cards are set up and wired, and whether ranks and boxes can use them."""
 
+from types import SimpleNamespace
+
 import fake_nvidia_smi
 import pytest
 import torch
@@ -30,7 +32,9 @@ Legend:
 def node(tmp_path, monkeypatch):
     """node(n, {words in a question to nvidia-smi: answer}): a machine with n cards, all of which reach each other."""
 
-    def make(n: int, said: dict[str, str] | None = None) -> None:
+    def make(n: int, said: dict[str, str] | None = None, gib: int = 79, capability: tuple[int, int] = (9, 0)) -> None:
+        card = SimpleNamespace(name="H100", total_memory=gib << 30, major=capability[0], minor=capability[1])
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: n > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: n)
         monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: True)
@@ -41,6 +45,22 @@ def node(tmp_path, monkeypatch):
 
 def settings() -> dict:
     return {f.what: f for f in cards.settings_of_cards()}
+
+
+@pytest.mark.parametrize(
+    ("n", "gib", "capability", "words"),
+    [
+        (8, 79, (9, 0), ["gpu8: 8 ranks on cuda", "bf16"]),
+        (3, 79, (9, 0), ["gpu2: 2 ranks", "1 GPUs stay idle"]),
+        (4, 15, (7, 5), ["gpu4-16gb: 4 ranks", "fp16, with loss scaling"]),
+        (1, 4, (7, 5), ["cpu: 4 ranks on cpu"]),
+    ],
+)
+def test_the_tier_says_what_it_uses_and_what_stays_idle(n, gib, capability, words, node):
+    node(n, gib=gib, capability=capability)
+    finding = doctor._tier()
+    assert all(each in finding.found for each in words)
+    assert finding.ok == (gib > 4) and ("needs" in finding.remedy) == (gib == 4)
 
 
 def test_without_cards_nothing_is_said_or_started(node, monkeypatch):

@@ -13,7 +13,7 @@ FIRST = {
     "fsdp/api.py": ["fsdp, unshard by hand"],
     "fsdp/schedule.py": ["fsdp"],
     "fsdp/unit.py": ["fsdp", "fsdp, replicas"],
-    "offload/host.py": ["fsdp, host optimizer"]
+    "host_offload.py": ["fsdp, host optimizer"]
     + ["fsdp, host optimizer, many backwards", "fsdp, host optimizer, clipping"],
     "rate_limiter.py": ["fsdp"],
     "ring_collectives.py": ["ring"],
