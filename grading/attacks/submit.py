@@ -17,15 +17,15 @@ import nbformat
 import psutil
 from traitlets.config import Config
 
-from grading.attacks import escapes, floods, lies, notebooks, reads
+from grading.attacks import escapes, floods, lies, reads, tampered_notebooks
 from grading.attacks.attack import CHECK, LAB, Attack
 from grading.gradebook.nbgrader_api import ROOT, Classroom
-from grading.judge.judge_answers import HANGS
-from grading.judge.submission_run import LONGEST_DEADLINE_S
+from grading.judge.referee import HANGS
+from grading.judge.session import LONGEST_DEADLINE_S
 from grading.samples import read_lab
 from shardcourse.lessons.folders import copy_files
 
-ATTACKS: list[Attack] = [a for group in (reads, lies, floods, escapes, notebooks) for a in group.ATTACKS]
+ATTACKS: list[Attack] = [a for group in (reads, lies, floods, escapes, tampered_notebooks) for a in group.ATTACKS]
 CELL_S, NOTEBOOK_S = 20, 60
 LONGEST_S = NOTEBOOK_S + HANGS * LONGEST_DEADLINE_S + 60  # a notebook that never ends, whose answer hangs, and a margin
 

@@ -6,10 +6,10 @@ and 8 run on the CPU on every tier, and so do most lessons. The others train mod
 """
 
 from grading.checks.lab2_ddp import on_ranks as lab2
+from grading.checks.lab3_zero import judge_memory_traffic_overlap
 from grading.checks.lab3_zero import on_ranks as lab3
-from grading.checks.lab3_zero import step_checks
 from grading.checks.lab5_precision_recompute import on_ranks as lab5
-from grading.checks.lab7_debug.budgets import BUDGETS as LAB7
+from grading.checks.lab7_debug.memory_budgets import BUDGETS as LAB7
 from shardlab.model import preset
 from shardlab.tier import GIB, TIERS, Card, Tier, choose
 from shardplan import tiers
@@ -49,7 +49,10 @@ def tier_of(card: str, n: int) -> Tier:
 def needs(tier: Tier) -> dict[str, float]:
     """Return the bytes that each lab and lesson needs of the fullest GPU: reference and right answers."""
     place, model = tiers.PLACES[tier.name], tiers.chosen(tier.name)
-    psi, budget = step_checks.psi_bytes(tier.name), lab3.budget_bytes(tier.name, "peak", 5 / (4 * tier.world_size - 1))
+    psi, budget = (
+        judge_memory_traffic_overlap.psi_bytes(tier.name),
+        lab3.budget_bytes(tier.name, "peak", 5 / (4 * tier.world_size - 1)),
+    )
     wide = lab5.BUDGETS[tier.name]["wide"][0]
     return {
         "lab 2": 2 * _planned(tier, **lab2.lap_shape(tier.name)),  # the race: the answer's ranks and the reference's

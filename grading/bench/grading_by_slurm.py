@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 from grading.attacks.attack import LAB
-from grading.bench.small_class import POINTS, small_class
+from grading.bench.make_class import POINTS, small_class
 from grading.gradebook.grade_class import grade_all
 from shardbench.slurm_here import obstacle, slurm_here
 

@@ -16,7 +16,7 @@ from nbgrader.api import Gradebook
 from traitlets.config import Config
 
 from grading.attacks.attack import LAB
-from grading.bench.small_class import small_class
+from grading.bench.make_class import small_class
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom
 

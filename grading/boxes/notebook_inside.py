@@ -23,8 +23,8 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
 from grading.boxes.inside_pipes import private_pipes
-from grading.boxes.notebook_limits import ANSWERS, MOST_OUTPUTS
-from grading.boxes.subreaper import adopt_orphans
+from grading.boxes.inside_subreaper import adopt_orphans
+from grading.boxes.notebook_settings import ANSWERS, MOST_OUTPUTS
 
 LARGEST_ANSWER_BYTES = 32 << 20  # of all answers together, which must fit into the reply
 LONGEST_OUTPUT = 1 << 20  # characters of one text

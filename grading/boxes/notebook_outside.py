@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import nbformat
 from nbformat import NotebookNode, ValidationError
 
-from grading.boxes.notebook_limits import MOST_OUTPUTS
+from grading.boxes.notebook_settings import MOST_OUTPUTS
 from grading.boxes.sandbox import Box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, WallError
 from grading.boxes.sanitise import without_programs

@@ -3,5 +3,5 @@
 `nbgrader_api` calls nbgrader's API. `grade_class` puts each submission into the `queue`, cleaned, with its files and
 digests. A `worker` judges what is in the queue, and `result_cache` stores the result. Then nbgrader records it: its
 `nbgrader_executor` takes the stored result, or asks the judge. `inspect_files` rejects hostile files and keeps of a
-notebook only what grading needs; `problems` says in words why there is no grade.
+notebook only what grading needs; `error_advice` says in words why there is no grade.
 """

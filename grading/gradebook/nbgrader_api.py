@@ -21,9 +21,9 @@ from sqlalchemy.exc import SAWarning
 from traitlets.config import Config, PyFileConfigLoader
 from traitlets.utils.importstring import import_item
 
+from grading.gradebook.error_advice import in_words, reason_in
 from grading.gradebook.inspect_files import Stamp, SubmissionError, inspect, read_notebook
 from grading.gradebook.nbgrader_executor import RefereeExecutor, graded_cells, read_verdicts
-from grading.gradebook.problems import in_words, reason_in
 from grading.gradebook.result_cache import Shelf
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import JUDGE, Settings, Submission

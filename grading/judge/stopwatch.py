@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from grading.boxes.ranks_outside import Crew
-from grading.boxes.sandbox.lines import Lines
+from grading.boxes.rank_launcher_outside import Crew
+from grading.boxes.sandbox.bounded_json_lines import Lines
 
 _MEET_S, _REPORT_S = 120.0, 15.0
 

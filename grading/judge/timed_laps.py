@@ -21,10 +21,10 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 from grading.boxes.machine_locks import quiet
-from grading.boxes.ranks_outside import Crew
+from grading.boxes.rank_launcher_outside import Crew
 from grading.judge.betting_test import median_bounds
+from grading.judge.session import Session
 from grading.judge.stopwatch import Stopwatch
-from grading.judge.submission_run import Session
 from grading.judge.timing_verdict import Timing, settled
 
 FALSE_PASS = 0.05  # for a submission exactly at the bar; slower ones pass far less often

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from grading.judge.verdict import Verdict
-from grading.judge.verdict_figures import of_laps
+from grading.judge.verdict_pictures import of_laps
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
+from grading.gradebook.error_advice import shown
 from grading.gradebook.inspect_files import PlainNotebook, inspect, read_notebook
 from grading.gradebook.nbgrader_api import Classroom, Grade
-from grading.gradebook.problems import shown
 from grading.judge.find_lab import cell_name, lab_module
 from grading.judge.verdict import Verdict
 from grading.reports.similarity import Pair, alike

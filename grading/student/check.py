@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from grading.boxes.notebook_limits import ANSWERS
+from grading.boxes.notebook_settings import ANSWERS
 from grading.judge.find_lab import lab_module
-from grading.judge.judge_answers import Referee
+from grading.judge.referee import Referee
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
 from shardlab.tier import Tier

@@ -11,12 +11,12 @@ import psutil
 import pytest
 from deadlines import deadline_s
 
-from grading.boxes.ranks_inside import _drill
-from grading.boxes.ranks_outside import Crew, CrewError, ReferenceCrewError, Watched
-from grading.boxes.sandbox.usage import Seen
+from grading.boxes.rank_launcher_inside import _drill
+from grading.boxes.rank_launcher_outside import Crew, CrewError, ReferenceCrewError, Watched
+from grading.boxes.sandbox.kernel_counters import Seen
 from grading.judge.find_lab import lab_module
-from grading.judge.judge_answers import Referee
-from grading.judge.submission_run import Session
+from grading.judge.referee import Referee
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from grading.samples import Sample, samples
 from grading.samples.trial import judge, surprises
@@ -115,7 +115,7 @@ def judge_replies(check: str, mine: dict, reference: dict | None = None, seed: i
     crews = Unboxed(lab.DRILLS, **mine), Unboxed(lab.DRILLS, **(reference or {}))
     session = Session({check: b""}, *crews, TIERS["cpu"], lambda session: None, 1e-3, seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grading.judge.verdict_figures._picture", lambda draw: "")  # test_pictures draws them
+        patch.setattr("grading.judge.verdict_pictures._picture", lambda draw: "")  # test_pictures draws them
         return lab.CHECKS[check].judge(session, check, lab.CHECKS[check].points)
 
 

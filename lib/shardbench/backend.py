@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shardlab import launch, local_device, ring_collectives
-from shardlab.measure.throughput import compare
+from shardlab.measure.step_time import compare
 from shardlab.shard_groups import all_gather, reduce_scatter
 
 

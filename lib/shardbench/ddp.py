@@ -22,7 +22,7 @@ from shardlab import launch, local_device
 from shardlab.bucketed_backward import broadcast_tensors
 from shardlab.ddp import DDP
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.throughput import compare
+from shardlab.measure.step_time import compare
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import Transformer, preset
 

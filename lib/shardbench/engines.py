@@ -19,8 +19,8 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.optim import ZeroRedundancyOptimizer as TorchZeroRedundancyOptimizer
 
 from shardlab import ddp, fsdp, local_device, zero
-from shardlab.data import batch
 from shardlab.model import Block, Transformer
+from shardlab.text_batches import batch
 
 LEARNING_RATE = 1e-3
 BUCKET_CAP_MB = 1.0

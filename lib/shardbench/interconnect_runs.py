@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from shardbench.engines import OURS, TORCH, Engine, Library, data_parallel, fsdp1, fsdp2, local_batch
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.throughput import compare, time_step
+from shardlab.measure.step_time import compare, time_step
 from shardlab.model import ModelConfig, Transformer, preset
 from shardlab.shard_groups import all_gather, reduce_scatter
 from shardsim import cpu_streams

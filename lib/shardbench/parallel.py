@@ -18,7 +18,7 @@ from shardbench.engines import BUCKET_CAP_MB, ENGINES, OURS, TORCH, Engine, Entr
 from shardbench.parallel_table import show as show
 from shardlab import launch, local_device
 from shardlab.measure.sharding_evidence import Evidence, probe
-from shardlab.measure.throughput import compare
+from shardlab.measure.step_time import compare
 from shardlab.model import Transformer, preset
 from shardplan.compare_formulas import failures
 from shardplan.formulas import Expected, units_of

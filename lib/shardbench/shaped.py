@@ -16,7 +16,7 @@ from rich.table import Table
 
 from shardbench import environment, namespaces
 from shardbench.shaped_ranks import Order, cases
-from shardlab.measure.throughput import comparison
+from shardlab.measure.step_time import comparison
 
 WITHIN = 0.15  # largest difference between a simulated time and the real one, as a share
 TELLING = 0.05  # two times that differ by less, as a share, count as equal

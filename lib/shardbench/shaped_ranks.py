@@ -24,12 +24,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shardbench import namespaces
 from shardlab import ring_collectives as ours
-from shardlab.data import batch
 from shardlab.launch import launch
 from shardlab.launch.rank_main import MEETING_PLACE
-from shardlab.measure.throughput import time_step
+from shardlab.measure.step_time import time_step
 from shardlab.model import Transformer, preset
 from shardlab.shard_groups import all_gather, reduce_scatter
+from shardlab.text_batches import batch
 from shardsim import simulated
 from shardsim.link import Link
 from shardsim.network import Network

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from shardlab.launch import launch
-from shardlab.measure.throughput import median_interval, time_step
+from shardlab.measure.step_time import median_interval, time_step
 
 _PER = {"weak": "a rank", "strong": "in all"}
 

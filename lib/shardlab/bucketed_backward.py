@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardlab.nested_tensors import (
+from shardlab.tensors_and_hooks import (
     after_gradient,
     before_backward,
     inside_backward,

@@ -28,8 +28,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from shardlab.grad_norm import clip_sharded_, common_dtype
-from shardlab.nested_tensors import after_gradient, refuse_sparse
 from shardlab.shard_groups import hyperparameters, local, shard_groups
+from shardlab.tensors_and_hooks import after_gradient, refuse_sparse
 
 
 class CPUOffloadOptimizer(Optimizer):

@@ -10,12 +10,12 @@ from shardcourse import figures
 from shardcourse.figures.style import LessonFigure
 from shardcourse.scaling import Scaling, scaling
 from shardlab import launch, ring_collectives
-from shardlab.data import batch
 from shardlab.ddp import DDP, assign_buckets
 from shardlab.fsdp import fully_shard as our_fully_shard
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.throughput import time_step
+from shardlab.measure.step_time import time_step
 from shardlab.model import ModelConfig, Transformer
+from shardlab.text_batches import batch
 from shardplan.api import figures_of, setup_of
 from shardplan.formulas import Expected, units_of
 from shardplan.search.strategies import search

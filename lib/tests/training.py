@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from packaging.version import Version
 from torch import Tensor, nn
 
-from shardlab import data
+from shardlab import text_batches
 from shardlab.model import Transformer, preset
 
 GLOBAL_BATCH, SEQ_LEN = 12, 16  # 12 samples divide over 1, 2, 3 and 4 ranks
@@ -67,7 +67,7 @@ def decoder(seed: int = 0, **changes) -> Transformer:
 
 
 def samples(step: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
-    return data.batch(0, step, rank, world_size, global_batch=GLOBAL_BATCH, seq_len=SEQ_LEN)
+    return text_batches.batch(0, step, rank, world_size, global_batch=GLOBAL_BATCH, seq_len=SEQ_LEN)
 
 
 def train(model, optimizer, steps: int = 20, *, first: int = 0, before_step=lambda: None) -> list[float]:

@@ -18,11 +18,11 @@ import psutil
 
 import shardlab
 from grading.boxes.sandbox import Box, gpu_access
-from grading.boxes.sandbox.guard import Guard, end_all, wait_until_dead
-from grading.boxes.sandbox.lines import MOST_VALUES, Lines
-from grading.boxes.sandbox.process_tree import family, is_still
+from grading.boxes.sandbox.bounded_json_lines import MOST_VALUES, Lines
+from grading.boxes.sandbox.kernel_counters import Witness
+from grading.boxes.sandbox.limit_watchdog import Guard, end_all, wait_until_dead
+from grading.boxes.sandbox.process_tree_memory import family, is_still
 from grading.boxes.sandbox.scratch import Scratch
-from grading.boxes.sandbox.usage import Witness
 
 _PATIENCE_S = 5.0
 _BETWEEN_LOOKS_S = 0.001  # between checks for processes that still run

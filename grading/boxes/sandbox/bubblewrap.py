@@ -17,7 +17,7 @@ from pathlib import Path
 
 from grading.boxes.sandbox import gpu_access
 from grading.boxes.sandbox.limits import Limits
-from grading.boxes.sandbox.process_tree import family, first_inside
+from grading.boxes.sandbox.process_tree_memory import family, first_inside
 
 _SHOWN = ("shardlab", "shardtrace", "shardnext", "shardsim", "shardplan", "shardcourse", "benchmarks")  # of lib/
 _GRADING = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import psutil
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one box. `guard` enforces `memory_bytes` and `processes`, which are for all of the box together."""
+    """Limits of one box. `limit_watchdog` enforces `memory_bytes` and `processes`, which are for the whole box."""
 
     memory_bytes: int
     processes: int = 200

@@ -3,11 +3,11 @@
 import random
 from dataclasses import dataclass
 
-from grading.checks.error_size import size
 from grading.checks.lab1_memory import draw, mistakes
 from grading.checks.lab1_memory.programs import Setup
 from grading.checks.lab1_memory.wrong_formulas import fullest_moment
-from grading.judge.submission_run import Session
+from grading.checks.largest_error import size
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 TOLERANCES = {"resident": (0.01, 0.05), "peak": (0.03, 0.10)}  # relative error for full points, for half points

@@ -1,14 +1,14 @@
 """The checks of lab 1, in the order of the notebook."""
 
-from grading.checks.lab1_memory import counts, on_ranks
+from grading.checks.lab1_memory import judge_counts, on_ranks
 from grading.checks.lab1_memory.closeness import Judge
-from grading.judge.submission_run import Check, Session
+from grading.judge.session import Check, Session
 
 DRILLS = on_ranks.__name__
 HIDDEN = ("9 * s.L + 3", "4 * s.F + s.H + 2", "12 * s.B * s.T * (s.V + s.D)")
 
 CHECKS = {
-    "lab1.counts": Check(2, counts.judge),
+    "lab1.counts": Check(2, judge_counts.judge),
     "lab1.one_rank": Check(3, Judge("one_rank", 1)),
     "lab1.ddp": Check(2, Judge("ddp", 1)),
     "lab1.zero1": Check(2, Judge("zero1", 1)),

@@ -10,7 +10,7 @@ from numbers import Real
 import torch
 
 from grading.checks.lab1_memory import programs
-from grading.checks.lab1_memory.prediction_limits import Refused, foreign, nothing_but_arithmetic
+from grading.checks.lab1_memory.forbidden_imports import Refused, foreign, nothing_but_arithmetic
 from grading.checks.lab1_memory.programs import Setup, account, kept_tensors
 from shardlab.model import Block, ModelConfig, rotary_angles
 

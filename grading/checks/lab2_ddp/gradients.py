@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from grading.checks.lab2_ddp import on_ranks
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, factor, parallel, project, project_cheaply, vector
 from grading.judge.verdict import Verdict
 

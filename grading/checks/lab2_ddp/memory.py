@@ -3,10 +3,10 @@
 from functools import cache
 
 from grading.checks.lab2_ddp import on_ranks
-from grading.judge.memory_audit import hidden_bytes, in_words
-from grading.judge.submission_run import Session
+from grading.judge.hidden_memory import hidden_bytes, in_words
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
-from grading.judge.verdict_figures import of_memory
+from grading.judge.verdict_pictures import of_memory
 from shardplan.compare_formulas import mib
 
 SLACK = 0.4  # allowed above torch DDP's bytes, in units of the gradients' bytes; a second copy would be 1.0

@@ -13,12 +13,12 @@ from grading.boxes.trim_memory import rest
 from grading.checks.device_clock import DeviceClock
 from grading.judge.tensor_projections import project, project_cheaply
 from grading.judge.timed_laps import serve_laps
-from grading.judge.verdict_figures import moments
+from grading.judge.verdict_pictures import moments
 from shardlab import local_device
-from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import Transformer, preset
+from shardlab.text_batches import batch
 from shardlab.tier import TIERS
 
 IGNORED = -100  # cross_entropy's ignore_index

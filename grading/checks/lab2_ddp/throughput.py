@@ -4,7 +4,7 @@ from functools import partial
 
 from grading.checks.lab2_ddp import on_ranks
 from grading.checks.lab2_ddp.gradients import truth_of
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.timed_laps import Lap, race
 from grading.judge.timing_verdict import race_verdict

@@ -1,9 +1,9 @@
 """Compare the norm that `step` returns on each rank with that of the whole mean gradient before clipping."""
 
-from grading.checks.error_size import largest
 from grading.checks.lab3_zero.truth import simulate
 from grading.checks.lab3_zero.update import ask, setting
-from grading.judge.submission_run import Session
+from grading.checks.largest_error import largest
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-3  # relative

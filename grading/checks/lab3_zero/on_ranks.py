@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from grading.boxes.trim_memory import rest
-from grading.checks.lab3_zero.events import watch_waits
+from grading.checks.lab3_zero.collective_waits import watch_waits
 from grading.judge.tensor_projections import project
-from grading.judge.verdict_figures import moments
+from grading.judge.verdict_pictures import moments
 from shardlab import local_device
-from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic, wire_bytes
+from shardlab.text_batches import batch
 from shardlab.tier import TIERS
 
 MIB = 1 << 20

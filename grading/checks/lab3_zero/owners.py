@@ -2,7 +2,7 @@
 
 import random
 
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 N_INSTANCES = 60

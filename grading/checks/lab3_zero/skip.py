@@ -12,7 +12,7 @@ import torch
 from grading.checks.lab3_zero import on_ranks
 from grading.checks.lab3_zero.truth import Setting
 from grading.checks.lab3_zero.update import ask, setting
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
 

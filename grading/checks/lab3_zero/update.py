@@ -10,7 +10,7 @@ import torch
 
 from grading.checks.lab3_zero import on_ranks
 from grading.checks.lab3_zero.truth import CLIPPED_WRONGLY, COMBINED_WRONGLY, Setting, Step, simulate
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
 

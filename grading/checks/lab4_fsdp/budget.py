@@ -6,10 +6,10 @@ On GPUs the reference is checkpointed FSDP, which has DDP's losses and fits: see
 from functools import partial
 
 from grading.checks.lab4_fsdp import on_ranks
-from grading.judge.memory_audit import hidden_bytes, in_words
-from grading.judge.submission_run import Session
+from grading.judge.hidden_memory import hidden_bytes, in_words
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
-from grading.judge.verdict_figures import of_memory
+from grading.judge.verdict_pictures import of_memory
 from shardplan.compare_formulas import mib
 
 MIB = 2**20

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from grading.checks.lab4_fsdp import on_ranks
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardlab.measure.sharding_evidence import Evidence, Sent
 from shardlab.model import Transformer

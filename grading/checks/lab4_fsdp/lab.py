@@ -2,21 +2,21 @@
 
 from grading.checks.lab4_fsdp import (
     budget,
-    deepest_model,
     evidence,
+    judge_largest_ddp_depth,
     offload,
     offload_cost,
     on_ranks,
     scaling_efficiency,
     speed,
 )
-from grading.judge.submission_run import Check
+from grading.judge.session import Check
 
 DRILLS = on_ranks.__name__
 pace = budget.reference_losses
 
 CHECKS = {
-    "lab4.depth": Check(2, deepest_model.judge),
+    "lab4.depth": Check(2, judge_largest_ddp_depth.judge),
     "lab4.fits": Check(3, budget.judge_fits),
     "lab4.sharded": Check(3, evidence.judge_sharded),
     "lab4.units": Check(3, evidence.judge_units),

@@ -3,7 +3,7 @@
 from grading.checks.lab4_fsdp import on_ranks
 from grading.checks.lab4_fsdp.budget import TOLERANCE, loss_error, reference_losses, why_losses_differ
 from grading.checks.lab4_fsdp.offload_cost import copied_bytes
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 CLOSE = 0.01  # relative, of bytes

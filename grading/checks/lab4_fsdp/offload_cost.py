@@ -5,7 +5,7 @@ from dataclasses import asdict
 from math import inf, isfinite
 from statistics import mean
 
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardlab.model import ModelConfig
 

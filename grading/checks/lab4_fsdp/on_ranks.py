@@ -13,16 +13,16 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
-from grading.checks.lab4_fsdp.host_copies import Crossings
+from grading.checks.lab4_fsdp.host_device_bytes import Crossings
 from grading.judge.timed_laps import serve_laps
-from grading.judge.verdict_figures import moments
+from grading.judge.verdict_pictures import moments
 from shardlab import local_device
-from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.sharding_evidence import probe
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer, preset
-from shardlab.nested_tensors import plain_tensors
+from shardlab.tensors_and_hooks import plain_tensors
+from shardlab.text_batches import batch
 from shardlab.tier import TIERS, Tier
 from shardsim.cpu_streams import run_ahead
 from shardsim.slept_computation import sleep_in

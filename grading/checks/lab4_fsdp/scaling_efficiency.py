@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import inf, isfinite
 from statistics import mean, median
 
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 CLOSE = 0.002  # relative

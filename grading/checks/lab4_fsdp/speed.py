@@ -8,7 +8,7 @@ from functools import cache
 import torch
 
 from grading.checks.lab4_fsdp import on_ranks
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.timed_laps import Lap, race, too_quick
 from grading.judge.timing_verdict import race_verdict
 from grading.judge.verdict import Verdict

@@ -1,9 +1,9 @@
 """Part 3: judge peak bytes, losses and FLOPs of precision and recomputation together, at both budgets of the tier."""
 
 from grading.checks.lab5_precision_recompute import on_ranks
-from grading.checks.lab5_precision_recompute.curve import worst_loss
-from grading.checks.lab5_precision_recompute.reference import best_plan, flops_of
-from grading.judge.submission_run import Session
+from grading.checks.lab5_precision_recompute.judge_losses import worst_loss
+from grading.checks.lab5_precision_recompute.reference_answers import best_plan, flops_of
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 STEPS = 4

@@ -3,8 +3,8 @@
 import random
 
 from grading.checks.lab5_precision_recompute import on_ranks
-from grading.checks.lab5_precision_recompute.reference import WAYS
-from grading.judge.submission_run import Session
+from grading.checks.lab5_precision_recompute.reference_answers import WAYS
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
 

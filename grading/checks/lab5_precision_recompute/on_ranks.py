@@ -8,14 +8,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from grading.checks.lab5_precision_recompute import reference
-from grading.checks.lab5_precision_recompute.block_costs import Block, FeedForward, Forget, Memory, Reader, price_list
+from grading.checks.lab5_precision_recompute import reference_answers
 from grading.checks.lab5_precision_recompute.flops import Flops
+from grading.checks.lab5_precision_recompute.model_and_block_costs import (
+    Block,
+    FeedForward,
+    Forget,
+    Memory,
+    Reader,
+    price_list,
+)
 from grading.judge.tensor_projections import project
 from shardlab import local_device
-from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic, wire_bytes
+from shardlab.text_batches import batch
 from shardlab.tier import TIERS
 
 VOCAB = 256
@@ -209,7 +216,7 @@ def both(implementation, seed: int, tier: str, budget: str, steps: int) -> dict:
 
 
 REFERENCE = {
-    "precision": reference.shard_in_float32,
-    "recompute": reference.recompute,
-    "both": reference.shard_in_float32_only,
+    "precision": reference_answers.shard_in_float32,
+    "recompute": reference_answers.recompute,
+    "both": reference_answers.shard_in_float32_only,
 }

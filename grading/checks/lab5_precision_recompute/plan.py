@@ -2,8 +2,8 @@
 
 import random
 
-from grading.checks.lab5_precision_recompute.reference import WAYS, Blocks, best_plan, flops_of, peak_of
-from grading.judge.submission_run import Session
+from grading.checks.lab5_precision_recompute.reference_answers import WAYS, Blocks, best_plan, flops_of, peak_of
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 N_BLOCKS = (6, 6, 7, 8, 9, 24, 24)

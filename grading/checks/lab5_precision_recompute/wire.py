@@ -1,7 +1,7 @@
 """Judge what a step sends: gradients in fp32, once, and everything else at about half of fp32's bytes."""
 
-from grading.checks.lab5_precision_recompute.curve import reference_run, run
-from grading.judge.submission_run import Session
+from grading.checks.lab5_precision_recompute.judge_losses import reference_run, run
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
 

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from grading.checks.lab6_profile import on_ranks
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 CANNOT_HIDE = 1  # a micro-batch's first block, in either direction, has no computation before it

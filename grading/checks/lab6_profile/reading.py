@@ -3,11 +3,11 @@
 import math
 from functools import cache
 
-from grading.checks.error_size import largest
 from grading.checks.lab6_profile import mistakes
 from grading.checks.lab6_profile.mistakes import N_PLAIN, TOLERANCE
 from grading.checks.lab6_profile.traces import SHARES, draw_trace, figures_of
-from grading.judge.submission_run import Session
+from grading.checks.largest_error import largest
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 N_CROWDED = 5

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from grading.checks.lab6_profile import on_ranks
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, factor, parallel, project, vector
 from grading.judge.verdict import Verdict
 

@@ -5,7 +5,7 @@ from functools import cache
 import torch
 
 from grading.checks.lab6_profile import on_ranks
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance
 from grading.judge.timed_laps import Lap, race, too_quick
 from grading.judge.timing_verdict import Timing, settled, too_noisy

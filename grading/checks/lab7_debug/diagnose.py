@@ -1,7 +1,7 @@
 """Part 1, the tool: judge whether it finds the rank at fault in the records of runs that hang."""
 
 from grading.checks.lab7_debug.hang_evidence import KINDS, MESHES, Hang, hang
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 EACH = 4  # runs of each kind and mesh

@@ -3,7 +3,7 @@
 import random
 
 from grading.checks.lab7_debug.tools_on_ranks import SHARDED, WHOLE
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 BYTES_A_TENSOR = 512  # bytes a tensor that a rank may put into its collectives

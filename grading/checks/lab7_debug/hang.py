@@ -9,10 +9,10 @@ import math
 import torch
 from torch import nn
 
-from grading.boxes.ranks_outside import CrewError, ReferenceCrewError
-from grading.checks.error_size import largest
+from grading.boxes.rank_launcher_outside import CrewError, ReferenceCrewError
 from grading.checks.lab7_debug import hang_training as run
-from grading.judge.submission_run import Session
+from grading.checks.largest_error import largest
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict
 

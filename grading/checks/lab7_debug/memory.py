@@ -1,11 +1,11 @@
 """Part 3: judge whether the numbers stay the same and the bytes do not grow, within today's and tomorrow's budgets."""
 
-from grading.checks.lab7_debug.budgets import BUDGETS
-from grading.judge.memory_audit import hidden_bytes, in_words
-from grading.judge.submission_run import Session
+from grading.checks.lab7_debug.memory_budgets import BUDGETS
+from grading.judge.hidden_memory import hidden_bytes, in_words
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
-from grading.judge.verdict_figures import of_memory
+from grading.judge.verdict_pictures import of_memory
 from shardplan.compare_formulas import mib
 
 LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-3, 2e-2  # AdamW magnifies rounding where a gradient is almost 0

@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grading.checks.lab7_debug.hang_training import build, sharded
-from grading.checks.lab7_debug.replies import read
+from grading.checks.lab7_debug.returned_values import read
 from grading.judge.tensor_projections import project
-from grading.judge.verdict_figures import moments
+from grading.judge.verdict_pictures import moments
 from shardlab import local_device
-from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
+from shardlab.text_batches import batch
 
 N_LAYERS, N_STEPS, MICRO_BATCHES, SAMPLES, SEQ_LEN = 8, 4, 2, 1, 64
 

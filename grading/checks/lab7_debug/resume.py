@@ -5,8 +5,8 @@ They agree to the bit on as many ranks, on a CPU, and up to rounding on other ra
 
 import secrets
 
-from grading.checks.error_size import largest
-from grading.judge.submission_run import Session
+from grading.checks.largest_error import largest
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
 from shardlab.model import preset

@@ -11,7 +11,7 @@ from torch import Tensor
 from grading.checks.lab7_debug.hang_training import build, sharded
 from grading.judge.tensor_projections import project
 from shardlab import local_device
-from shardlab.data import batch
+from shardlab.text_batches import batch
 
 N_SAMPLES, GLOBAL_BATCH, SEQ_LEN, DECAY = 84, 12, 24, 0.8
 

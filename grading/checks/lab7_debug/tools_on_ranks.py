@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from grading.checks.lab7_debug.replies import read
+from grading.checks.lab7_debug.returned_values import read
 from shardlab import local_device
 from shardlab.measure.traffic import record_traffic
 

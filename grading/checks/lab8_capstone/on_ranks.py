@@ -9,14 +9,14 @@ from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from grading.checks.lab8_capstone.fastest_strategy import Choice
 from grading.checks.lab8_capstone.job import BUDGETS as BUDGETS
 from grading.checks.lab8_capstone.job import RANKS, SEQ_LEN, SEQUENCES, Job, build_model, job_of
-from grading.checks.lab8_capstone.reference_strategy import Choice
 from grading.judge.tensor_projections import project
 from grading.judge.timed_laps import serve_laps
-from shardlab.data import batch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
+from shardlab.text_batches import batch
 from shardsim import process_group, slept_computation
 from shardsim.cpu_streams import run_ahead
 

@@ -5,11 +5,11 @@ The line is the fastest strategy that a search finds, run by the reference's ran
 
 from functools import partial
 
-from grading.checks.lab8_capstone import reference_strategy
+from grading.checks.lab8_capstone import fastest_strategy
 from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, Job, draw, job_of
+from grading.checks.lab8_capstone.judge_weights_memory_links import account_of, by_rank, fits, is_right, train_alone
 from grading.checks.lab8_capstone.on_ranks import LAPS_OF_A_MODEL, proof
-from grading.checks.lab8_capstone.step_checks import account_of, by_rank, fits, is_right, train_alone
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.timed_laps import Lap, race, too_quick
 from grading.judge.timing_verdict import Timing, settled, too_noisy
@@ -51,7 +51,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 def _race(s: Session, check: str, facts: dict, judged: list[dict]) -> tuple[Timing | None, dict]:
     """Return the step time over the reference line's (None if it left work out), and the figures."""
     job = job_of(facts)
-    choice = reference_strategy.best(job)
+    choice = fastest_strategy.best(job)
     where = {"world_size": RANKS, "device": "cpu", "network": facts["network"]}
     arguments = {"facts": facts, "choice": choice.as_json()}
     proof = partial(_worked, facts, judged)
@@ -60,7 +60,7 @@ def _race(s: Session, check: str, facts: dict, judged: list[dict]) -> tuple[Timi
         return None, {SHARE: ("0: timed steps left work out", f"{FULL_SHARE:.2f}")}
     tokens = RANKS * SEQUENCES * SEQ_LEN
     mine, line = tokens / timing.mine_s, tokens / timing.reference_s
-    planned = reference_strategy.tokens_per_s(job, choice)
+    planned = fastest_strategy.tokens_per_s(job, choice)
     return timing, {
         SHARE: (f"{1 / timing.ratio:.2f}", f"{FULL_SHARE:.2f}"),
         "tokens/s": (f"{mine:.0f}; the line {line:.0f}, by arithmetic {planned:.0f}", ""),

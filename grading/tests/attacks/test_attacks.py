@@ -8,7 +8,7 @@ import pytest
 from deadlines import deadline_s
 from submissions import crew_or_no_reference
 
-from grading.attacks import escapes, floods, lies, notebooks, reads
+from grading.attacks import escapes, floods, lies, reads, tampered_notebooks
 from grading.attacks.attack import CHECK, LAB, WRAPPER, Attack
 from grading.attacks.submit import ATTACKS, LONGEST_S, course, submit
 from grading.boxes.sandbox import Bubblewrap
@@ -57,9 +57,9 @@ def short_course():
     """Nobody's first submission is one of these, too, and what is judged is not timed beside the reference."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grading.attacks.submit.Attack", lambda name: Alone(Attack(name)))
-        patch.setattr("grading.judge.judge_answers.Crew", crew_or_no_reference)
+        patch.setattr("grading.judge.referee.Crew", crew_or_no_reference)
         patch.setattr(lab_module(LAB), "pace", lambda session: None)
-        patch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", deadline_s(20))
+        patch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", deadline_s(20))
         with course() as classroom:
             yield classroom
 
@@ -69,7 +69,7 @@ def named(attacks) -> list:
 
 
 def test_there_is_a_quick_one_of_every_module():
-    of_module = [{a.name for a in module.ATTACKS} for module in (reads, lies, floods, escapes, notebooks)]
+    of_module = [{a.name for a in module.ATTACKS} for module in (reads, lies, floods, escapes, tampered_notebooks)]
     assert [len(QUICK & names) for names in of_module] == [1, 1, 1, 1, 1]
 
 

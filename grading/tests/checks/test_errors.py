@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from grading.checks.error_size import largest
+from grading.checks.largest_error import largest
 
 
 @pytest.mark.parametrize("errors", [[nan, 0.0], [0.0, nan], [0.0, inf]])

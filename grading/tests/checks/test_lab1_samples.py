@@ -10,9 +10,9 @@ import cloudpickle
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
-from grading.checks.lab1_memory import closeness, counts, draw, mistakes, on_ranks, programs, wrong_formulas
+from grading.checks.lab1_memory import closeness, draw, judge_counts, mistakes, on_ranks, programs, wrong_formulas
 from grading.checks.lab1_memory.closeness import TOLERANCES
-from grading.checks.lab1_memory.prediction_limits import foreign
+from grading.checks.lab1_memory.forbidden_imports import foreign
 from grading.checks.lab1_memory.programs import Setup
 from grading.checks.lab1_memory.wrong_formulas import Weights
 from grading.samples import read_lab
@@ -166,7 +166,7 @@ def test_a_count_that_is_off_is_said_in_sizes():
     setups = [vars(s) for s in drawn("one_rank", 0)]
     due = [10**6] * 3
     mine = [n - 2 * 4 * s["B"] * s["T"] * s["F"] for n, s in zip(due, setups, strict=True)]
-    assert counts._difference("kept_bytes", setups, mine, due).startswith("is too small by 2 x B T F")
+    assert judge_counts._difference("kept_bytes", setups, mine, due).startswith("is too small by 2 x B T F")
 
 
 # A prediction is arithmetic

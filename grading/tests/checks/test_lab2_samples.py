@@ -5,8 +5,8 @@ from itertools import combinations, pairwise
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.boxes.sandbox.usage import Seen
-from grading.checks.lab2_ddp import gradients, memory, on_ranks, plan, step_checks
+from grading.boxes.sandbox.kernel_counters import Seen
+from grading.checks.lab2_ddp import gradients, judge_bucket_plan, judge_traffic_and_overlap, memory, on_ranks
 from shardsim.bucket_overlap import finish_time
 
 ONE_RANK = ("lab2.plan",)  # checks whose drills need no other
@@ -15,7 +15,7 @@ LAB = "lab2_ddp"
 
 @pytest.mark.parametrize("sample", class_of(LAB))
 def test_sample_gets_its_points_and_its_cause(sample, answers, referees, monkeypatch):
-    monkeypatch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
+    monkeypatch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
     try_sample(sample, answers(sample), referees(LAB))
 
 
@@ -30,10 +30,10 @@ def test_every_check_stops_a_sample_that_no_other_check_stops():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_plan_is_better_than_the_judges_best(seed):
-    instance = plan._instance(seed, n_params=8)
+    instance = judge_bucket_plan._instance(seed, n_params=8)
     cuts = [(0, *c, 8) for k in range(8) for c in combinations(range(1, 8), k)]
     all_plans = [[b - a for a, b in pairwise(c)] for c in cuts]
-    assert min(finish_time(p, **instance) for p in all_plans) == pytest.approx(plan._best(instance))
+    assert min(finish_time(p, **instance) for p in all_plans) == pytest.approx(judge_bucket_plan._best(instance))
 
 
 # The judges alone, on what ranks might reply
@@ -107,7 +107,7 @@ def message(n_bytes: int, **other) -> dict:
 
 def messages(count: int, total: int | None = None, **other) -> list[dict]:
     """So many, of so many bytes in all; beside a count of tokens, which is not one of them."""
-    total = total or step_checks._gradient_bytes()
+    total = total or judge_traffic_and_overlap._gradient_bytes()
     sizes = [total // count] * (count - 1)
     return [message(8, dtype="Long", micro_batch=0), *(message(n, **other) for n in (*sizes, total - sum(sizes)))]
 
@@ -121,7 +121,10 @@ def judged_account(check: str, sent: list[dict], wire=(None, None), **more):
 
 
 def test_traffic_is_every_gradient_once_in_so_many_messages():
-    n, total = step_checks._bucket_count(on_ranks.cap_mb(SEED)), step_checks._gradient_bytes()
+    n, total = (
+        judge_traffic_and_overlap._bucket_count(on_ranks.cap_mb(SEED)),
+        judge_traffic_and_overlap._gradient_bytes(),
+    )
     right = {
         "as many as buckets": judged_account("lab2.traffic", messages(n)),
         "the most": judged_account("lab2.traffic", messages(n + 3)),
@@ -145,13 +148,13 @@ def test_traffic_is_every_gradient_once_in_so_many_messages():
 
 def test_overlap_is_half_of_the_bytes_in_time_and_nobody_who_waits_in_backward():
     def judged(early: float, *others_s: float):
-        total = step_checks._gradient_bytes()
+        total = judge_traffic_and_overlap._gradient_bytes()
         n_early = int(early * total)
         sent = [message(n_early), message(total - n_early, before_last_gradient=False)]
         late = [{"woke_s": 10.0, "last_gradient_s": 10.5}, *({"woke_s": 0.0, "last_gradient_s": t} for t in others_s)]
         return judged_account("lab2.overlap", sent, late_rank=late)
 
-    assert step_checks._gradient_bytes() % 2 == 0
+    assert judge_traffic_and_overlap._gradient_bytes() % 2 == 0
     assert judged(0.5, 9.0, 9.0, 9.0).points == 2
     too_late = judged(0.499, 9.0, 9.0, 9.0)
     assert too_late.points == 0 and "after backward is over" in too_late.cause

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.boxes.sandbox.usage import Seen
-from grading.checks.lab3_zero import norm, on_ranks, owners, step_checks, truth, update
+from grading.boxes.sandbox.kernel_counters import Seen
+from grading.checks.lab3_zero import judge_memory_traffic_overlap, norm, on_ranks, owners, truth, update
 from grading.samples import read_lab, samples
 from shardlab.tier import TIERS
 
@@ -18,7 +18,7 @@ LAB = "lab3_zero"
 
 @pytest.mark.parametrize("sample", class_of(LAB))
 def test_sample_gets_its_points_and_its_cause(sample, answers, referees, monkeypatch):
-    monkeypatch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
+    monkeypatch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
     try_sample(sample, answers(sample), referees(LAB))
 
 
@@ -49,11 +49,11 @@ def _code(node: ast.ClassDef) -> str:
 @pytest.mark.parametrize("tier", on_ranks.BUDGETS)
 def test_budgets_are_the_states_and_the_same_spare_on_every_tier(tier):
     """Held: weights, 2 of AdamW, 6% to spare. Peak: gradients too, and 55%, of which a bucket takes at most 9%."""
-    psi = step_checks.psi_bytes(tier)
+    psi = judge_memory_traffic_overlap.psi_bytes(tier)
     for fraction in (0.1, 0.25):
         assert on_ranks.budget_bytes(tier, "held", fraction) == pytest.approx((1.06 + 2 * fraction) * psi, rel=0.01)
         assert on_ranks.budget_bytes(tier, "peak", fraction) == pytest.approx((1.55 + 3 * fraction) * psi, rel=0.01)
-    assert max(step_checks.bucket_bytes(tier)) < 0.09 * psi
+    assert max(judge_memory_traffic_overlap.bucket_bytes(tier)) < 0.09 * psi
 
 
 @pytest.mark.parametrize("n", (1, 2, 4, 8))
@@ -80,11 +80,11 @@ def test_a_collective_counts_as_hidden_only_if_a_gradient_is_made_before_it_is_w
         collectives = [{"kind": "reduce_scatter", "bytes": 1000, "sent": 750, "at": at} for at in (1.0, 3.0)]
         return {"collectives": collectives, "gradients": [0.0, 2.0, 4.0], "waits": waits, "ends": [5.0]}
 
-    assert step_checks.covered(reply([2.5, 4.5])) == 1.0
-    assert step_checks.covered(reply([1.5, 3.5])) == 0.0
-    assert step_checks.covered(reply([1.5, 4.5])) == 0.5
-    assert step_checks.covered(reply([])) == 1.0
-    assert step_checks.issued_early(reply([1.5, 3.5])) == 1.0
+    assert judge_memory_traffic_overlap.covered(reply([2.5, 4.5])) == 1.0
+    assert judge_memory_traffic_overlap.covered(reply([1.5, 3.5])) == 0.0
+    assert judge_memory_traffic_overlap.covered(reply([1.5, 4.5])) == 0.5
+    assert judge_memory_traffic_overlap.covered(reply([])) == 1.0
+    assert judge_memory_traffic_overlap.issued_early(reply([1.5, 3.5])) == 1.0
 
 
 def test_mistakes_can_be_told_apart():
@@ -265,18 +265,21 @@ def test_what_is_held_and_what_is_needed_at_the_peak_are_worth_half_each():
         assert judged(2, 0, rank).points == judged(0, 2, rank).points == 2
         assert judged(2, 2, rank).points == 0
         assert f"after a step rank {rank} holds" in judged(2, 0, rank).cause
-    assert judged(0, 0, 0, seen=step_checks.SPARE_MEMORY - 10).points == 4
-    hidden = judged(0, 0, 0, seen=step_checks.SPARE_MEMORY + 10)
+    assert judged(0, 0, 0, seen=judge_memory_traffic_overlap.SPARE_MEMORY - 10).points == 4
+    hidden = judged(0, 0, 0, seen=judge_memory_traffic_overlap.SPARE_MEMORY + 10)
     assert (hidden.points, "the system saw" in hidden.cause) == (0, True)
 
 
 def test_traffic_is_so_many_messages_and_bytes():
     tier, n = "cpu", 4
-    buckets, shares = step_checks.bucket_bytes(tier), on_ranks.shares(1, n)
-    most = step_checks.PASSES * (len(buckets) + step_checks.SPARE_COLLECTIVES)
-    small = step_checks.SMALL_COLLECTIVES + step_checks.PASSES * sum(b <= step_checks.SMALL_BYTES for b in buckets)
-    n_bytes = step_checks.PASSES * (
-        (n - 1) * max(shares) / sum(shares) * step_checks.psi_bytes(tier) + step_checks.SPARE_BYTES * len(buckets)
+    buckets, shares = judge_memory_traffic_overlap.bucket_bytes(tier), on_ranks.shares(1, n)
+    most = judge_memory_traffic_overlap.PASSES * (len(buckets) + judge_memory_traffic_overlap.SPARE_COLLECTIVES)
+    small = judge_memory_traffic_overlap.SMALL_COLLECTIVES + judge_memory_traffic_overlap.PASSES * sum(
+        b <= judge_memory_traffic_overlap.SMALL_BYTES for b in buckets
+    )
+    n_bytes = judge_memory_traffic_overlap.PASSES * (
+        (n - 1) * max(shares) / sum(shares) * judge_memory_traffic_overlap.psi_bytes(tier)
+        + judge_memory_traffic_overlap.SPARE_BYTES * len(buckets)
     )
 
     def judged(count: int, sent: float, n_small: int, kind: str = "reduce_scatter"):

@@ -10,8 +10,15 @@ import torch
 from deadlines import deadline_s
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.boxes.sandbox.usage import Seen
-from grading.checks.lab4_fsdp import budget, deepest_model, evidence, offload_cost, on_ranks, scaling_efficiency
+from grading.boxes.sandbox.kernel_counters import Seen
+from grading.checks.lab4_fsdp import (
+    budget,
+    evidence,
+    judge_largest_ddp_depth,
+    offload_cost,
+    on_ranks,
+    scaling_efficiency,
+)
 from grading.samples import read_lab
 from shardlab import launch
 from shardlab.model import ModelConfig, Transformer, preset
@@ -112,26 +119,26 @@ def test_a_depth_without_buckets_is_named():
     peaks = [[5_000_000 * n + 1_300_000 for n in (d, d + 1)] for d in right]
     for d, (low, high) in zip(right, peaks, strict=True):
         asked.append({"config": asdict(preset("1M")), "budget_bytes": (low + high) // 2})
-        forgetful.append(deepest_model._without_buckets(asked[-1], d, [low, high]) - d)
+        forgetful.append(judge_largest_ddp_depth._without_buckets(asked[-1], d, [low, high]) - d)
     assert max(forgetful) > 0
-    assert "DDP's buckets are free" in deepest_model._cause(forgetful, asked, right, peaks)
-    assert "something is not counted" in deepest_model._cause([5, 5], asked, right, peaks)
-    assert "something is counted twice" in deepest_model._cause([-1, 0], asked, right, peaks)
+    assert "DDP's buckets are free" in judge_largest_ddp_depth._cause(forgetful, asked, right, peaks)
+    assert "something is not counted" in judge_largest_ddp_depth._cause([5, 5], asked, right, peaks)
+    assert "something is counted twice" in judge_largest_ddp_depth._cause([-1, 0], asked, right, peaks)
 
 
 @pytest.mark.parametrize("seed", range(0, 100, 7))
 def test_no_count_of_the_states_alone_gives_the_right_depths(seed):
     """Nor half the points, which are for answers that are off by one. The peaks are the planner's."""
     off = {n_bytes: 0 for n_bytes in (16, 20, 24)}
-    for i in range(deepest_model.INSTANCES):
-        drawn = deepest_model._instance(seed * deepest_model.INSTANCES + i)
+    for i in range(judge_largest_ddp_depth.INSTANCES):
+        drawn = judge_largest_ddp_depth._instance(seed * judge_largest_ddp_depth.INSTANCES + i)
         n, sizes = drawn.pop("n_layers"), {k: drawn[k] for k in ("micro_batch", "seq_len")}
         peaks = [
             ddp_peak_bytes(ModelConfig(**drawn["config"] | {"n_layers": deep}), optimizer_kernel="forloop", **sizes)
             for deep in (n, n + 1)
         ]
         for n_bytes in off:
-            found = deepest_model._states_alone(n_bytes)(drawn | {"budget_bytes": sum(peaks) // 2})
+            found = judge_largest_ddp_depth._states_alone(n_bytes)(drawn | {"budget_bytes": sum(peaks) // 2})
             off[n_bytes] = max(off[n_bytes], abs(found - n))
     assert min(off.values()) > 1, off
 
@@ -256,8 +263,11 @@ def test_offloading_is_all_bytes_both_ways_and_half_of_them_is_worth_half():
 
 
 def test_a_depth_that_is_off_by_one_is_worth_half():
-    drawn = [deepest_model._instance(1 * deepest_model.INSTANCES + i) for i in range(deepest_model.INSTANCES)]
-    peaks = [[10**8, 2 * 10**8]] * deepest_model.INSTANCES
+    drawn = [
+        judge_largest_ddp_depth._instance(1 * judge_largest_ddp_depth.INSTANCES + i)
+        for i in range(judge_largest_ddp_depth.INSTANCES)
+    ]
+    peaks = [[10**8, 2 * 10**8]] * judge_largest_ddp_depth.INSTANCES
 
     def judged(*off):
         depths = [d["n_layers"] + n for d, n in zip(drawn, off, strict=True)]

@@ -11,7 +11,14 @@ import pytest
 import torch
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.checks.lab5_precision_recompute import block_costs, curve, gradients, on_ranks, plan, reference
+from grading.checks.lab5_precision_recompute import (
+    gradients,
+    judge_losses,
+    model_and_block_costs,
+    on_ranks,
+    plan,
+    reference_answers,
+)
 from grading.samples import read_lab, samples
 from shardlab.tier import TIERS
 
@@ -35,7 +42,7 @@ def test_every_check_stops_a_sample_that_no_other_check_stops():
 
 @pytest.mark.parametrize("folder", ["solutions", "labs"])
 def test_the_notebook_shows_the_judges_own_model(folder):
-    judges = inspect.getsource(block_costs)
+    judges = inspect.getsource(model_and_block_costs)
     shown = {c.metadata.nbgrader.grade_id: c.source for c in read_lab(folder, LAB).cells}
     for cell in ("memory", "reader", "price_list"):
         assert shown[cell].strip() in judges
@@ -44,18 +51,18 @@ def test_the_notebook_shows_the_judges_own_model(folder):
 @pytest.mark.parametrize("seed", range(6))
 def test_no_plan_that_fits_is_cheaper_than_the_judges_best(seed):
     blocks, budget = plan._case(random.Random(seed), 6)
-    every = [list(ways) for ways in product(reference.WAYS, repeat=6)]
-    fitting = [p for p in every if reference.peak_of(p, blocks) <= budget]
-    best = reference.best_plan(blocks, budget)
-    assert reference.peak_of(best, blocks) <= budget
-    assert reference.flops_of(best, blocks) == min(reference.flops_of(p, blocks) for p in fitting)
+    every = [list(ways) for ways in product(reference_answers.WAYS, repeat=6)]
+    fitting = [p for p in every if reference_answers.peak_of(p, blocks) <= budget]
+    best = reference_answers.best_plan(blocks, budget)
+    assert reference_answers.peak_of(best, blocks) <= budget
+    assert reference_answers.flops_of(best, blocks) == min(reference_answers.flops_of(p, blocks) for p in fitting)
 
 
 def test_the_hopeless_case_is_one():
     blocks, budget = plan._hopeless(random.Random(3))
-    assert reference.best_plan(blocks, budget) is None
+    assert reference_answers.best_plan(blocks, budget) is None
     assert all(block["keep"][0] <= budget for block in blocks)
-    assert reference.peak_of(["full"] * len(blocks), blocks) > budget
+    assert reference_answers.peak_of(["full"] * len(blocks), blocks) > budget
 
 
 @pytest.mark.parametrize("answer", [["keep"], ["all"] * 6, 7, {"keep": 6}])
@@ -78,7 +85,7 @@ def run_of(held=1000, losses=None, logits=1.0, dtype="float32", gathered=0.5, re
     sent += [{"kind": "reduce_scatter", "dtype": "Float", "bytes": 1000 * (reduced - rounded)}]
     sent += [{"kind": "reduce_scatter", "dtype": "BFloat16", "bytes": 1000 * rounded}] if rounded else []
     usual = {
-        "losses": losses or [5.0 - i / 10 for i in range(curve.STEPS)],
+        "losses": losses or [5.0 - i / 10 for i in range(judge_losses.STEPS)],
         "logits": [logits * (i - 7.5) for i in range(on_ranks.N_TOKENS)],
         "logits_dtype": dtype,
         "dtypes": {"parameters": ["float32"], "optimizer": ["float32"]},
@@ -129,7 +136,7 @@ def test_parameters_travel_in_16_bits_and_gradients_in_32():
 
 
 def test_logits_and_losses_are_those_of_fp32(monkeypatch):
-    monkeypatch.setattr(curve, "_rounded", lambda s, positions, rates: torch.tensor([0.0]))  # explains nothing
+    monkeypatch.setattr(judge_losses, "_rounded", lambda s, positions, rates: torch.tensor([0.0]))  # explains nothing
 
     def off(by: float, step: int = 9) -> list[float]:
         losses = run_of()["losses"]
@@ -153,7 +160,7 @@ def judged_both(peak=0, losses=0.0, dtypes=("float32",), again=1.0, rank=2, name
 
     def reply(spoilt: bool, budget: str) -> dict:
         allowed, activations = on_ranks.BUDGETS["cpu"][budget]
-        extra = reference.flops_of(reference.best_plan(blocks, activations), blocks)
+        extra = reference_answers.flops_of(reference_answers.best_plan(blocks, activations), blocks)
         return {
             "losses": [5.0 + (4 * losses if spoilt else 0.0), 4.0, 3.0, 2.0],
             "dtypes": list(dtypes) if spoilt else ["float32"],
@@ -193,7 +200,7 @@ def recomputed():
     """The reference's replies for each plan, by dropout."""
     session = SimpleNamespace(seed=1, tier=TIERS["cpu"])
     plans = gradients.plans(session)
-    return {d: on_ranks.recompute(reference.recompute, 1, "cpu", plans, d) for d in (on_ranks.DROPOUT, 0.0)}
+    return {d: on_ranks.recompute(reference_answers.recompute, 1, "cpu", plans, d) for d in (on_ranks.DROPOUT, 0.0)}
 
 
 def judged_recompute(
@@ -257,6 +264,6 @@ def test_each_way_saves_and_costs_what_the_price_list_says(recomputed):
 
 @pytest.mark.night
 def test_the_solution_sends_what_it_should_on_ranks(answers, unboxed, monkeypatch):
-    monkeypatch.setattr(curve, "STEPS", 2)
+    monkeypatch.setattr(judge_losses, "STEPS", 2)
     right = next(s for s in samples(LAB) if s.name == "right")
     assert unboxed(LAB).judge(answers(right), only="lab5.wire")[0].passed

@@ -19,8 +19,8 @@ LAB = "lab6_profile"
 
 @pytest.mark.parametrize("sample", class_of(LAB))
 def test_sample_gets_its_points_and_its_cause(sample, answers, referees, monkeypatch):
-    monkeypatch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
-    monkeypatch.setattr("grading.judge.submission_run.DEADLINE_RATIO", 8.0)
+    monkeypatch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
+    monkeypatch.setattr("grading.judge.session.DEADLINE_RATIO", 8.0)
     try_sample(sample, answers(sample), referees(LAB))
 
 

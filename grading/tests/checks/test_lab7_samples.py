@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.boxes.ranks_outside import CrewError
-from grading.boxes.sandbox.usage import Seen
+from grading.boxes.rank_launcher_outside import CrewError
+from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab7_debug import experts_training, hang_training, resume
 from grading.checks.lab7_debug import hang as hang_judge
 from grading.checks.lab7_debug.hang_evidence import KINDS, MESHES, hang
@@ -25,7 +25,7 @@ LAB = "lab7_debug"
 
 @pytest.mark.parametrize("sample", class_of(LAB))
 def test_sample_gets_its_points_and_its_cause(sample, answers, referees, monkeypatch):
-    monkeypatch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
+    monkeypatch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", 6.0)  # for the one that hangs
     try_sample(sample, answers(sample), referees(LAB))
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
 
-from grading.checks.lab8_capstone import job, on_ranks, reference_strategy, step_checks, tokens
+from grading.checks.lab8_capstone import fastest_strategy, job, judge_weights_memory_links, on_ranks, tokens
 from grading.judge.timed_laps import Lap
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
@@ -31,7 +31,7 @@ def test_every_check_stops_a_sample_that_no_other_check_stops():
 @pytest.mark.parametrize("seed", range(12))
 def test_each_cluster_has_another_winner_whatever_is_drawn(seed):
     for cluster, facts in job.draw(seed).items():
-        best = reference_strategy.best(job.job_of(facts))
+        best = fastest_strategy.best(job.job_of(facts))
         assert (best.shards, best.recompute_every) in WINNERS[cluster]
 
 
@@ -40,9 +40,9 @@ def test_one_strategy_for_all_does_not_get_full_points(seed):
     jobs = [job.job_of(facts) for facts in job.draw(seed).values()]
     good = []  # of each cluster, what fits and is as fast as full points need
     for each in jobs:
-        longest_s = reference_strategy.step_s(each, reference_strategy.best(each)) / tokens.FULL_SHARE
-        fitting = (c for c in reference_strategy.choices(each) if reference_strategy.fits(each, c))
-        good.append({c for c in fitting if reference_strategy.step_s(each, c) <= longest_s})
+        longest_s = fastest_strategy.step_s(each, fastest_strategy.best(each)) / tokens.FULL_SHARE
+        fitting = (c for c in fastest_strategy.choices(each) if fastest_strategy.fits(each, c))
+        good.append({c for c in fitting if fastest_strategy.step_s(each, c) <= longest_s})
     assert all(good)
     assert not set.intersection(*good)
 
@@ -60,7 +60,7 @@ def test_proofs_hold_in_every_lap_of_a_race(looked_at):
     """Trained on without end, rounding alone would be as far off after some twenty laps as work that was left out."""
     n_laps = max(looked_at) + 1
     facts = job.draw(0)["8x1"] | on_ranks.NO_TIME
-    choice = reference_strategy.best(job.job_of(job.draw(0)["8x1"])).as_json()
+    choice = fastest_strategy.best(job.job_of(job.draw(0)["8x1"])).as_json()
 
     def ranks():
         found = []
@@ -104,7 +104,7 @@ def test_no_strategy_takes_less_time_than_the_least():
     """By arithmetic: where the least is the network's, the fastest comes within some percent of it."""
     for name, facts in job.draw(seed=5).items():
         where = job.job_of(facts)
-        fastest_s = min(reference_strategy.step_s(where, c) for c in reference_strategy.choices(where))
+        fastest_s = min(fastest_strategy.step_s(where, c) for c in fastest_strategy.choices(where))
         assert fastest_s >= max(tokens._least_s(where)), name
     assert fastest_s < 1.1 * max(tokens._least_s(where)), "one card a node: all that it sends leaves the node"
 
@@ -117,7 +117,10 @@ CLUSTERS = tuple(job.BUDGETS)
 @pytest.fixture(scope="module")
 def weights():
     """The start, and the right ones after the judge's steps."""
-    return tuple(step_checks._trained(1, *step_checks._ONE_PROCESS[name]) for name in ("nothing", "right"))
+    return tuple(
+        judge_weights_memory_links._trained(1, *judge_weights_memory_links._ONE_PROCESS[name])
+        for name in ("nothing", "right")
+    )
 
 
 def judged_account(check: str, weights, cluster="4x2", rank=5, moved=1.0, peak=0, sent=1.0):
@@ -149,8 +152,10 @@ def judged_account(check: str, weights, cluster="4x2", rank=5, moved=1.0, peak=0
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
 def test_each_cluster_is_a_third_of_the_points_and_one_rank_is_enough_to_lose_it(cluster, weights, monkeypatch):
-    known = {name: step_checks._ONE_PROCESS[name] for name in ("nothing", "right")}
-    monkeypatch.setattr(step_checks, "_ONE_PROCESS", known)  # each of them is trained; mistakes have samples
+    known = {name: judge_weights_memory_links._ONE_PROCESS[name] for name in ("nothing", "right")}
+    monkeypatch.setattr(
+        judge_weights_memory_links, "_ONE_PROCESS", known
+    )  # each of them is trained; mistakes have samples
     ask = {name: partial(judged_account, f"lab8.{name}", weights, cluster) for name in ("same", "cap", "links")}
     assert ask["same"](moved=1.00019).points == ask["cap"](peak=0).points == 3
     assert ask["links"](sent=1.149).points == ask["links"](sent=0.5).points == 3

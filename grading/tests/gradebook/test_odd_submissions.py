@@ -15,7 +15,7 @@ from rich.console import Console
 from submissions import LAB, ROOT
 from traitlets.config import PyFileConfigLoader
 
-from grading import commands
+from grading import instructor_commands
 from grading.gradebook.grade_class import LONGEST_NAME, grade_all
 from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.find_lab import lab_module
@@ -152,7 +152,7 @@ def graded(tmp_path_factory):
             hand_in(classroom.submitted(LAB, student), files)
         (root / "grading" / "submitted" / "a file").write_text("")
         outcomes = {g.student: g for g in grade_all(classroom, LAB, classroom.students(LAB))}
-        yield classroom, outcomes, dict(commands._feedback(classroom, LAB))
+        yield classroom, outcomes, dict(instructor_commands._feedback(classroom, LAB))
 
 
 def test_everybody_has_an_outcome(graded):
@@ -206,7 +206,9 @@ def test_what_the_instructor_reads_of_the_class_is_written_for_all(graded, tmp_p
 
 def test_the_terminal_shows_names_that_look_like_markup(graded, monkeypatch):
     classroom, console = graded[0], Console(file=io.StringIO(), width=400, record=True)
-    assert not commands._grade_lab(classroom, LAB, ["[red]", "team [7]", "renamed", "a\nb", "[nobody]"], console, {})
+    assert not instructor_commands._grade_lab(
+        classroom, LAB, ["[red]", "team [7]", "renamed", "a\nb", "[nobody]"], console, {}
+    )
     said = console.export_text()
     for words in (
         "[red]",
@@ -230,8 +232,8 @@ def test_a_page_that_cannot_be_written_is_told_and_the_others_are_written(graded
     page = classroom.root / "grading" / "feedback" / "ada" / LAB / f"{LAB}.html"
     page.unlink()
     monkeypatch.setattr(Classroom, "feedback", but_one)
-    monkeypatch.setattr(commands, "Classroom", lambda: classroom)
-    assert not commands.write_feedback(LAB, console)
+    monkeypatch.setattr(instructor_commands, "Classroom", lambda: classroom)
+    assert not instructor_commands.write_feedback(LAB, console)
     assert page.exists()
     assert "[red] has no page: a bug of ours" in console.export_text()
 

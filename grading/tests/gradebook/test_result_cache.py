@@ -16,7 +16,7 @@ from grading.judge.verdict import Verdict
 DECIDES = (
     "grading.judge.judge_submission",
     "grading.boxes.notebook_inside",
-    "grading.boxes.ranks_inside",
+    "grading.boxes.rank_launcher_inside",
     "grading.student.check",
 )
 DRAWS = "shardcourse.figures"  # the pictures beside a verdict, which decide no points

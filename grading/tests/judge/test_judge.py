@@ -94,7 +94,7 @@ def test_what_the_instructor_can_set_is_what_the_judge_takes():
 
 def test_judge_boxes_and_workers_run_without_nbgrader():
     """A worker's node needs no gradebook, and no notebook reaches nbgrader before it is judged."""
-    modules = "grading.judge.judge_submission, grading.boxes.notebook_inside, grading.boxes.ranks_inside"
+    modules = "grading.judge.judge_submission, grading.boxes.notebook_inside, grading.boxes.rank_launcher_inside"
     modules += ", grading.gradebook.worker"
     source = f"import sys; sys.modules['nbgrader'] = None; import {modules}"
     subprocess.run([sys.executable, "-c", source], check=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from grading.judge.verdict_figures import MOMENTS, moments, of_laps, of_memory
+from grading.judge.verdict_pictures import MOMENTS, moments, of_laps, of_memory
 from shardlab.measure.memory import MemoryTracker
 
 STEP = [{"parameters": 100.0}, {"parameters": 100.0, "gradients": 50.0}]

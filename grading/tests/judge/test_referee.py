@@ -8,10 +8,10 @@ import pytest
 from deadlines import deadline_s
 from submissions import LAB, pickled
 
-from grading.boxes.ranks_outside import CrewError, ReferenceCrewError
+from grading.boxes.rank_launcher_outside import CrewError, ReferenceCrewError
 from grading.boxes.sandbox import Limits, Processes
-from grading.judge.judge_answers import Referee
-from grading.judge.submission_run import Check, Session
+from grading.judge.referee import Referee
+from grading.judge.session import Check, Session
 from grading.judge.verdict import Verdict
 from shardlab.tier import detect
 
@@ -57,8 +57,8 @@ def test_no_points_for_who_spoils_its_host_and_the_next_one_is_judged(answer, re
 def _judged_soon(referee, monkeypatch, answer):
     """By a referee that does not wait long."""
     with monkeypatch.context() as patch:
-        patch.setattr("grading.judge.submission_run.SHORTEST_DEADLINE_S", deadline_s(2))
-        patch.setattr("grading.boxes.ranks_outside._MARGIN_S", 1.0)
+        patch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", deadline_s(2))
+        patch.setattr("grading.boxes.rank_launcher_outside._MARGIN_S", 1.0)
         return referee.judge({PLAN: answer}, only=PLAN)[0]
 
 
@@ -84,7 +84,7 @@ def test_a_long_error_is_cut(referee):
 
 
 def test_an_answer_that_hangs_is_run_twice(referee, monkeypatch):
-    monkeypatch.setattr("grading.judge.submission_run.LONGEST_DEADLINE_S", 2.0)
+    monkeypatch.setattr("grading.judge.session.LONGEST_DEADLINE_S", 2.0)
     answer = pickled("import time\ndef plan(*_, **__): time.sleep(1000)", "plan")
     verdicts = referee.judge(dict.fromkeys(referee.checks, answer))
     assert [v.points for v in verdicts] == [0] * len(referee.checks)
@@ -129,8 +129,8 @@ def judged(monkeypatch):
         runs = []
         checks = {f"lab.{i}": check(error) for i, error in enumerate(errors)}
         lab = SimpleNamespace(DRILLS="none", CHECKS=checks, pace=lambda session: None)
-        monkeypatch.setattr("grading.judge.judge_answers.lab_module", lambda name: lab)
-        monkeypatch.setattr("grading.judge.judge_answers.Crew", lambda *_: SimpleNamespace(close=lambda: None))
+        monkeypatch.setattr("grading.judge.referee.lab_module", lambda name: lab)
+        monkeypatch.setattr("grading.judge.referee.Crew", lambda *_: SimpleNamespace(close=lambda: None))
         with Referee("lab", tier="cpu", same_player=True) as referee:
             return referee.judge(dict.fromkeys(checks, b"one answer")), runs
 
@@ -167,7 +167,7 @@ def test_what_is_no_fault_of_the_submission_or_cannot_be_read_decides_nothing(er
 @pytest.mark.parametrize("pace_s, deadline_s", [(0.1, 15), (2, 40), (30, 90)])
 def test_a_deadline_follows_the_pace_within_limits(pace_s, deadline_s, monkeypatch):
     clock = iter([0.0, pace_s])
-    monkeypatch.setattr("grading.judge.submission_run.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("grading.judge.session.time", SimpleNamespace(monotonic=lambda: next(clock)))
     session = Session({}, None, None, detect("cpu"), pace=lambda session: None, false_fail=1e-3)
     assert session.deadline_s == deadline_s
 

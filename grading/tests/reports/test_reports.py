@@ -12,16 +12,16 @@ from nbgrader.api import Gradebook
 from rich.console import Console
 from submissions import LAB, ROOT
 
-from grading.commands import explain
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom, Grade
+from grading.instructor_commands import explain
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judge, Judged
 from grading.judge.verdict import Verdict
 from grading.reports.class_page import page, show
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
-from grading.reports.grades_table import grade_row
+from grading.reports.lab_grades_table import grade_row
 from grading.samples import read_lab, samples
 
 CHECKS = lab_module(LAB).CHECKS

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import ShardingStrategy, fully_shard
 
 from shardbench.engines import ENGINES, OURS, TORCH, Engine, data_parallel, fsdp1
 from shardcourse.claims.claim import Findings
-from shardlab import data, launch
+from shardlab import launch, text_batches
 from shardlab.measure.sharding_evidence import Evidence, probe
 from shardlab.model import ModelConfig, Transformer
 
@@ -57,7 +57,7 @@ def _probe(build) -> Evidence:
     torch.manual_seed(0)
     engine = build(Transformer(CONFIG))
     rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    tokens, targets = data.batch(0, 0, rank, size, global_batch=size, seq_len=16)
+    tokens, targets = text_batches.batch(0, 0, rank, size, global_batch=size, seq_len=16)
     parts = engine.parts | {"no_sync": None}
     return probe(engine.module, engine.optimizer, lambda: engine.module(tokens, targets), **parts)
 

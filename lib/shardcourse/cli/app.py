@@ -82,7 +82,7 @@ def book() -> None:
 @app.command()
 def release(lab: Lab = None) -> None:
     """Make the students' notebooks in labs/ from solutions/."""
-    from grading.commands import release_labs
+    from grading.instructor_commands import release_labs
 
     release_labs(lab, console)
 
@@ -98,8 +98,8 @@ def grade(
     explain: Annotated[str | None, typer.Option(help="grade nothing: say why this student has these points")] = None,
 ) -> None:
     """Grade what lies in grading/submitted/<student>/<lab>/, and print the table. When killed, call it again."""
-    from grading.commands import explain as explain_grade
-    from grading.commands import grade_labs
+    from grading.instructor_commands import explain as explain_grade
+    from grading.instructor_commands import grade_labs
 
     if explain is not None:
         explain_grade(lab, explain, console)
@@ -112,7 +112,7 @@ def grade(
 @app.command()
 def report(lab: Lab = None) -> None:
     """Report how a class did: points, failed checks and why, slow or noisy runs, similar submissions."""
-    from grading.commands import report_labs
+    from grading.instructor_commands import report_labs
 
     report_labs(lab, console)
 
@@ -120,7 +120,7 @@ def report(lab: Lab = None) -> None:
 @app.command()
 def export(form: Annotated[str, typer.Option(help="csv, canvas or moodle")] = "csv") -> None:
     """Print the grades of the whole course as a table that a learning platform imports."""
-    from grading.commands import export_grades
+    from grading.instructor_commands import export_grades
 
     try:
         print(export_grades(form), end="")
@@ -132,7 +132,7 @@ def export(form: Annotated[str, typer.Option(help="csv, canvas or moodle")] = "c
 @app.command()
 def feedback(lab: Lab = None) -> None:
     """Write grading/feedback/<student>/<lab>/<lab>.html for everybody who was graded."""
-    from grading.commands import write_feedback
+    from grading.instructor_commands import write_feedback
 
     raise typer.Exit(not write_feedback(lab, console))
 

@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator
 from shardcourse.figures import bucket_curve
 from shardcourse.widgets.base import Pane, choice, slider
 from shardlab.launch import launch
-from shardlab.measure.throughput import time_step
+from shardlab.measure.step_time import time_step
 
 WARM_UP = 2  # DDP rebuilds its buckets after the first step
 

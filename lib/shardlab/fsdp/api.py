@@ -9,13 +9,13 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
+from shardlab.compare_ranks import check_same_values
 from shardlab.fsdp import validate
 from shardlab.fsdp.param import PerParameter, params_of
 from shardlab.fsdp.schedule import Schedule
 from shardlab.fsdp.unit import Layout, Unit
-from shardlab.nested_tensors import modules_of, move_to
-from shardlab.rank_differences import check_same_values
 from shardlab.shard_groups import ranks_of
+from shardlab.tensors_and_hooks import modules_of, move_to
 from shardlab.unusable_parameters import forget_originals
 
 

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from shardlab.fsdp.param import Param
-from shardlab.nested_tensors import call_hooks, reallocate
 from shardlab.shard_groups import Ranks, flat_shards
+from shardlab.tensors_and_hooks import call_hooks, reallocate
 
 PREFIX = "_flat_param"  # its name on the unit's module; a number follows
 

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from shardlab.nested_tensors import after_gradient, call_hooks, reallocate, refuse_sparse
 from shardlab.shard_groups import Ranks
+from shardlab.tensors_and_hooks import after_gradient, call_hooks, reallocate, refuse_sparse
 from shardlab.unusable_parameters import FreedParameter, no_forward_yet
 
 

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-import shardlab.nested_tensors as nested
+import shardlab.tensors_and_hooks as nested
 from shardlab.fsdp.unit import State, Unit
 from shardlab.rate_limiter import RateLimiter
 

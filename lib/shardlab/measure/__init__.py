@@ -2,8 +2,8 @@
 
 Read in this order:
 
-    ledger, allocation_hooks, memory, budget    bytes held; `wait_for_gloo`: when to look
+    ledger, memory_events, memory, budget       bytes held; `wait_for_gloo`: when to look
     traffic                                     bytes sent
-    throughput                                  seconds
+    step_time                                   seconds
     sharding_evidence                           proof that a program shards
 """

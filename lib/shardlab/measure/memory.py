@@ -28,9 +28,9 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils.weak import WeakIdKeyDictionary
 
-from shardlab.measure.allocation_hooks import watch_forward, watch_resizes, watch_steps, watch_waits
 from shardlab.measure.ledger import Ledger, Memory, Storage
-from shardlab.nested_tensors import plain_tensors
+from shardlab.measure.memory_events import watch_forward, watch_resizes, watch_steps, watch_waits
+from shardlab.tensors_and_hooks import plain_tensors
 
 COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional")
 

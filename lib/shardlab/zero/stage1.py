@@ -33,8 +33,8 @@ from shardlab.ddp import (
     check_same_on_every_rank,
 )
 from shardlab.grad_norm import clip_sharded_, common_dtype
-from shardlab.nested_tensors import refuse_sparse
 from shardlab.shard_groups import all_gather, hyperparameters
+from shardlab.tensors_and_hooks import refuse_sparse
 from shardlab.zero.bucket import Bucket, Shard
 
 # These treat each element by itself, so parameters may be cut anywhere. Other classes get whole parameters.

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from shardcourse.leaky_programs import PATIENTS, healthy
-from shardlab import data, launch
+from shardlab import launch, text_batches
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import preset
@@ -20,7 +20,7 @@ def account(make, cured: bool) -> dict:
     p = make(cured)
     sizes = {"micro_batch": 1, "seq_len": 16} | p.sizes
     rank, n = dist.get_rank(), dist.get_world_size()
-    inputs = data.batch(0, 0, rank, n, global_batch=n * sizes["micro_batch"], seq_len=sizes["seq_len"])
+    inputs = text_batches.batch(0, 0, rank, n, global_batch=n * sizes["micro_batch"], seq_len=sizes["seq_len"])
     losses = []
     for _ in range(2):
         with MemoryTracker(p.model, p.optimizer) as memory, record_traffic() as traffic:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab.launch import api
-from shardlab.measure import throughput
+from shardlab.measure import step_time
 from shardlab.model import _capability
 from shardlab.state import checkpoint, full
 from shardlab.tier import Card, cards_here
@@ -64,7 +64,7 @@ def test_a_tensors_capability_is_its_cards(node):
 def test_a_timed_step_waits_for_the_gpu(node):
     waited = []
     node(synchronize=lambda: waited.append(True))
-    throughput._synchronize_device()
+    step_time._synchronize_device()
     assert waited == [True]
 
 

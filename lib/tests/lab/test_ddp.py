@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from training import CLOSE, train, train_alone, uneven
 
 from shardbench.ddp import NaiveDDP
-from shardlab import LaunchError, data, launch
+from shardlab import LaunchError, launch, text_batches
 from shardlab.ddp import DDP
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
@@ -171,7 +171,7 @@ def test_loss_curves_equal_torchs(world_size, steps, lr):
         return [train_step(model, optimizer, step) for step in range(steps)]
 
     def train_step(model, optimizer, step):
-        tokens, targets = data.batch(0, step, dist.get_rank(), world_size, global_batch=world_size, seq_len=16)
+        tokens, targets = text_batches.batch(0, step, dist.get_rank(), world_size, global_batch=world_size, seq_len=16)
         loss = model(tokens, targets)
         optimizer.zero_grad()
         loss.backward()

@@ -14,11 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from training import SINCE_2_12
 
 from shardlab import launch
-from shardlab.data import batch
 from shardlab.ddp import DDP
 from shardlab.fsdp import fully_shard as ours
 from shardlab.model import ModelConfig, Transformer
 from shardlab.state import full_state_dict
+from shardlab.text_batches import batch
 from shardsim import process_group, simulated
 from shardsim.link import Link
 from shardsim.network import Network

@@ -15,10 +15,10 @@ from torch.profiler import record_function
 
 from shardlab import fsdp as ours
 from shardlab import launch
-from shardlab.data import batch
 from shardlab.ddp import DDP
 from shardlab.model import ModelConfig, Transformer
 from shardlab.recompute import checkpoint_wrapper as our_checkpoint_wrapper
+from shardlab.text_batches import batch
 from shardsim import process_group, simulated, slept_computation
 from shardsim.cpu_streams import run_ahead
 from shardsim.slept_computation import sleep_in

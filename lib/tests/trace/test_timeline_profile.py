@@ -16,9 +16,9 @@ from torch.profiler import profile
 from shardcourse.trace_exercise import communication
 from shardlab import fsdp as ours
 from shardlab import launch
-from shardlab.data import batch
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer
+from shardlab.text_batches import batch
 from shardsim import simulated
 from shardtrace.profile import read_profile
 from shardtrace.record_timeline import record_timeline

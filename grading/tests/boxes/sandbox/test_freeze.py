@@ -11,7 +11,7 @@ from test_sandbox import SMALL, Python, bubblewrap
 
 from grading.boxes.sandbox import Bubblewrap
 from grading.boxes.sandbox.boxed_program import WallError
-from grading.boxes.sandbox.process_tree import family
+from grading.boxes.sandbox.process_tree_memory import family
 
 
 @bubblewrap

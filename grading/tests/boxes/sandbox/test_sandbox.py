@@ -17,8 +17,8 @@ from submissions import running
 
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes, best_box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, WallError
-from grading.boxes.sandbox.guard import _alive, wait_until_dead
-from grading.boxes.sandbox.process_tree import family
+from grading.boxes.sandbox.limit_watchdog import _alive, wait_until_dead
+from grading.boxes.sandbox.process_tree_memory import family
 from grading.boxes.sandbox.scratch import Scratch
 
 SMALL = Limits(memory_bytes=400 << 20, processes=20, scratch_bytes=64 << 20, file_bytes=32 << 20)
@@ -223,7 +223,7 @@ def test_who_does_not_read_its_orders_is_not_waited_for():
 @every_box
 def test_what_can_not_be_watched_is_ended(box, monkeypatch):
     program = Python("import time; time.sleep(60)", box)
-    monkeypatch.setattr("grading.boxes.sandbox.guard.held_bytes", lambda _: 1 / 0)
+    monkeypatch.setattr("grading.boxes.sandbox.limit_watchdog.held_bytes", lambda _: 1 / 0)
     program.send({}, timeout_s=deadline_s(30))
     try:
         with pytest.raises(WallError, match="could not be seen .ZeroDivisionError"):

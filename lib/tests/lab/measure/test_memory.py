@@ -12,11 +12,11 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from shardbench.ddp import NaiveDDP
 from shardlab import launch
-from shardlab.data import batch
 from shardlab.ddp import DDP
 from shardlab.measure.ledger import CATEGORIES, Memory
 from shardlab.measure.memory import MemoryTracker
 from shardlab.model import ModelConfig, Transformer
+from shardlab.text_batches import batch
 
 SMALL = ModelConfig(vocab_size=256, dim=64, n_layers=2, n_heads=4, n_kv_heads=2, hidden_dim=96, max_seq_len=64)
 P = 4 * SMALL.n_params  # bytes of the parameters, all float32

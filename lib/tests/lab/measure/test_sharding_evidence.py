@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import ShardingStrategy, fully_shard
 
 from shardbench.engines import ENGINES, OURS, TORCH, Engine, data_parallel, fsdp1, fsdp2, zero_1, zero_2
-from shardlab import data, launch
+from shardlab import launch, text_batches
 from shardlab.measure.ledger import CATEGORIES
 from shardlab.measure.sharding_evidence import MOMENTS, Evidence, Sent, _peaks, probe
 from shardlab.model import ModelConfig, Transformer
@@ -345,7 +345,7 @@ def on_a_rank(makes: dict[str, Callable]) -> dict[str, Evidence]:
 
 def probe_one(engine: Engine) -> Evidence:
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    batch = data.batch(0, 0, rank, world_size, global_batch=2 * world_size, seq_len=16)
+    batch = text_batches.batch(0, 0, rank, world_size, global_batch=2 * world_size, seq_len=16)
     return probe(engine.module, engine.optimizer, lambda: engine.module(*batch), **engine.parts)
 
 

@@ -7,8 +7,8 @@ beyond the account may be as much as for the reference, whose ranks do the same 
 
 from collections.abc import Callable
 
-from grading.boxes.ranks_outside import Watched
-from grading.judge.submission_run import Session
+from grading.boxes.rank_launcher_outside import Watched
+from grading.judge.session import Session
 
 MIB = 1 << 20
 LOOKS = 3  # hidden bytes show in every look; other noise does not, and one look may miss a short peak

@@ -1,7 +1,7 @@
 """Judge what a rank holds between steps: its share of parameters and states, in fp32, and nothing else."""
 
-from grading.checks.lab5_precision_recompute.curve import reference_run, run
-from grading.judge.submission_run import Session
+from grading.checks.lab5_precision_recompute.judge_losses import reference_run, run
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 MORE = 1.15  # allowed over the reference's bytes; a bf16 copy of the model would give 1.7 on four ranks

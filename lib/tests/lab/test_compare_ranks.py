@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from shardlab import launch
-from shardlab.rank_differences import checksum, difference
+from shardlab.compare_ranks import checksum, difference
 
 CPU = torch.device("cpu")
 

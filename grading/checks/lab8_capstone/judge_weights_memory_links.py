@@ -2,9 +2,9 @@
 
 import torch
 
-from grading.checks.lab8_capstone import on_ranks, reference_strategy
+from grading.checks.lab8_capstone import fastest_strategy, on_ranks
 from grading.checks.lab8_capstone.job import MB, RANKS, build_model, draw, job_of
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict
 
@@ -72,7 +72,7 @@ def account_of(s: Session, check: str, cluster: str) -> list[dict]:
 
 def line_of(s: Session, cluster: str) -> list[dict]:
     facts = draw(s.seed)[cluster]
-    return s.order_reference("line", **_where(), facts=facts, choice=reference_strategy.best(job_of(facts)).as_json())
+    return s.order_reference("line", **_where(), facts=facts, choice=fastest_strategy.best(job_of(facts)).as_json())
 
 
 def pace(s: Session) -> None:

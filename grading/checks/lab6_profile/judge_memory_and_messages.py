@@ -1,7 +1,7 @@
 """Judge what one step of the repaired program holds and sends, against the budgets in the notebook."""
 
 from grading.checks.lab6_profile import on_ranks
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from grading.checks.lab5_precision_recompute import on_ranks
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.tensor_projections import distance
 from grading.judge.verdict import Verdict
 

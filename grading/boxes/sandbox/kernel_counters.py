@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from grading.boxes.sandbox.process_tree import family, first_inside, held_bytes, nameless_bytes
+from grading.boxes.sandbox.process_tree_memory import family, first_inside, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.01
 LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # bytes at rest: the commonest value of the last looks, rounded to this

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from grading.boxes.ranks_outside import Crew, Watched
+from grading.boxes.rank_launcher_outside import Crew, Watched
 from grading.judge.verdict import Verdict
 from shardlab.tier import Tier
 

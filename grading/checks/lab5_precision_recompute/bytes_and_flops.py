@@ -1,7 +1,7 @@
 """Judge whether each way saves and costs what it should, in bytes and FLOPs; nothing is timed."""
 
 from grading.checks.lab5_precision_recompute.gradients import plans, reference_run, run
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 MORE_BYTES, MORE_FLOPS = 1.05, 1.02

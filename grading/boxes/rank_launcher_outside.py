@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from grading.boxes.sandbox import Box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, WallError
-from grading.boxes.sandbox.usage import Seen
+from grading.boxes.sandbox.kernel_counters import Seen
 from shardlab.launch.rank_main import SETUP_S
 
 _MARGIN_S = 15.0  # a host that has not answered this long after its own deadline is ended from outside
@@ -31,7 +31,7 @@ class Crew(BoxedProgram):
     most_values = 1 << 17  # in a reply; our own solutions' replies have up to 18,000, as some judges compare all pairs
 
     def __init__(self, drills_module: str, box: Box, error: type[CrewError] = CrewError) -> None:
-        super().__init__("grading.boxes.ranks_inside", drills_module, box=box, error=error)
+        super().__init__("grading.boxes.rank_launcher_inside", drills_module, box=box, error=error)
 
     def order(self, drill: str, answer: bytes | None, **setting) -> list:
         """Run a drill on fresh ranks with a pickled answer, or the reference (None); return one JSON value a rank.

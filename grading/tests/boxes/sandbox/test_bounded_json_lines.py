@@ -10,7 +10,7 @@ import pytest
 from deadlines import deadline_s
 from submissions import pickled
 
-from grading.boxes.sandbox.lines import LONGEST, MOST_VALUES, Lines
+from grading.boxes.sandbox.bounded_json_lines import LONGEST, MOST_VALUES, Lines
 
 MANY = MOST_VALUES + 1
 MiB = 1 << 20
@@ -73,7 +73,7 @@ def test_the_largest_line_takes_little_more_than_its_own_memory(tmp_path):
     (tmp_path / "pipe").write_bytes(b'{"a":[' + b"[]," * ((LONGEST - 10) // 3) + b"0]}\n")
     source = """if True:
         import os, sys
-        from grading.boxes.sandbox.lines import Lines
+        from grading.boxes.sandbox.bounded_json_lines import Lines
         lines = Lines(os.open(sys.argv[1], os.O_RDONLY))
         try:
             while lines.poll() is None:

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from grading.boxes.ranks_outside import Watched
+from grading.boxes.rank_launcher_outside import Watched
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes
 from grading.boxes.sandbox.boxed_program import BoxedProgram
-from grading.boxes.sandbox.usage import Seen, Witness
-from grading.judge import memory_audit
+from grading.boxes.sandbox.kernel_counters import Seen, Witness
+from grading.judge import hidden_memory
 
 MIB = 1 << 20
 bubblewrap = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=Bubblewrap.obstacle() or "it works")
@@ -65,7 +65,7 @@ def test_what_is_given_back_is_no_longer_held():
 
 
 def test_a_witness_that_saw_nothing_says_so(monkeypatch):
-    monkeypatch.setattr("grading.boxes.sandbox.usage.held_bytes", lambda _: 1 / 0)
+    monkeypatch.setattr("grading.boxes.sandbox.kernel_counters.held_bytes", lambda _: 1 / 0)
     with pytest.raises(ValueError, match="saw nothing more: ZeroDivisionError"):
         seen_of("pass", Processes(None))
 
@@ -116,7 +116,7 @@ class Ranks:
 
 
 def hidden(ranks: Ranks) -> float:
-    return memory_audit.hidden_bytes(ranks, "", "", {"peak_bytes": lambda r: r["n"]}, 2 * MIB) / MIB
+    return hidden_memory.hidden_bytes(ranks, "", "", {"peak_bytes": lambda r: r["n"]}, 2 * MIB) / MIB
 
 
 def test_an_account_that_explains_everything_is_believed_at_once():

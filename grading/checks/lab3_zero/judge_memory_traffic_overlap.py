@@ -7,10 +7,10 @@ from functools import cache
 import torch
 
 from grading.checks.lab3_zero import on_ranks
-from grading.judge.memory_audit import hidden_bytes, in_words
-from grading.judge.submission_run import Session
+from grading.judge.hidden_memory import hidden_bytes, in_words
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
-from grading.judge.verdict_figures import of_memory
+from grading.judge.verdict_pictures import of_memory
 from shardlab.ddp import assign_buckets
 from shardplan.compare_formulas import mib
 

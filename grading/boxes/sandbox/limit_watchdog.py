@@ -7,7 +7,7 @@ from contextlib import suppress
 import psutil
 
 from grading.boxes.sandbox.limits import Limits
-from grading.boxes.sandbox.process_tree import family, held_bytes, nameless_bytes
+from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.25
 MOST_DEAD = 10  # times the limit on processes, if zombies are counted too

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict
 
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardlab.model import ModelConfig
 

@@ -3,7 +3,7 @@
 import random
 from itertools import accumulate
 
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardsim.bucket_overlap import finish_time, ring_all_reduce_s
 

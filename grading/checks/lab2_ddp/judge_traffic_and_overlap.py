@@ -5,9 +5,9 @@ The checks also use the bytes that the system counted on the ranks' network, and
 
 from functools import cache
 
-from grading.boxes.ranks_outside import Watched
+from grading.boxes.rank_launcher_outside import Watched
 from grading.checks.lab2_ddp import on_ranks
-from grading.judge.submission_run import Session
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardlab.ddp import MIB, assign_buckets
 

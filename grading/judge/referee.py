@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from types import ModuleType
 
-from grading.boxes.ranks_outside import Crew, CrewError, ReferenceCrewError
+from grading.boxes.rank_launcher_outside import Crew, CrewError, ReferenceCrewError
 from grading.boxes.sandbox import Box, Processes, best_box
 from grading.judge.find_lab import lab_module
-from grading.judge.submission_run import Check, Session
+from grading.judge.session import Check, Session
 from grading.judge.verdict import Verdict
 from shardcourse.source_text import report
 from shardlab.tier import detect
@@ -17,7 +17,7 @@ from shardlab.tier import detect
 FALSE_FAIL = 1e-3
 HANGS = 2  # an answer that hung this often is not run again, since each time costs the full deadline
 MOST_OF_AN_ERROR = 20_000  # characters
-_OWN_FRAME = re.compile(r'  File "[^"\n]*/grading/boxes/ranks_inside\.py".*\n(?:    .*\n)*')
+_OWN_FRAME = re.compile(r'  File "[^"\n]*/grading/boxes/rank_launcher_inside\.py".*\n(?:    .*\n)*')
 NOT_HANDED_IN = "the notebook did not hand in an answer for this check."
 
 

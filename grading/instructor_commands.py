@@ -10,14 +10,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from traitlets.config import Config
 
 from grading.boxes.sandbox import best_box
+from grading.gradebook.error_advice import shown
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import ROOT, Classroom
-from grading.gradebook.problems import shown
 from grading.judge.find_lab import cell_name
 from grading.reports.class_page import show, write_page
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
-from grading.reports.grades_table import grade_row, grade_table
+from grading.reports.lab_grades_table import grade_row, grade_table
 from grading.reports.leaderboard import write_leaderboard
 
 

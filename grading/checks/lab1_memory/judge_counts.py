@@ -2,10 +2,10 @@
 
 import random
 
-from grading.checks.error_size import largest
 from grading.checks.lab1_memory import draw
 from grading.checks.lab1_memory.closeness import unreadable
-from grading.judge.submission_run import Session
+from grading.checks.largest_error import largest
+from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 NAMES = ("block_params", "root_params", "kept_bytes")

@@ -2,7 +2,7 @@
 
 The host reads orders, one JSON object a line, on standard input. It writes one JSON line an order: {"results": [...]},
 one entry a rank, or {"error": ..., "timed_out": ..., "killed": ...}. It holds no secret, opens no answer and decides
-nothing. Start it with `python -m grading.boxes.ranks_inside DRILLS_MODULE`.
+nothing. Start it with `python -m grading.boxes.rank_launcher_inside DRILLS_MODULE`.
 
 An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,
 "timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "watched": does a witness measure it?,
@@ -17,7 +17,7 @@ import sys
 import cloudpickle
 
 from grading.boxes.inside_pipes import private_pipes
-from grading.boxes.subreaper import adopt_orphans
+from grading.boxes.inside_subreaper import adopt_orphans
 from grading.boxes.trim_memory import give_back_at_once
 from shardlab.launch import LaunchError, launch, warm_up
 from shardsim import simulated

@@ -8,8 +8,8 @@ import pytest
 import torch.distributed as dist
 
 from shardlab import launch
-from shardlab.measure import throughput
-from shardlab.measure.throughput import compare, comparison, median_interval, time_step
+from shardlab.measure import step_time
+from shardlab.measure.step_time import compare, comparison, median_interval, time_step
 
 
 class Clock:
@@ -33,7 +33,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     fake = Clock()
-    monkeypatch.setattr(throughput, "time", fake)
+    monkeypatch.setattr(step_time, "time", fake)
     return fake
 
 
@@ -97,7 +97,7 @@ def test_one_pair_is_no_evidence():
 def uneven_steps(rank_seconds: list[float]) -> float:
     """A time that only rank's own clock knows, so that nothing hangs on the machine."""
     clock = Clock()
-    throughput.time = clock
+    step_time.time = clock
     return time_step(clock.work("", lambda: rank_seconds[dist.get_rank()]))
 
 

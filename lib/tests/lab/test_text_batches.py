@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from shardlab.data import VOCAB_SIZE, batch, corpus
+from shardlab.text_batches import VOCAB_SIZE, batch, corpus
 
 SIZES = {"global_batch": 12, "seq_len": 40}
 
