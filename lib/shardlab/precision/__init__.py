@@ -1,4 +1,4 @@
-"""Training in 16 bits: `low_precision_weights` (lost updates, two ways to keep them), then `loss_scaling` (fp16's range).
+"""Training in 16 bits: `low_precision_weights` (lost updates, two ways to keep them), then `loss_scaling`.
 
 FSDP's mixed precision, which computes in 16 bits from weights that it stores in 32, is in `fsdp`.
 """

@@ -66,4 +66,4 @@ def test_closed_forms_and_messages_agree(links, shape, own_cards, algorithm, kin
     card = Link(card_bandwidth, card_latency) if nodes > 1 else None
     network = Network(nodes, ranks, Link(bandwidth, latency), card, cards, algorithm)
     predicted = getattr(closed_forms, f"{kind}_s")(cluster, n_bytes, algorithm)
-    assert network.seconds(kind, n_bytes, range(nodes * ranks)) == pytest.approx(predicted, abs=1e-12)
+    assert network.seconds(kind, n_bytes, range(nodes * ranks)) == pytest.approx(predicted, rel=1e-12, abs=1e-12)
