@@ -12,7 +12,7 @@ import json
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from math import inf
 from statistics import median
@@ -42,6 +42,7 @@ class Lap(NamedTuple):
     seed: int  # drawn when it began
     replies: list[dict]  # in rank order
     seconds: float  # from "go" to the last reply
+    reference: Sequence[dict] = ()  # the reference's replies to the same lap
 
 
 Proof = Callable[[Lap], bool]  # True if the lap's work was done
@@ -112,7 +113,7 @@ class _Laps:
                 with watch.alone():
                     found[watch] = watch.lap(order, _deadline_s(known_s))
             seconds, replies = found[self.mine]
-            self.done.append(Lap(order["seed"], replies, seconds))
+            self.done.append(Lap(order["seed"], replies, seconds, found[self.reference][1]))
             self.reference_s.append(found[self.reference][0])
             if self.pairs > 0:
                 low, high = median_bounds(self.ratios, too_low=self.false_fail, too_high=FALSE_PASS)

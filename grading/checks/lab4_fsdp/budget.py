@@ -28,7 +28,7 @@ def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
     mine, right = [r["losses"] for r in replies], [r["losses"] for r in reference]
     error = loss_error(mine, right)
     figures = {
-        "peak of the fullest rank": (mib(peak), mib(budget)),
+        "peak of each rank": (", ".join(mib(sum(r["peak"].values())) for r in replies), mib(budget)),
         "losses beside DDP's, relative difference": (f"{error:.1e}", f"{TOLERANCE:g}"),
     }
     if error > TOLERANCE:

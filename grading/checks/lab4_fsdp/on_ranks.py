@@ -1,8 +1,10 @@
 """Lab 4 on the ranks: train the given model as the submission wrapped it, and record a step."""
 
 import gc
+import time
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from statistics import median
 
 import torch
 import torch.distributed as dist
@@ -33,6 +35,7 @@ STEPS = 3  # the first one creates the optimizer's states
 LAP_BLOCKS, LAP_SEQ_LEN = 6, 8
 LAP_FORWARD_S, LAP_BACKWARD_S = 0.030, 0.060  # a block's; gathering it takes about as long as its forward
 LAP_NETWORK = "25 MB/s, 2 ms"
+WARM_UP_STEPS, TIMED_STEPS = 2, 5
 
 
 def learning_rate(seed: int) -> float:
@@ -190,9 +193,41 @@ def laps(implementation, address: str) -> None:
         with run_ahead() if world_size > 1 else nullcontext():
             model(tokens, targets).backward()
             torch.cpu.synchronize()
-        return {"squares": sum(_local(p.grad).double().square().sum().item() for p in model.parameters())}
+        return {"squares": _squares(model)}
 
     serve_laps(address, lap)
+
+
+def device_laps(implementation, address: str, tier: str) -> None:
+    """Serve laps of one forward and backward each, of the tier's model on this rank's device.
+
+    The squared norm of this rank's gradient shards proves the work: the reference's ranks find the same in all.
+    """
+    model, _ = implementation(build(config_of(TIERS[tier], 1), 0), 1e-3)
+
+    def lap(order: dict) -> dict:
+        model.zero_grad()
+        model(*batches(TIERS[tier], order["seed"], 1)[0]).backward()
+        return {"squares": _squares(model)}
+
+    serve_laps(address, lap)
+
+
+def seconds_of_a_step(implementation, tier: str) -> float:
+    """Return the median seconds of a forward and backward of the tier's model, with each rank's batch as in a lap."""
+    model, _ = implementation(build(config_of(TIERS[tier], 1), 0), 1e-3)
+    times = []
+    for seed in range(WARM_UP_STEPS + TIMED_STEPS):
+        began = time.perf_counter()
+        model.zero_grad()
+        model(*batches(TIERS[tier], seed, 1)[0]).backward()
+        _squares(model)  # waits for the device
+        times.append(time.perf_counter() - began)
+    return median(times[WARM_UP_STEPS:])
+
+
+def _squares(model: nn.Module) -> float:
+    return sum(_local(p.grad).double().square().sum().item() for p in model.parameters())
 
 
 def lap_batch(seed: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
@@ -203,4 +238,5 @@ def _local(t: Tensor) -> Tensor:
     return t.to_local() if isinstance(t, DTensor) else t
 
 
-REFERENCE = {"train": reference, "record_step": by_block, "laps": by_block, "ddp_peaks": None}
+REFERENCE = {"train": reference, "ddp_peaks": None}
+REFERENCE |= dict.fromkeys(("record_step", "laps", "device_laps", "seconds_of_a_step"), by_block)

@@ -4,6 +4,7 @@ import ast
 import json
 import random
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,8 +19,11 @@ from grading.checks.lab4_fsdp import (
     offload_cost,
     on_ranks,
     scaling_efficiency,
+    speed,
 )
-from grading.samples import read_lab
+from grading.judge.timed_laps import Lap
+from grading.judge.timing_verdict import Timing
+from grading.samples import read_lab, samples
 from shardlab import launch
 from shardlab.model import ModelConfig, Transformer, preset
 from shardlab.tier import TIERS
@@ -155,6 +159,39 @@ def test_what_is_not_a_number_is_infinitely_wrong(found):
     assert scaling_efficiency._worst(replies, tables, scaling_efficiency.truth) == float("inf")
     assert "not a finite number" in scaling_efficiency._cause("weak", replies, tables)
     assert max(1.0, offload_cost._off(found, 1.0)) == float("inf")
+
+
+def lap(mine: list[float], reference: list[float]) -> Lap:
+    return Lap(0, [{"squares": x} for x in mine], 1.0, [{"squares": x} for x in reference])
+
+
+def test_a_lap_on_gpus_has_the_references_gradients_in_all():
+    assert speed.agrees(lap([1.0, 3.0], [2.0, 2.0]))
+    assert not speed.agrees(lap([1.0, 1.0], [2.0, 2.0]))  # half of the work
+    assert not speed.agrees(lap([4.0, 4.0], [2.0, 2.0]))  # whole gradients on every rank
+    assert not speed.agrees(lap([float("nan"), 3.0], [2.0, 2.0]))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("name", ["right", "right_other_style"])
+def test_the_race_on_gpus_runs_on_cpu_ranks_too(name, answers, referees, monkeypatch):
+    """The tier's model is really computed, as on GPUs; only the device is another."""
+    monkeypatch.setattr(speed, "on_gpus", lambda s: True)
+    sample = next(s for s in samples(LAB) if s.name == name)
+    [verdict] = referees(LAB).judge(answers(sample), only="lab4.speed")
+    assert verdict.passed or verdict.inconclusive
+    assert "tokens a second, forward and backward" in verdict.figures or verdict.inconclusive
+
+
+def test_the_reference_scales_as_its_seconds_say(monkeypatch):
+    timing = Timing(1.0, 0.9, 1.1, mine_s=0.5, reference_s=0.4, pairs=16)
+    session = SimpleNamespace(tier=TIERS["gpu4"], watch_reference=lambda drill, **_: SimpleNamespace(replies=[0.3]))
+    figures = speed._throughput(session, timing)
+    tokens = TIERS["gpu4"].micro_batch * TIERS["gpu4"].seq_len * 4
+    assert figures["tokens a second, forward and backward"][0] == f"{tokens / 0.5:,.0f}"
+    assert figures["scaling efficiency, 1 to 4 GPUs, one unit a block"][0] == "0.75"
+    session.tier = TIERS["gpu1"]  # its ranks share the GPU
+    assert len(speed._throughput(session, timing)) == 1
 
 
 def test_bytes_that_cross_are_the_planners():
