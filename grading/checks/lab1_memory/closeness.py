@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from grading.checks.lab1_memory import draw, mistakes
 from grading.checks.lab1_memory.programs import Setup
 from grading.checks.lab1_memory.wrong_formulas import fullest_moment
-from grading.checks.largest_error import size
+from grading.checks.errors_with_nan import size
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from grading.checks.lab1_memory import wrong_formulas
 from grading.checks.lab1_memory.programs import Setup
 from grading.checks.lab1_memory.wrong_formulas import Weights
-from grading.checks.largest_error import largest
+from grading.checks.errors_with_nan import largest
 
 SAME = 0.006  # relative to the mistaken prediction; a mistake changes the bytes by more than any tolerance
 

@@ -2,7 +2,7 @@
 
 from grading.checks.lab3_zero.truth import simulate
 from grading.checks.lab3_zero.update import ask, setting
-from grading.checks.largest_error import largest
+from grading.checks.errors_with_nan import largest
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

@@ -2,7 +2,7 @@
 
 from grading.checks.lab4_fsdp import (
     budget,
-    evidence,
+    judge_sharded_units_recompute,
     judge_largest_ddp_depth,
     offload,
     offload_cost,
@@ -18,11 +18,11 @@ pace = budget.reference_losses
 CHECKS = {
     "lab4.depth": Check(2, judge_largest_ddp_depth.judge),
     "lab4.fits": Check(3, budget.judge_fits),
-    "lab4.sharded": Check(3, evidence.judge_sharded),
-    "lab4.units": Check(3, evidence.judge_units),
+    "lab4.sharded": Check(3, judge_sharded_units_recompute.judge_sharded),
+    "lab4.units": Check(3, judge_sharded_units_recompute.judge_units),
     "lab4.speed": Check(2, speed.judge, timed=True),
     "lab4.larger": Check(3, budget.judge_larger),
-    "lab4.recompute": Check(3, evidence.judge_recompute),
+    "lab4.recompute": Check(3, judge_sharded_units_recompute.judge_recompute),
     "lab4.offload": Check(3, offload.judge),
     "lab4.price": Check(3, offload_cost.judge),
     "lab4.efficiency": Check(2, scaling_efficiency.judge),

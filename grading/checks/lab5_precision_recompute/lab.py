@@ -2,7 +2,7 @@
 
 from grading.checks.lab5_precision_recompute import (
     budget,
-    bytes_and_flops,
+    judge_recompute_savings,
     gradients,
     judge_held_between_steps,
     judge_losses,
@@ -21,7 +21,7 @@ CHECKS = {
     "lab5.curve": Check(3, judge_losses.judge),
     "lab5.plan": Check(3, plan.judge),
     "lab5.gradients": Check(2, gradients.judge),
-    "lab5.price": Check(2, bytes_and_flops.judge),
+    "lab5.price": Check(2, judge_recompute_savings.judge),
     "lab5.budget": Check(4, budget.judge),
 }
 HIDDEN = ("cast_forward_inputs", "mp_policy=exact", "fully_shard(block.memory")

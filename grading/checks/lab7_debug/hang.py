@@ -11,7 +11,7 @@ from torch import nn
 
 from grading.boxes.rank_launcher_outside import CrewError, ReferenceCrewError
 from grading.checks.lab7_debug import hang_training as run
-from grading.checks.largest_error import largest
+from grading.checks.errors_with_nan import largest
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict

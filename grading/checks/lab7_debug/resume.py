@@ -5,7 +5,7 @@ They agree to the bit on as many ranks, on a CPU, and up to rounding on other ra
 
 import secrets
 
-from grading.checks.largest_error import largest
+from grading.checks.errors_with_nan import largest
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict

@@ -1,16 +1,16 @@
 """The checks of lab 8, in the order of the notebook."""
 
-from grading.checks.lab8_capstone import judge_weights_memory_links, on_ranks, tokens
+from grading.checks.lab8_capstone import judge_weights_memory_links, on_ranks, judge_tokens_per_s
 from grading.judge.session import Check
 
 DRILLS = on_ranks.__name__
 pace = judge_weights_memory_links.pace
-standing = tokens.standing
+standing = judge_tokens_per_s.standing
 HIDDEN = ("recompute_every", "reduce_once", "shards")
 
 CHECKS = {
     "lab8.same": Check(3, judge_weights_memory_links.judge_same),
     "lab8.cap": Check(3, judge_weights_memory_links.judge_cap),
     "lab8.links": Check(3, judge_weights_memory_links.judge_links),
-    "lab8.tokens": Check(6, tokens.judge, timed=True),
+    "lab8.tokens": Check(6, judge_tokens_per_s.judge, timed=True),
 }

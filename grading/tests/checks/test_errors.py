@@ -4,7 +4,7 @@ from math import inf, nan
 
 import pytest
 
-from grading.checks.largest_error import largest
+from grading.checks.errors_with_nan import largest
 
 
 @pytest.mark.parametrize("errors", [[nan, 0.0], [0.0, nan], [0.0, inf]])

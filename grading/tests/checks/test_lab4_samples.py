@@ -14,7 +14,7 @@ from submissions import checks_that_nothing_needs, class_of, concerned, judge_re
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab4_fsdp import (
     budget,
-    evidence,
+    judge_sharded_units_recompute,
     judge_largest_ddp_depth,
     offload_cost,
     on_ranks,
@@ -224,13 +224,13 @@ def test_efficiency_of_drawn_tables_is_between_0_and_1_and_does_not_depend_on_th
 def test_forwards_of_blocks_are_counted_by_formula():
     """FlopCounterMode's count of a step, 629,145,600 for four blocks and 1,233,125,376 for eight, is linear in them."""
     four, eight = 629_145_600, 1_233_125_376
-    assert 3 * evidence._forward_of_blocks("cpu", eight) == 2 * (eight - four)
+    assert 3 * judge_sharded_units_recompute._forward_of_blocks("cpu", eight) == 2 * (eight - four)
 
 
 def test_what_is_due_is_full_shard_by_block():
     config = TIERS["cpu"].model
     model = Transformer(config)
-    due = evidence._expected("cpu", 1)
+    due = judge_sharded_units_recompute._expected("cpu", 1)
     assert due == Expected("FULL_SHARD", due.units, 4) and len(due.units) == config.n_layers + 1
     assert [[p.shape for p in unit] for unit in due.units] == [
         [p.shape for p in unit] for unit in units_of(model, model.blocks)
@@ -367,8 +367,12 @@ def test_one_rank_that_holds_or_sends_more_is_enough(accounts):
 def test_recomputation_costs_one_forward_and_drops_a_quarter(accounts, monkeypatch):
     """Of the model that the accounts are of, as if it were as deep as is asked."""
     plain = accounts["by block"]
-    monkeypatch.setattr(evidence, "_expected", lambda tier, depth, expected=evidence._expected: expected(tier, 1))
-    forward = evidence._forward_of_blocks("cpu", plain[0]["flops"])
+    monkeypatch.setattr(
+        judge_sharded_units_recompute,
+        "_expected",
+        lambda tier, depth, expected=judge_sharded_units_recompute._expected: expected(tier, 1),
+    )
+    forward = judge_sharded_units_recompute._forward_of_blocks("cpu", plain[0]["flops"])
 
     def judged(again=1.0, kept=0.75, torchs=True):
         copies = json.loads(json.dumps(plain))

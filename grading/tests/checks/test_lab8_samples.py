@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
 
-from grading.checks.lab8_capstone import fastest_strategy, job, judge_weights_memory_links, on_ranks, tokens
+from grading.checks.lab8_capstone import fastest_strategy, job, judge_weights_memory_links, on_ranks, judge_tokens_per_s
 from grading.judge.timed_laps import Lap
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
@@ -40,7 +40,7 @@ def test_one_strategy_for_all_does_not_get_full_points(seed):
     jobs = [job.job_of(facts) for facts in job.draw(seed).values()]
     good = []  # of each cluster, what fits and is as fast as full points need
     for each in jobs:
-        longest_s = fastest_strategy.step_s(each, fastest_strategy.best(each)) / tokens.FULL_SHARE
+        longest_s = fastest_strategy.step_s(each, fastest_strategy.best(each)) / judge_tokens_per_s.FULL_SHARE
         fitting = (c for c in fastest_strategy.choices(each) if fastest_strategy.fits(each, c))
         good.append({c for c in fitting if fastest_strategy.step_s(each, c) <= longest_s})
     assert all(good)
@@ -71,9 +71,9 @@ def test_proofs_hold_in_every_lap_of_a_race(looked_at):
     by_rank = launch(ranks, job.RANKS, device="cpu", network=simulated(facts["network"]))
     for i in looked_at:
         replies = [of_rank[i] for of_rank in by_rank]
-        assert tokens._trained_on(Lap(7 * i, replies, 0.0))
+        assert judge_tokens_per_s._trained_on(Lap(7 * i, replies, 0.0))
         replies[3] |= {"proof": by_rank[3][i - 1]["proof"]}
-        assert not tokens._trained_on(Lap(7 * i, replies, 0.0))
+        assert not judge_tokens_per_s._trained_on(Lap(7 * i, replies, 0.0))
 
 
 def test_what_is_shown_is_what_is_run():
@@ -105,8 +105,10 @@ def test_no_strategy_takes_less_time_than_the_least():
     for name, facts in job.draw(seed=5).items():
         where = job.job_of(facts)
         fastest_s = min(fastest_strategy.step_s(where, c) for c in fastest_strategy.choices(where))
-        assert fastest_s >= max(tokens._least_s(where)), name
-    assert fastest_s < 1.1 * max(tokens._least_s(where)), "one card a node: all that it sends leaves the node"
+        assert fastest_s >= max(judge_tokens_per_s._least_s(where)), name
+    assert fastest_s < 1.1 * max(judge_tokens_per_s._least_s(where)), (
+        "one card a node: all that it sends leaves the node"
+    )
 
 
 # The judges alone, on what ranks might reply

@@ -16,7 +16,7 @@ from shardlab.fsdp.schedule import Schedule
 from shardlab.fsdp.unit import Layout, Unit
 from shardlab.shard_groups import ranks_of
 from shardlab.tensors_and_hooks import modules_of, move_to
-from shardlab.unusable_parameters import forget_originals
+from shardlab.freed_or_replaced_parameters import forget_originals
 
 
 def fully_shard(

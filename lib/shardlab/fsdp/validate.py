@@ -6,7 +6,7 @@ from torch.distributed.tensor import DTensor
 
 from shardlab.fsdp.param import Param
 from shardlab.fsdp.unit import State, Unit
-from shardlab.unusable_parameters import name_of_replaced, replaced
+from shardlab.freed_or_replaced_parameters import name_of_replaced, replaced
 
 
 def check_unit(module: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 Read in this order:
 
-    ledger, memory_events, memory, budget       bytes held; `wait_for_gloo`: when to look
+    ledger, memory_hooks, memory, budget        bytes held; `wait_for_gloo`: when to look
     traffic                                     bytes sent
     step_time                                   seconds
     sharding_evidence                           proof that a program shards
