@@ -1,4 +1,4 @@
-"""Plan what labs and lessons need of each GPU: `python -m grading.bench.planned_gpu_memory` prints lib/README.md's table.
+"""Plan what labs and lessons need of each GPU: `python -m grading.bench.planned_gpu_memory` prints the README's table.
 
 The course has not run on these cards, so the planner stands in for them. A figure is the fullest GPU with the
 allocator's largest reserve, CUDA's context of each rank, NCCL's buffers, and the notebook's own context. Labs 1, 6

@@ -3,10 +3,10 @@
 import random
 from dataclasses import dataclass
 
+from grading.checks.errors_with_nan import size
 from grading.checks.lab1_memory import draw, mistakes
 from grading.checks.lab1_memory.programs import Setup
 from grading.checks.lab1_memory.wrong_formulas import fullest_moment
-from grading.checks.errors_with_nan import size
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

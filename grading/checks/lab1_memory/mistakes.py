@@ -5,10 +5,10 @@ Each usual mistake is tried on all setups at once; the words of the one that fit
 
 from collections.abc import Callable, Iterator
 
+from grading.checks.errors_with_nan import largest
 from grading.checks.lab1_memory import wrong_formulas
 from grading.checks.lab1_memory.programs import Setup
 from grading.checks.lab1_memory.wrong_formulas import Weights
-from grading.checks.errors_with_nan import largest
 
 SAME = 0.006  # relative to the mistaken prediction; a mistake changes the bytes by more than any tolerance
 

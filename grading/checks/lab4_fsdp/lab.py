@@ -2,8 +2,8 @@
 
 from grading.checks.lab4_fsdp import (
     budget,
-    judge_sharded_units_recompute,
     judge_largest_ddp_depth,
+    judge_sharded_units_recompute,
     offload,
     offload_cost,
     on_ranks,

@@ -2,10 +2,10 @@
 
 from grading.checks.lab5_precision_recompute import (
     budget,
-    judge_recompute_savings,
     gradients,
     judge_held_between_steps,
     judge_losses,
+    judge_recompute_savings,
     on_ranks,
     plan,
     wire,

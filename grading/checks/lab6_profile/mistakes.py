@@ -1,7 +1,7 @@
 """Usual mistakes in reading a trace: the wrong figures of each, to compare with what a submission finds."""
 
-from grading.checks.lab6_profile.traces import SHARES, bounds, figures_of, gathers_of_units, length, moments
 from grading.checks.errors_with_nan import largest
+from grading.checks.lab6_profile.traces import SHARES, bounds, figures_of, gathers_of_units, length, moments
 from shardtrace.timeline import union, without
 
 TOLERANCE = 1e-3

@@ -3,10 +3,10 @@
 import math
 from functools import cache
 
+from grading.checks.errors_with_nan import largest
 from grading.checks.lab6_profile import mistakes
 from grading.checks.lab6_profile.mistakes import N_PLAIN, TOLERANCE
 from grading.checks.lab6_profile.traces import SHARES, draw_trace, figures_of
-from grading.checks.errors_with_nan import largest
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

@@ -1,7 +1,7 @@
 """Part 2: judge whether the biases follow all ranks' load, equally on all ranks, for a few numbers sent."""
 
-from grading.checks.lab7_debug import experts_training as run
 from grading.checks.errors_with_nan import largest
+from grading.checks.lab7_debug import experts_training as run
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from grading.boxes.rank_launcher_outside import CrewError, ReferenceCrewError
-from grading.checks.lab7_debug import hang_training as run
 from grading.checks.errors_with_nan import largest
+from grading.checks.lab7_debug import hang_training as run
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict

@@ -1,6 +1,6 @@
 """The checks of lab 8, in the order of the notebook."""
 
-from grading.checks.lab8_capstone import judge_weights_memory_links, on_ranks, judge_tokens_per_s
+from grading.checks.lab8_capstone import judge_tokens_per_s, judge_weights_memory_links, on_ranks
 from grading.judge.session import Check
 
 DRILLS = on_ranks.__name__

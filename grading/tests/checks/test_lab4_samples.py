@@ -14,8 +14,8 @@ from submissions import checks_that_nothing_needs, class_of, concerned, judge_re
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab4_fsdp import (
     budget,
-    judge_sharded_units_recompute,
     judge_largest_ddp_depth,
+    judge_sharded_units_recompute,
     offload_cost,
     on_ranks,
     scaling_efficiency,

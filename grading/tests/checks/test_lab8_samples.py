@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
 
-from grading.checks.lab8_capstone import fastest_strategy, job, judge_weights_memory_links, on_ranks, judge_tokens_per_s
+from grading.checks.lab8_capstone import fastest_strategy, job, judge_tokens_per_s, judge_weights_memory_links, on_ranks
 from grading.judge.timed_laps import Lap
 from grading.samples import read_lab
 from grading.samples.trial import run_cells

@@ -10,13 +10,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from shardlab.compare_ranks import check_same_values
+from shardlab.freed_or_replaced_parameters import forget_originals
 from shardlab.fsdp import validate
 from shardlab.fsdp.param import PerParameter, params_of
 from shardlab.fsdp.schedule import Schedule
 from shardlab.fsdp.unit import Layout, Unit
 from shardlab.shard_groups import ranks_of
 from shardlab.tensors_and_hooks import modules_of, move_to
-from shardlab.freed_or_replaced_parameters import forget_originals
 
 
 def fully_shard(

@@ -4,9 +4,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from shardlab.freed_or_replaced_parameters import name_of_replaced, replaced
 from shardlab.fsdp.param import Param
 from shardlab.fsdp.unit import State, Unit
-from shardlab.freed_or_replaced_parameters import name_of_replaced, replaced
 
 
 def check_unit(module: nn.Module) -> None:
