@@ -6,15 +6,14 @@ of our tracker; on CPU ranks it is the tracker's.
 """
 
 import statistics
-import time
 from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 
 from shardbench.engines import TORCH
 from shardbench.plan_ranks import WARM_UP_STEPS, batch, build, peak, step
-from shardlab import launch, local_device
+from shardlab import launch
+from shardlab.measure.step_time import time_step
 from shardlab.tier import Tier, detect
 from shardplan.memory import memory_plan
 from shardplan.planned_job import Setup
@@ -78,13 +77,7 @@ def _on_gpu(setup: Setup) -> tuple[int, float]:
 
 
 def _seconds(setup: Setup) -> float:
-    """Median seconds of a step of this rank, between barriers."""
-    engine, data, times = build(setup, TORCH), batch(setup), []
-    for _ in range(WARM_UP_STEPS + TIMED_STEPS):
-        dist.barrier()
-        began = time.perf_counter()
-        step(setup, engine, *data)
-        if local_device().type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - began)
+    """Median seconds of a step on the slowest rank."""
+    engine, data = build(setup, TORCH), batch(setup)
+    times = [time_step(lambda: step(setup, engine, *data)) for _ in range(WARM_UP_STEPS + TIMED_STEPS)]
     return statistics.median(times[WARM_UP_STEPS:])

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -61,19 +62,10 @@ def watch_waits() -> Iterator[Waits]:
         return synchronize
 
     with ExitStack() as stack:
-        stack.enter_context(_replaced(dist.Work, "wait", wait))
-        stack.enter_context(_replaced(torch.cuda, "synchronize", synchronize))
+        stack.enter_context(patch.object(dist.Work, "wait", wait(dist.Work.wait)))
+        stack.enter_context(patch.object(torch.cuda, "synchronize", synchronize(torch.cuda.synchronize)))
         for name in _WITH_WORK:
             if name in vars(dist.ProcessGroup):
-                stack.enter_context(_replaced(dist.ProcessGroup, name, call))
+                replacement = call(getattr(dist.ProcessGroup, name))
+                stack.enter_context(patch.object(dist.ProcessGroup, name, replacement))
         yield waits
-
-
-@contextmanager
-def _replaced(owner, name: str, replacement) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, replacement(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)

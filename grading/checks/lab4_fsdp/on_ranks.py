@@ -1,7 +1,6 @@
 """Lab 4 on the ranks: train the given model as the submission wrapped it, and record a step."""
 
 import gc
-import time
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from statistics import median
@@ -21,6 +20,7 @@ from grading.judge.verdict_pictures import moments
 from shardlab import local_device
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.sharding_evidence import probe
+from shardlab.measure.step_time import time_step
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer, preset
 from shardlab.tensors_and_hooks import plain_tensors
@@ -216,14 +216,13 @@ def device_laps(implementation, address: str, tier: str) -> None:
 def seconds_of_a_step(implementation, tier: str) -> float:
     """Return the median seconds of a forward and backward of the tier's model, with each rank's batch as in a lap."""
     model, _ = implementation(build(config_of(TIERS[tier], 1), 0), 1e-3)
-    times = []
-    for seed in range(WARM_UP_STEPS + TIMED_STEPS):
-        began = time.perf_counter()
+
+    def step() -> None:
         model.zero_grad()
-        model(*batches(TIERS[tier], seed, 1)[0]).backward()
-        _squares(model)  # waits for the device
-        times.append(time.perf_counter() - began)
-    return median(times[WARM_UP_STEPS:])
+        model(*batches(TIERS[tier], 0, 1)[0]).backward()
+        _squares(model)  # as a lap does
+
+    return median([time_step(step) for _ in range(WARM_UP_STEPS + TIMED_STEPS)][WARM_UP_STEPS:])
 
 
 def _squares(model: nn.Module) -> float:

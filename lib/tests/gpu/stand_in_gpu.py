@@ -25,7 +25,7 @@ import stand_in_streams as streams
 import torch
 from sanitizer import HOST, Sanitizer
 from stand_in_memory import NAME, Memory, map_leaves, tensors_in
-from torch import Tensor
+from torch import Tensor, library
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -216,12 +216,12 @@ def install() -> Gpu:
         gpu = Gpu()
         streams.sanitizer, streams.sweep = gpu.sanitizer, gpu.memory.sweep
         _setup_privateuseone_for_python_backend(NAME, backend_module=_module())
-        library = torch.library.Library("_", "IMPL")
-        library.fallback(gpu.run, "PrivateUse1")
-        aten = torch.library.Library("aten", "IMPL")
+        fallback = library.Library("_", "IMPL")
+        fallback.fallback(gpu.run, "PrivateUse1")
+        aten = library.Library("aten", "IMPL")
         for op in _ONE_BY_ONE:
             aten.impl(op, partial(gpu.run, op), "PrivateUse1")
-        _torchs.update(libraries=(library, aten), resize_=torch.UntypedStorage.resize_)
+        _torchs.update(libraries=(fallback, aten), resize_=torch.UntypedStorage.resize_)
         _torchs["nbytes"] = torch.UntypedStorage.nbytes
         torch.UntypedStorage.resize_ = lambda storage, n_bytes: gpu.resize(storage, n_bytes)
         torch.UntypedStorage.size = torch.UntypedStorage.nbytes = lambda storage: gpu.n_bytes(storage)
