@@ -120,10 +120,13 @@ class FlatParameter:
         return [*self.numels, self.ranks.shard_size * self.shard_numel - sum(self.numels)]
 
     def free(self) -> None:
+        if len({p.whole.requires_grad for p in self.params}) > 1:
+            names = ", ".join(p.name for p in self.params)
+            raise ValueError(f"rank {dist.get_rank()}: freeze or thaw {names} together: they are one flat parameter")
         if not self.is_whole:
             self.whole.untyped_storage().resize_(0)
         for p in self.params:
-            p.free()
+            p.free(self.sharded_params[0])
 
     # Gradients: laid end to end like the parameters
 

@@ -66,7 +66,7 @@ class Param:
             self.whole = nn.Parameter(memory.data[: self.shape.numel()].view(self.shape), requires_grad)
             vars(self.whole).update(self.attributes, _whole_of=self.name)  # for an error that names it
         self.whole.__class__ = nn.Parameter
-        self.whole.requires_grad = requires_grad  # the user may have changed it on the sharded parameter
+        self.whole.requires_grad = self.requires_grad = requires_grad  # users may change it here, or on the shard
         if requires_grad and not self.whole._post_accumulate_grad_hooks:
             after_gradient(self.whole, self._gradient_came)
         self.put(self.whole)
@@ -75,7 +75,9 @@ class Param:
         refuse_sparse(whole.grad, self.name)
         self.gradient_came(self)
 
-    def free(self) -> None:
+    def free(self, sharded: nn.Parameter) -> None:
+        if self.whole.requires_grad != self.requires_grad:  # the user froze or thawed it while it was whole
+            sharded.requires_grad = self.whole.requires_grad
         self.whole.__class__ = FreedParameter
 
     def keep_gradient(self, reduce_dtype: torch.dtype | None) -> None:
@@ -205,9 +207,9 @@ class PerParameter:
         return [self._padded(p) * (dtype.itemsize if self.mixed else 1) for p, dtype in dtypes]
 
     def free(self) -> None:
-        for p in self.params:
+        for p, sharded in zip(self.params, self.sharded_params, strict=True):
             p.memory.untyped_storage().resize_(0)
-            p.free()
+            p.free(sharded)
 
     # Gradients: whole gradients -> reduce_scatter_input -> reduced shards
 

@@ -103,9 +103,8 @@ class Unit:
         if self.ranks.shard_size == 1:
             return None, None, None
         output, input = layout.all_gather_tensors()
-        group = self.ranks.shard_group
         with self._label("all_gather"):
-            return all_gather(output.view(-1), input, group=group, async_op=True), output, input
+            return all_gather(output.view(-1), input, group=self.ranks.shard_group, async_op=True), output, input
 
     @torch.inference_mode(False)  # training may use memory that an evaluation allocated
     @torch.no_grad()
@@ -128,8 +127,8 @@ class Unit:
         self.wait_for_unshard()
         if self.state is State.UNSHARDED:
             for layout in self.layouts:
-                layout.put_sharded()
                 layout.free()
+                layout.put_sharded()
             self.state = State.SHARDED
 
     def refresh(self) -> None:
@@ -173,9 +172,8 @@ class Unit:
         shard = rows[0]
         if self.ranks.shard_size > 1:
             shard = torch.empty_like(rows[0])
-            group = self.ranks.shard_group
             with self._label("post_backward_reduce"):
-                work = reduce_scatter(shard, rows.view(-1), op=mean, group=group, async_op=True)
+                work = reduce_scatter(shard, rows.view(-1), op=mean, group=self.ranks.shard_group, async_op=True)
             yield
             work.wait()
         del rows

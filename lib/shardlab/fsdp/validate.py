@@ -63,17 +63,15 @@ def can_join_schedule(unit: Unit, name: str) -> None:
         if any((now := m._parameters.get(key)) is not p.whole and id(now) not in shards for m, key in p.places):
             raise RuntimeError(f"{where}: {p.name} was replaced after it had been sharded: replace it before")
     if meta := [name for m in unit.modules for name, p in m.named_parameters() if p.is_meta]:
-        raise RuntimeError(
-            f"{where}: {', '.join(meta)} is on the meta device still: call to_empty(device=...) on the model, then "
-            "initialise its parameters"
-        )
+        what_to_do = "call to_empty(device=...) on the model, then initialise its parameters"
+        raise RuntimeError(f"{where}: {', '.join(meta)} is on the meta device still: {what_to_do}")
 
 
 def is_unsharded(unit: Unit, name: str) -> None:
     """Raise RuntimeError if a module inside the unit is called on its own while the parameters are sharded."""
     if unit.state is not State.UNSHARDED:
-        of, full_name = unit.name or type(unit.modules[0]).__name__, f"{unit.name}.{name}".lstrip(".")
-        full_name = full_name if len(unit.modules) == 1 else name
+        of = unit.name or type(unit.modules[0]).__name__
+        full_name = f"{unit.name}.{name}".lstrip(".") if len(unit.modules) == 1 else name
         raise RuntimeError(
             f"rank {dist.get_rank()}: {full_name} was called while its unit {of} is sharded: call {of}, whose forward "
             "gathers the parameters of all modules inside it, or its unshard() before"

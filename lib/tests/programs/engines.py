@@ -86,7 +86,11 @@ def around_limits(program: Program, name: str) -> Program:
 
     Where nobody can see an output, only the first use of autograd is noticed. After it DDP's gradients are a rank's
     own, as the README says. A unit is sharded again, and a second backward crashes or raises an error of torch's.
+
+    torch.compile gives other gradients of rrelu in a region that is recomputed (torch 2.11 and 2.13, without us).
     """
+    if any(action == ("compile",) for action in program.actions):
+        program = replace(program, specs=tuple(replace(s, rrelu=s.rrelu and not s.checkpoint) for s in program.specs))
     if "closure" in (program.output, *(spec.output for spec in program.specs if name in UNITS)):
         again = ("saliency", "penalty", "twice", "two forwards")
         actions = [(*a[:3], "", *a[4:]) if a[0] == "train" and a[3] in again else a for a in program.actions]

@@ -97,6 +97,13 @@ def copies():
     copy.deepcopy(shard(uneven()))
 
 
+def freezes_half_of_a_flat_parameter():
+    model = shard(uneven(), layout=FlatParameter)
+    model.unshard()
+    model.embedding.requires_grad_(False)
+    model.reshard()
+
+
 def three_axes():
     shard(uneven(), mesh=None) and fully_shard(
         uneven(), mesh=init_device_mesh("cpu", (1, 1, 2), mesh_dim_names=("a", "b", "c"))
@@ -127,6 +134,7 @@ MISTAKES = {
     still_on_meta: (RuntimeError, "embedding.weight", "to_empty(device=...)"),
     flat_on_meta: (ValueError, "gain is on the meta device", "PerParameter"),
     copies: (RuntimeError, "can't be copied", "copy it before"),
+    freezes_half_of_a_flat_parameter: (ValueError, "freeze or thaw embedding.weight, ", "together"),
     three_axes: (ValueError, "not 3", "1 axis (shard) or 2 (replicate, shard)"),
     reshards_to_a_number: (ValueError, "reshard_after_forward", "True, False or None"),
 }

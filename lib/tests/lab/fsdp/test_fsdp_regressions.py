@@ -3,10 +3,12 @@
 import pytest
 import torch
 import torch.distributed as dist
+from sharding import shard
 from torch import nn
 from torch.distributed import fsdp as theirs
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from training import CLOSE, samples, train, train_alone, uneven
 from two_layers import backward, two_layers
 
 from shardlab import fsdp as ours
@@ -56,6 +58,63 @@ def thawed_after_sharding(wrap) -> bool:
 def test_what_is_thawed_after_sharding_is_trained():
     found = in_both_layouts(thawed_after_sharding)
     assert found == {"torch": [True, True], "each": [True, True], "flat": [True, True]}
+
+
+def freezes_and_thaws(model: nn.Module, train, place, modules) -> list[float]:
+    """The losses of a training in which `modules(model)` are frozen for two steps; `place` says where it is done."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = train(model, optimizer, 1)
+    for first, trains in ((1, False), (3, True)):
+        place(model, lambda trains=trains: [m.requires_grad_(trains) for m in modules(model)])
+        losses += train(model, optimizer, 2, first=first)
+    return losses
+
+
+FROZEN = {
+    "each": lambda m: [m.blocks[1], m.blocks[2].up, m.embedding],
+    "flat": lambda m: [m.blocks[1]],  # all of its parameters, or none
+}
+
+
+def between_steps(model, change):
+    change()
+
+
+def while_whole(model, change):
+    """After a forward without a backward, which leaves whole what is not resharded after forward."""
+    model(*samples(99, 0, 1))
+    change()
+
+
+def after_unshard(model, change):
+    units = [m for m in model.modules() if hasattr(m, "unshard")]
+    for m in units:
+        m.unshard()
+    change()
+    for m in units:
+        m.reshard()
+
+
+@pytest.mark.parametrize("place", [between_steps, while_whole, after_unshard])
+def test_what_is_frozen_or_thawed_stays_so_wherever_the_parameters_are(place):
+    def ranks():
+        found = {}
+        for name, layout in LAYOUTS.items():
+            for reshards in (True, False):
+                model = shard(uneven(), layout=layout, reshard_after_forward=reshards)
+                found[name, reshards] = freezes_and_thaws(model, train, place, FROZEN[name])
+        return found
+
+    def alone():
+        def train(model, optimizer, steps, first=0):
+            return train_alone(model, optimizer, 2, steps, first=first)
+
+        return {name: freezes_and_thaws(uneven(), train, between_steps, FROZEN[name]) for name in LAYOUTS}
+
+    [expected] = launch(alone, 1)
+    for found in launch(ranks, 2):
+        for (name, reshards), losses in found.items():
+            assert losses == pytest.approx(expected[name], rel=CLOSE["rtol"]), (name, reshards)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
