@@ -2,7 +2,7 @@
 
 Read in this order:
 
-    model, data       the model that is trained, and its data; `tier`: the size of a run for this machine
+    model, tier       the model that is trained, and its size on this machine; `text_batches`: its data
     launch            run a function on N real ranks; no process is left when the call ends
     ring_collectives  an all_reduce and an all_gather made of messages, and what each costs
     ddp               every rank holds the whole model; gradients are averaged in buckets (`bucketed_backward`)
@@ -10,14 +10,14 @@ Read in this order:
     fsdp              1/N of the parameters, too (stage 3)
     precision         16 bits: master weights, loss scaling, stochastic rounding
     recompute         activation checkpointing: less memory for more computation
-    offload           optimizer states in host memory, or in a file
+    host_offload      optimizer states in host memory
     state             checkpoints: saved by one strategy on N ranks, loaded by another on M
     measure           bytes held, bytes sent, seconds; proof that a program shards
 
 Each engine has the signature of PyTorch's engine, so you can swap the import. The packages beside this one import it;
 it imports none of them: `shardtrace` (timelines of ranks), `shardsim` (a cluster's network under real ranks),
-`shardplan` (will a job fit, and how fast will it be), `shardnext` (engines beyond the core), `shardbench`, and
-`shardcourse` (figures).
+`shardlive` (ranks that stay between the cells of a notebook), `shardplan` (will a job fit, and how fast will it be),
+`shardnext` (engines beyond the core), `shardbench`, and `shardcourse` (figures).
 """
 
 try:

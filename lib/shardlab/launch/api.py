@@ -62,7 +62,7 @@ def launch(
         raise ValueError(f"world_size must be a whole number of ranks, at least 1, not {world_size!r}")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s must be more than 0 seconds, not {timeout_s!r}")
-    settings = _settings(world_size, device, backend, network, threads_per_rank, timeout_s)
+    settings = settings_of(world_size, device, backend, network, threads_per_rank, timeout_s)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _run_as_existing_rank(fn, args, world_size, settings)
     job = Job(dumps((fn, args)), world_size, settings, stream)
@@ -108,7 +108,8 @@ def _device_type() -> str:
     return os.environ.get("SHARDLAB_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _settings(world_size, device, backend, network, threads, timeout_s) -> Settings:
+def settings_of(world_size, device, backend, network, threads, timeout_s) -> Settings:
+    """Return the settings of a job: the device and backend of this machine, unless they are given."""
     device = device or _device_type()
     if device not in ("cpu", "cuda"):
         raise ValueError(f'device must be "cpu" or "cuda", not {device!r}')

@@ -84,13 +84,18 @@ class Job:
 
     def _listen(self, timeout_s: float) -> None:
         """Receive messages, output and exits of the ranks; wait at most `timeout_s` for the first of them."""
+        sources = self._sources()
+        for source in wait(list(sources), max(0.0, timeout_s)):
+            sources[source]()
+
+    def _sources(self) -> dict[Any, Callable[[], None]]:
+        """Return what can have something to say, and what receives it."""
         sources: dict[Any, Callable[[], None]] = {}
         for r in self.ranks:
             sources |= {end: r.drain for end in (r.lifeline, r.output) if not end.closed}
             if r.exit_code is None:
                 sources[r.process.sentinel] = r.ended
-        for source in wait(list(sources), max(0.0, timeout_s)):
-            sources[source]()
+        return sources
 
     def _ask_whereabouts(self) -> None:
         """Ask every living rank where it is. If a rank can't answer, a signal handler in C dumps its stack."""

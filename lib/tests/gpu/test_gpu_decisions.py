@@ -27,7 +27,7 @@ def node(monkeypatch):
 
 
 def settings(world_size: int):
-    return api._settings(world_size, None, None, None, 1, 10.0)
+    return api.settings_of(world_size, None, None, None, 1, 10.0)
 
 
 def test_each_rank_of_a_node_has_its_own_gpu_and_nccl(node):

@@ -1,0 +1,211 @@
+"""`Ranks`: starts live ranks, sends them cells, shows what comes back, and returns when nobody computes any more."""
+
+import os
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import cloudpickle
+
+from shardlab.launch import warm_up
+from shardlab.launch.api import settings_of
+from shardlab.launch.pickling import dumps
+from shardlive.live_job import LiveJob, LiveRank
+from shardlive.rank_side import Answer
+from shardlive.show import Printed, values
+from shardlive.waiting import named, pending
+
+_A_DAY_S = 86_400.0  # of a collective: it may wait for a reader
+_QUIET_S = 0.1  # nobody has said anything for so long: ask where the ranks are
+_GRACE_S = 1.0  # for ranks to answer
+
+
+class RankError(RuntimeError):
+    """A cell failed, or a rank ended: the text names the ranks and the line."""
+
+
+class Ranks:
+    """N ranks that stay between cells: `run` a cell on all or some of them, `pull` a value from each.
+
+    Each rank has names that stay; torch, dist, rank, world_size and device are given. A collective that only some ranks
+    have called is *pending*: `run` comes back, says who waits for whom, and a later `run` on the others frees it.
+
+    `network`: a simulated one, such as `shardsim.simulated("2x2 nodes, 1 GB/s inside, 100 MB/s between")`. Use it in a
+    `with`, or call `stop()`: no rank is left. The ranks also end with the process that made them.
+    """
+
+    def __init__(self, world_size: int, *, device: str | None = None, network=None, threads_per_rank: int = 1) -> None:
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            raise RuntimeError("live ranks are started from a notebook or a script, not by a rank of another job")
+        if not isinstance(world_size, int) or world_size < 1:
+            raise ValueError(f"a number of ranks is a whole number, at least 1, not {world_size!r}")
+        self.world_size = world_size
+        self._settings = settings_of(world_size, device, None, network, threads_per_rank, _A_DAY_S)
+        self._start()
+
+    def _start(self) -> None:
+        self._job, self._cell, self._told = LiveJob(self.world_size, self._settings), 0, ""
+        self._end = weakref.finalize(self, self._job.kill)
+        try:
+            warm_up()
+            self._job.start()
+            self._job.connect()
+        except BaseException:
+            self._end()
+            raise
+
+    def run(
+        self,
+        source: str,
+        ranks: Iterable[int] | None = None,
+        *,
+        wire: bool = False,
+        memory: bool = False,
+        show: Callable[[str], Any] = print,
+    ) -> None:
+        """Run a cell on `ranks` (None: on all), and show what it prints and the value of its last line.
+
+        It returns when nobody computes any more: a rank that waits for others stays where it is. `wire` shows what the
+        cell sent, too, `memory` what each rank holds. Raises RankError if a rank raises or ends, ValueError if one is
+        still in an earlier cell. An interrupt reaches the ranks that compute, and becomes KeyboardInterrupt here.
+        """
+        chosen = self._there(ranks)
+        if busy := [r.number for r in chosen if r.is_busy]:
+            raise ValueError(f"{named(busy)} did not end an earlier cell. {self.pending or 'It computes.'}")
+        self._cell += 1
+        for r in chosen:
+            r.begin(self._cell, source, frozenset(["wire"] * wire + ["memory"] * memory))
+        printed, interrupted = Printed(self._job.ranks, chosen, show), None
+        try:
+            self._wait(printed)
+        except KeyboardInterrupt as error:
+            interrupted = error
+            self._interrupt(show)
+        ended = [r for r in self._job.ranks if r.cell is not None and not r.is_busy]
+        answers = {r.number: r.answer for r in ended if r.answer}
+        printed.show_rest()
+        for line in values({n: a.shown for n, a in answers.items() if a.shown}, self.world_size):
+            show(line)
+        for r in ended:
+            r.cell = None
+        if waits := self.pending:
+            show(waits)
+        if interrupted:
+            raise interrupted
+        if (gone := self._gone()) != self._told:
+            self._told = gone
+            raise RankError(gone)
+        if errors := {n: a for n, a in answers.items() if a.error}:
+            heads = values({n: a.error for n, a in errors.items()}, self.world_size)
+            raise RankError("\n".join([*heads, "", next(iter(errors.values())).traceback.rstrip()]))
+
+    def pull(self, expression: str, ranks: Iterable[int] | None = None) -> list[Any]:
+        """Return the value of an expression on each rank, also on one that waits. Tensors come to the CPU."""
+        return [cloudpickle.loads(answer.value) for answer in self._ask(ranks, "pull", expression).values()]
+
+    def push(self, ranks: Iterable[int] | None = None, **names: Any) -> None:
+        """Give ranks these names. Functions and classes of the notebook travel by value."""
+        for r in self._there(ranks):
+            r.tell("push", dumps(names))
+
+    def debug(self, rank: int, expression: str = "") -> str:
+        """Return an expression's value in the frame that failed last on a rank; without one, all names there."""
+        return self._ask([rank], "debug", expression)[rank].shown
+
+    @property
+    def pending(self) -> str:
+        """Who waits for whom, in words; "" if nobody does, or somebody computes."""
+        token = secrets.randbits(32)
+        for r in self._job.ranks:
+            r.tell("place", token)
+        end = time.monotonic() + _GRACE_S
+        while not all(map(self._answered("place", token), self._job.ranks)) and time.monotonic() < end:
+            self._job.listen(_QUIET_S / 2)
+        there = [r for r in self._job.ranks if r.is_there]
+        if any(r.is_busy for r in there) and all(map(self._answered("place", token), there)):
+            return pending({r.number: r.place[1] for r in there})
+        return ""
+
+    def restart(self) -> str:
+        """End all ranks and start new ones. Return the names that are lost, in words."""
+        lost = {r.number: cloudpickle.loads(r.value[1].value) for r in self._asked(None, "pull", "")}
+        self._end()
+        self._start()
+        return "\n".join(
+            values({n: f"lost: {', '.join(names)}" for n, names in lost.items() if names}, self.world_size)
+        )
+
+    def stop(self) -> None:
+        """End all ranks. Raises RankError, afterwards, if one was still in a cell or had ended."""
+        left = self._end.alive and (self._gone() or self.pending)
+        self._end()
+        if left:
+            raise RankError(f"the ranks have been stopped, but not everything was over. {left}")
+
+    def __enter__(self) -> "Ranks":
+        return self
+
+    def __exit__(self, kind, error, tb) -> None:
+        self._end() if kind else self.stop()
+
+    def _wait(self, printed: Printed) -> None:
+        """Return when every cell has ended, or when what has not ended waits for ranks that do nothing."""
+        asked, before = time.monotonic(), ""
+        while any(r.is_busy for r in self._job.ranks):
+            self._job.listen(_QUIET_S / 2)
+            printed.show_common()
+            if time.monotonic() - asked > _QUIET_S:
+                words = self.pending
+                if words and words == before:
+                    return
+                asked, before = time.monotonic(), words
+
+    def _interrupt(self, show: Callable[[str], Any]) -> None:
+        for r in self._job.ranks:
+            r.tell("interrupt")
+        end = time.monotonic() + _GRACE_S
+        while any(r.is_busy for r in self._job.ranks) and time.monotonic() < end and not self.pending:
+            self._job.listen(_QUIET_S / 2)
+        computing = [r.number for r in self._job.ranks if r.is_busy and r.place and not r.place[1].waits]
+        if computing:
+            show(f"{named(computing)} will hear the interrupt when the call that it computes in returns")
+
+    def _gone(self) -> str:
+        dead = [r for r in self._job.ranks if not r.is_there]
+        if any(r.exit_code is None for r in dead):
+            self._job.listen(2 * _QUIET_S)
+        words = "; ".join(r.how_it_ended for r in dead)
+        return words and f"{words}. The others keep their names, but can't reach it: restart to go on together"
+
+    def _there(self, ranks: Iterable[int] | None) -> list[LiveRank]:
+        """Return the chosen ranks; all that are there, if none are named."""
+        if not self._end.alive:
+            raise RuntimeError("the ranks have been stopped: start them again")
+        self._job.listen(0)
+        numbers = range(self.world_size) if ranks is None else list(dict.fromkeys(ranks))
+        if strange := [n for n in numbers if n not in range(self.world_size)]:
+            raise ValueError(f"there is no rank {strange[0]}: there are {named(range(self.world_size))}")
+        there = [r for r in map(self._job.ranks.__getitem__, numbers) if r.is_there]
+        if not there or (ranks is not None and len(there) < len(numbers)):
+            raise RankError(self._gone())
+        return there
+
+    def _ask(self, ranks: Iterable[int] | None, kind: str, expression: str) -> dict[int, Answer]:
+        found = {r.number: r.value[1] for r in self._asked(ranks, kind, expression)}
+        if errors := {n: a.error for n, a in found.items() if a.error}:
+            raise RankError("\n".join(values(errors, self.world_size)))
+        return found
+
+    def _asked(self, ranks: Iterable[int] | None, kind: str, expression: str) -> list[LiveRank]:
+        asked, token = self._there(ranks), secrets.randbits(32)
+        for r in asked:
+            r.tell(kind, token, expression)
+        while not all(map(self._answered("value", token), asked)):
+            self._job.listen(_QUIET_S / 2)
+        return [r for r in asked if r.is_there]
+
+    @staticmethod
+    def _answered(what: str, token: int) -> Callable[[LiveRank], bool]:
+        return lambda r: not r.is_there or (getattr(r, what) or [None])[0] == token

@@ -1,0 +1,79 @@
+"""Who waits for whom among ranks that stay, in words that a beginner understands, and what frees them.
+
+No time-out decides. A rank waits if its thread sits in a collective that its flight record calls unfinished. If every
+rank with a cell waits, and the ranks they wait for have no cell, nothing can move until the reader does something.
+"""
+
+from collections.abc import Iterable
+
+from shardlab.launch.flight_recorder import POINT_TO_POINT, Collective
+from shardlive.rank_side import Place
+
+
+def pending(places: dict[int, Place]) -> str:
+    """Return who waits for whom, in words; "" if a rank computes, or a collective that all have called is under way."""
+    busy = {r: p for r, p in places.items() if p.cell is not None}
+    if not busy or not all(p.waits for p in busy.values()):
+        return ""
+    found = {r: _open(p.log) for r, p in busy.items()}
+    open_calls = {r: c for r, c in found.items() if c is not None}
+    said = []
+    if messages := [r for r in busy if r not in open_calls]:  # gloo records no messages
+        if len(busy) == len(places):
+            return ""
+        where = "; ".join(f"{named([r])} waits at {busy[r].line}" for r in messages)
+        said.append(f"{where}. It ends when another rank sends or receives what it waits for: run that there.")
+    for call in dict.fromkeys((c.group, c.backend, c.seq) for c in open_calls.values()):
+        waiting = {r: c for r, c in open_calls.items() if (c.group, c.backend, c.seq) == call}
+        if not (words := _words(waiting, places)):
+            return ""  # this one is under way
+        said.append(words)
+    return "\n".join(said)
+
+
+def _open(log: list[Collective]) -> Collective | None:
+    return next((c for c in log if c.state != "finished" and c.kind not in POINT_TO_POINT), None)
+
+
+def _words(waiting: dict[int, Collective], places: dict[int, Place]) -> str:
+    """Say of one call who waits in it, for whom, and what frees them; "" if every member has called it alike."""
+    ranks, first = sorted(waiting), next(iter(waiting.values()))
+    line = places[ranks[0]].line
+    who, verb = named(ranks), "waits" if len(ranks) == 1 else "wait"
+    kinds = {}
+    for r, c in waiting.items():
+        kinds.setdefault(c.agreed, []).append(r)
+    if len(kinds) > 1:
+        calls = ", ".join(f"{named(rs)} {'is' if len(rs) == 1 else 'are'} in {kind}" for kind, rs in kinds.items())
+        return f"{calls}: a group's ranks must make the same calls, with the same shapes. Nothing frees them: restart."
+    missing = [r for r in first.members if r not in waiting and not _has_called(places.get(r), first)]
+    if not missing:
+        return ""
+    idle = [r for r in missing if r in places and places[r].cell is None]
+    dead = [r for r in missing if r not in places]
+    text = f"{who} {verb} in {first.signature}, {line}, for {named(missing)}"
+    if dead:
+        return f"{text}, and {named(dead)} {'has' if len(dead) == 1 else 'have'} ended: restart."
+    if idle == missing:
+        return f"{text}. Pending: run the same call on {named(missing)}, and it ends."
+    return f"{text}: {named([r for r in missing if r not in idle])} must leave another call first."
+
+
+def _has_called(place: Place | None, call: Collective) -> bool:
+    mine = [c for c in place.log if (c.group, c.backend) == (call.group, call.backend)] if place else []
+    return any(c.seq >= call.seq and c.kind not in POINT_TO_POINT for c in mine)
+
+
+def named(ranks: Iterable[int], world_size: int | None = None) -> str:
+    """Return ranks in words: "rank 2", "ranks 0-2, 5"; "every rank" if these are all of `world_size`, and several."""
+    ranks = sorted(ranks)
+    if world_size is not None and len(ranks) == world_size > 1:
+        return "every rank"
+    runs: list[list[int]] = []
+    for r in ranks:
+        if runs and r == runs[-1][-1] + 1:
+            runs[-1].append(r)
+        else:
+            runs.append([r])
+    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return f"rank{'s' * (len(ranks) > 1)} {text}"

@@ -1,0 +1,238 @@
+"""Live ranks: what a cell shows, what is pending and what frees it, errors, interrupts, deaths; no rank is left."""
+
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+from deadlines import deadline_s
+
+from shardlive import RankError, Ranks
+from shardlive.magics import chosen_ranks
+from shardsim import simulated
+
+
+@pytest.fixture(scope="module")
+def four():
+    """Four ranks for tests that leave them whole."""
+    with Ranks(4, device="cpu") as ranks:
+        yield ranks
+
+
+@pytest.fixture
+def three():
+    """Three ranks for tests that leave them waiting, or dead."""
+    ranks = Ranks(3, device="cpu")
+    processes = [psutil.Process(pid) for pid in ranks.pull("__import__('os').getpid()")]
+    yield ranks
+    ranks._end()
+    assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+
+
+def shown(ranks: Ranks, source: str, of=None, **options) -> list[str]:
+    lines: list[str] = []
+    ranks.run(source, of, show=lines.append, **options)
+    return lines
+
+
+# What is shown
+
+
+def test_names_stay_and_what_is_equal_is_shown_once(four):
+    assert shown(four, "x = torch.full((4,), float(rank)); x")[1:3] == [
+        "[rank 1] tensor [4] float32: 1, 1, 1, 1",
+        "[rank 2] tensor [4] float32: 2, 2, 2, 2",
+    ]
+    assert shown(four, "dist.all_reduce(x)\nprint('added')\nx") == [
+        "[every rank] added",
+        "[every rank] tensor [4] float32: 6, 6, 6, 6",
+    ]
+    assert four.pull("x.tolist()") == [[6.0] * 4] * 4
+
+
+def test_some_ranks_are_named(four):
+    assert shown(four, "rank < 2") == ["[ranks 0, 1] True", "[ranks 2, 3] False"]
+    assert shown(four, "'here'", [3, 1]) == ["[ranks 1, 3] 'here'"]
+    assert shown(four, "1;") == []
+
+
+def test_printing_streams_line_by_line_before_the_cell_ends(four):
+    began, seen = time.monotonic(), []
+    cell = "import time\nif rank == 1:\n    print('now', flush=True)\n    time.sleep(3)\nprint('end')"
+    four.run(cell, show=lambda line: seen.append((line, time.monotonic() - began)))
+    assert [line for line, _ in seen if "now" in line] == ["[rank 1] now"]
+    assert next(at for line, at in seen if "now" in line) < 2.5 < seen[-1][1]
+
+
+def test_a_megabyte_of_output_is_all_there(four):
+    lines = shown(four, "for i in range(20_000): print(rank, i, 'x' * 40)", [2, 3])
+    for rank in (2, 3):
+        mine = [line for line in lines if line.startswith(f"[rank {rank}]")]
+        assert mine == [f"[rank {rank}] {rank} {i} {'x' * 40}" for i in range(20_000)]
+
+
+def test_what_was_sent_and_held_is_shown_when_asked_for(four):
+    lines = shown(four, "y = torch.ones(1000); dist.all_reduce(y);", wire=True, memory=True)
+    assert "sent 1 all_reduce (6,000 bytes)" in lines[0]
+    assert "holds" in lines[0]
+    shown(four, "del y")
+
+
+def test_functions_travel_by_value(four):
+    def double(x):
+        return 2 * x
+
+    four.push(double=double)
+    assert four.pull("double(rank)") == [0, 2, 4, 6]
+
+
+def test_a_weight_is_seen_sharded_whole_and_sharded_again(four):
+    shown(four, "from torch.distributed.fsdp import fully_shard\nm = torch.nn.Linear(8, 8)\nfully_shard(m);")
+    kind = "type(m.weight).__name__, tuple(m.weight.shape)"
+    assert set(four.pull(kind)) == {("DTensor", (8, 8))}
+    shown(four, "m.unshard();")
+    assert set(four.pull(kind)) == {("Parameter", (8, 8))}
+    shown(four, "m.reshard();")
+    assert set(four.pull("tuple(m.weight.to_local().shape)")) == {(2, 8)}
+
+
+def test_on_a_simulated_network():
+    with Ranks(4, network=simulated("2x2 nodes, 1 GB/s inside, 100 MB/s between")) as ranks:
+        [said] = shown(ranks, "dist.all_reduce(torch.ones(3))", [0, 1])
+        assert "ranks 0, 1 wait in all_reduce Float[3]" in said and "for ranks 2, 3" in said
+        shown(ranks, "dist.all_reduce(torch.ones(3))", [2, 3])
+        assert ranks.pending == ""
+
+
+# Pending
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["dist.all_reduce(torch.ones(3))", "dist.barrier()", "dist.broadcast(torch.ones(2), 0)", "dist.new_group([0, 1])"],
+)
+def test_a_call_that_some_have_made_is_pending_and_the_others_free_it(four, call):
+    said = "\n".join(shown(four, f"a = 1\n{call};", [1, 2]))
+    assert "ranks 1, 2" in said or "rank 1 waits at line 2" in said
+    assert four.pull("a", [1]) == [1]  # a rank that waits answers
+    with pytest.raises(ValueError, match="did not end an earlier cell"):
+        four.run("b = 1", [1])
+    assert shown(four, f"{call};", [0, 3]) == []
+    assert four.pending == ""
+
+
+def test_who_has_called_something_else_is_named(three):
+    said = "\n".join(shown(three, "x = torch.ones(2)\ndist.all_reduce(x) if rank < 2 else dist.broadcast(x, 0)"))
+    assert "ranks 0, 1 are in all_reduce Float[2], rank 2 is in broadcast Float[2]" in said
+    assert "restart" in said
+    assert "ranks 0" in three.pending
+    assert "[every rank] lost: x" in three.restart()
+    assert shown(three, "rank")[2] == "[rank 2] 2"
+
+
+def test_a_message_that_nobody_takes_is_pending(three):
+    said = "\n".join(shown(three, "dist.send(torch.ones(2), 2)", [0]))
+    assert "rank 0 waits at line 1: dist.send" in said
+    assert shown(three, "t = torch.zeros(2); dist.recv(t, 0); t", [2]) == ["[rank 2] tensor [2] float32: 1, 1"]
+    assert three.pending == ""
+
+
+@pytest.mark.parametrize("work", ["while time.time() < end: pass", "time.sleep(2)"])
+def test_ranks_that_wait_for_one_that_computes_are_not_pending(four, work):
+    began = time.monotonic()
+    cell = f"import time\nend = time.time() + 2\nif rank == 3:\n    {work}\ndist.barrier()"
+    assert shown(four, cell) == []
+    assert time.monotonic() - began > 1.9
+
+
+# Errors, interrupts, deaths
+
+
+def test_an_error_names_its_rank_and_line_and_the_others_keep_their_names(four):
+    with pytest.raises(RankError, match=r"(?s)\[rank 2\] ZeroDivisionError.*line 3.*1 / 0"):
+        four.run("n = rank + 1\nif rank == 2:\n    1 / 0\nz = rank")
+    assert four.pull("n") == [1, 2, 3, 4]
+    assert four.debug(2).endswith("n = 3")
+    assert four.debug(2, "n * 10") == "30"
+    with pytest.raises(RankError, match=r"\[every rank\] SyntaxError"):
+        four.run("for")
+    with pytest.raises(RankError, match=r"\[rank 1\] SystemExit"):
+        four.run("import sys; sys.exit(3)", [1])
+
+
+def test_those_who_wait_for_a_rank_that_failed_are_named_and_can_be_freed(four):
+    lines: list[str] = []
+    with pytest.raises(RankError, match="rank 0"):
+        four.run("if rank == 0: raise KeyError('k')\ndist.barrier()", show=lines.append)
+    assert "ranks 1-3 wait in barrier" in lines[-1]
+    assert shown(four, "dist.barrier()", [0]) == []
+    assert four.pending == ""
+
+
+def interrupted(ranks: Ranks, cell: str, after_s: float, of=None) -> tuple[list[str], float]:
+    """The lines shown, and how many seconds after the interrupt the notebook was back."""
+    lines, at = [], []
+
+    def press() -> None:
+        time.sleep(after_s)
+        at.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        ranks.run(cell, of, show=lines.append)
+    return lines, time.monotonic() - at[0]
+
+
+def test_an_interrupt_ends_what_computes_and_leaves_what_waits(three):
+    cell = "import time\nif rank == 0:\n    time.sleep(60)\ndist.barrier()"
+    lines, seconds = interrupted(three, cell, 1.5)
+    assert seconds < deadline_s(2)
+    assert "ranks 1, 2 wait in barrier" in lines[-1]
+    assert shown(three, "dist.barrier()", [0]) == []
+    assert three.pull("rank") == [0, 1, 2]
+
+
+def test_a_rank_that_dies_is_named_and_the_others_keep_their_names(three):
+    shown(three, "kept = rank")
+    with pytest.raises(RankError, match=r"rank 1 has ended \(exit code 7"):
+        three.run("import os\nif rank == 1: os._exit(7)")
+    assert three.pull("kept", [0, 2]) == [0, 2]
+    assert shown(three, "'on'", [0, 2]) == ["[ranks 0, 2] 'on'"]
+    with pytest.raises(RankError, match="rank 1 has ended"):
+        three.run("1", [1])
+    assert "[ranks 0, 2] lost: kept" in three.restart()
+    assert shown(three, "dist.barrier(); 'again'") == ["[every rank] 'again'"]
+
+
+def test_stop_says_what_was_not_over():
+    ranks = Ranks(2, device="cpu")
+    shown(ranks, "dist.barrier()", [0])
+    with pytest.raises(RankError, match="rank 0 waits in barrier"):
+        ranks.stop()
+    with pytest.raises(RuntimeError, match="have been stopped"):
+        ranks.run("1")
+
+
+@pytest.mark.parametrize("number", [0, -1, "4", 2.5])
+def test_a_number_of_ranks_that_is_none_is_refused(number):
+    with pytest.raises(ValueError, match="whole number"):
+        Ranks(number)
+
+
+def test_a_rank_that_is_not_there_is_named(four):
+    with pytest.raises(ValueError, match="there is no rank 4: there are ranks 0-3"):
+        four.run("1", [4])
+
+
+@pytest.mark.parametrize("text, ranks", [("", None), ("2", [2]), ("0,2-3", [0, 2, 3]), ("0 1", [0, 1])])
+def test_ranks_are_chosen_by_numbers(text, ranks):
+    assert chosen_ranks(text) == ranks
+
+
+@pytest.mark.parametrize("text", ["a", "1-", "0,x", "1-2-3"])
+def test_what_names_no_ranks_is_refused(text):
+    with pytest.raises(ValueError, match="ranks are numbers"):
+        chosen_ranks(text)

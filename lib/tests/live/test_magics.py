@@ -1,0 +1,58 @@
+"""The notebook's commands, in a real kernel: what a cell shows, and that a cell fails when a rank does."""
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+
+def texts(cells: list[str], allow_errors: bool = True) -> list[str]:
+    """Run the cells in a kernel; return what each shows, an error by its last line."""
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    NotebookClient(nb, timeout=120, allow_errors=allow_errors).execute()
+    shown = []
+    for cell in nb.cells:
+        parts = [o.get("text") or "\n".join(o.get("traceback", [])) or o["data"]["text/plain"] for o in cell.outputs]
+        shown.append("".join(parts).strip())
+    return shown
+
+
+@pytest.mark.timeout(240)
+def test_a_notebook_talks_to_ranks_that_stay():
+    shown = texts(
+        [
+            "%load_ext shardlive\n%ranks start 3 --device cpu",
+            "%%ranks\nx = torch.ones(2) * rank\nx.sum().item()",
+            "%%ranks 0\ndist.all_reduce(x)",
+            "%ranks",
+            "%%ranks 1-2 --wire\ndist.all_reduce(x)",
+            'pull("x[0].item()")',
+            "def twice(y): return 2 * y\n%ranks push twice",
+            "%%ranks\ntwice(3)",
+            "%%ranks\nif rank == 2:\n    y = 5\n    1 / 0",
+            "%ranks debug 2 y * 2",
+            "%ranks resart",
+            "%ranks restart",
+            "%ranks stop",
+        ]
+    )
+    assert shown[0] == "3 ranks are there"
+    assert shown[1].splitlines()[2] == "[rank 2] 4.0"
+    assert "rank 0 waits in all_reduce" in shown[2] == shown[3]
+    assert shown[4].startswith("[ranks 1, 2] sent 1 all_reduce")
+    assert shown[5] == "[3.0, 3.0, 3.0]"
+    assert shown[7] == "[every rank] 6"
+    assert "[rank 2] ZeroDivisionError: division by zero" in shown[8] and "line 3" in shown[8]
+    assert "ipykernel" not in shown[8]  # not the notebook's own frames
+    assert shown[9] == "10"
+    assert "%ranks resart is no command. There are:" in shown[10] and "%ranks restart | stop" in shown[10]
+    assert "[every rank] lost:" in shown[11] or "[rank 0] " in shown[11]
+    assert shown[12] == ""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("last", ["%%ranks\n1 / 0", "%ranks stop"])
+def test_a_notebook_fails_where_a_rank_fails_or_something_is_pending_at_its_end(last):
+    cells = ["%load_ext shardlive\n%ranks start 2 --device cpu", "%%ranks 0\ndist.barrier()"]
+    with pytest.raises(CellExecutionError, match="RankError"):
+        texts([*cells, last.replace("%%ranks\n", "%%ranks 1\n")], allow_errors=False)
