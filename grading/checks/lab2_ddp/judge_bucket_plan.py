@@ -3,6 +3,7 @@
 import random
 from itertools import accumulate
 
+from grading.checks.lab2_ddp.on_ranks import PLANNING_S
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardsim.bucket_overlap import finish_time, ring_all_reduce_s
@@ -10,38 +11,45 @@ from shardsim.bucket_overlap import finish_time, ring_all_reduce_s
 FEW, MANY = 12, 300  # numbers of parameters; with few, all plans could be tried
 AS_GOOD_AS = 1.02, 1.001  # allowed finish over the best plan's (full points), over the best bucket_cap_mb's (half)
 LINKS_BYTES_PER_S = (0.125e9, 1.25e9, 12.5e9)
+RANKS = (2, 4, 8, 64)
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     instances = [_instance(s.seed + i, n) for n, count in ((FEW, 8), (MANY, 3)) for i in range(count)]
     plans = s.order(check, "plan", world_size=1, instances=instances)[0]
-    for instance, plan in zip(instances, plans, strict=True):
-        n = len(instance["sizes_bytes"])
-        if isinstance(plan, str) or sum(plan) != n or any(k < 1 for k in plan):
-            cause = f"a plan is a list of counts, each at least 1, that add up to {n} parameters; yours: {plan!s:.60}."
-            return Verdict(check, 0, points, cause)
+    for i, (instance, plan) in enumerate(zip(instances, plans, strict=True), 1):
+        if problem := _problem(plan, len(instance["sizes_bytes"]), f"model {i} of {len(plans)}"):
+            return Verdict(check, 0, points, problem)
     finishes = [finish_time(plan, **instance) for plan, instance in zip(plans, instances, strict=True)]
     over_cap = [t / _best_cap(i) for t, i in zip(finishes, instances, strict=True)]
     over_best = [t / _best(i) for t, i in zip(finishes, instances, strict=True)]
-    full = max(over_best) <= AS_GOOD_AS[0] and max(over_cap) <= AS_GOOD_AS[1]
-    half = max(over_cap) <= AS_GOOD_AS[1]
     figures = {
         "slowest plan over the best one": (f"{max(over_best):.3f}", f"{AS_GOOD_AS[0]:g}"),
-        "slowest plan over the best bucket_cap_mb": (f"{max(over_cap):.3f}", f"{AS_GOOD_AS[1]:g}, for half points too"),
+        "slowest plan over the best bucket_cap_mb": (f"{max(over_cap):.3f}", f"{AS_GOOD_AS[1]:g}, for half points"),
     }
-    if full:
+    if max(over_best) <= AS_GOOD_AS[0]:
         return Verdict(check, points, points, "no link was found on which another plan would be faster.", "", figures)
-    ratios = over_best if half else over_cap
+    half = max(over_cap) <= AS_GOOD_AS[1]
+    ratios, other = (over_best, "the best plan") if half else (over_cap, "the best bucket_cap_mb's plan")
     worst = ratios.index(max(ratios))
-    cause = _cause(instances[worst], plans[worst], ratios[worst])
+    cause = f"{_described(instances[worst], plans[worst])} ends {ratios[worst]:.3f} times as late as {other}."
     return Verdict(check, points / 2 if half else 0, points, cause, "", figures)
 
 
-def _cause(instance: dict, plan: list[int], ratio: float) -> str:
+def _problem(plan: list[int] | str | None, n_params: int, which: str) -> str | None:
+    """Return why there is no valid plan, in words; None if it is valid."""
+    if plan is None:
+        return f"on {which}, of {n_params} parameters, the {PLANNING_S:g} seconds of computing for all plans were over."
+    if isinstance(plan, str) or sum(plan) != n_params or min(plan) < 1:
+        what = f"a plan is a list of counts, each at least 1, that add up to {n_params} parameters"
+        return f"{what}; for {which} yours is {plan!s:.60}."
+    return None
+
+
+def _described(instance: dict, plan: list[int]) -> str:
     link = f"{instance['latency_s'] * 1e6:.0f} us and {instance['bandwidth_bytes_per_s'] / 1e9:g} GB/s"
     n = len(instance["ready_s"])
-    yours = f"your plan for {n} parameters (buckets: {len(plan)})"
-    return f"on a link of {link} {yours} ends {ratio:.2f} times as late as need be."
+    return f"on a link of {link} between {instance['world_size']} ranks your plan for {n} parameters (buckets: {len(plan)})"
 
 
 def _instance(seed: int, n_params: int) -> dict:
@@ -54,8 +62,9 @@ def _instance(seed: int, n_params: int) -> dict:
     for size in sizes:
         done += size / sum(sizes) * backward_s * draw.uniform(0.5, 1.5)
         ready.append(done)
-    latency = backward_s / n_params * draw.uniform(0.05, 0.5)
-    return dict(sizes_bytes=sizes, ready_s=ready, world_size=8, latency_s=latency, bandwidth_bytes_per_s=bandwidth)
+    n = draw.choice(RANKS)
+    latency = backward_s / n_params * draw.uniform(0.7, 7.0) / (2 * (n - 1))
+    return dict(sizes_bytes=sizes, ready_s=ready, world_size=n, latency_s=latency, bandwidth_bytes_per_s=bandwidth)
 
 
 def _best(instance: dict) -> float:
@@ -74,7 +83,7 @@ def _best(instance: dict) -> float:
 
 
 def _best_cap(instance: dict) -> float:
-    """Return the earliest finish of the plans that a bucket_cap_mb makes."""
+    """Return the earliest finish of the plans that a bucket_cap_mb makes, of all powers of two."""
     return min(finish_time(_plan_for_cap(1 << i, instance), **instance) for i in range(12, 40))
 
 

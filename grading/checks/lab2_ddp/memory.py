@@ -15,7 +15,7 @@ CLAIMS = {"peak_bytes": lambda r: _total(r["peak"]), "held_bytes": lambda r: _to
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Judge the peak, and what is left after the step."""
+    """Judge the peak, what is left after the step, and where the gradients lie."""
     arguments = dict(seed=s.seed, cap_mb=on_ranks.cap_mb(s.seed))
     replies, ours = s.watch(check, "memory", **arguments).replies, s.watch_reference("memory", **arguments).replies[0]
     slack, worst = SLACK * _gradient_bytes(), max(replies, key=lambda r: _total(r["peak"]))
@@ -27,13 +27,16 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     }
     steps = {f"yours, rank {replies.index(worst)}": worst["moments"], "torch's DDP, with views": ours["moments"]}
     picture = of_memory(steps, peak_bar)
-    if peak > peak_bar or kept > kept_bar:
-        more = {name: n - ours["peak"].get(name, 0) for name, n in worst["peak"].items()}
-        excess = max(peak - peak_bar, kept - kept_bar) + slack
+    if peak > peak_bar:
+        cause = f"at the peak of a step there are {_excess(worst['peak'], ours['peak'])}."
+    elif kept > kept_bar:
+        fullest = max(replies, key=lambda r: _total(r["resident"]))
+        cause = f"after the step there are {_excess(fullest['resident'], ours['resident'])}."
+    elif scattered := max(r["in_one_piece"].count(False) for r in replies):
+        n_buckets = len(replies[0]["in_one_piece"])
         cause = (
-            f"{mib(excess)} more than torch's DDP with gradient_as_bucket_view, most of it in "
-            f"{max(more, key=more.get)}: {excess / _gradient_bytes():.1f} times the gradients' size, so a copy of them "
-            "is kept."
+            f"after the step the gradients of {scattered} of {n_buckets} buckets do not lie side by side in one buffer: "
+            "p.grad lives in its bucket."
         )
     elif hidden := hidden_bytes(s, check, "memory", CLAIMS, HIDDEN * _gradient_bytes(), **arguments):
         cause = in_words(hidden)
@@ -41,6 +44,15 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         cause = "no more is held than with torch's DDP and its views."
         return Verdict(check, points, points, cause, "", figures, picture=picture)
     return Verdict(check, 0, points, cause, "", figures, picture=picture)
+
+
+def _excess(mine: dict[str, int], ours: dict[str, int]) -> str:
+    more = {name: n - ours.get(name, 0) for name, n in mine.items()}
+    excess = _total(mine) - _total(ours)
+    return (
+        f"{mib(excess)} more than with torch's DDP and gradient_as_bucket_view, most of it in {max(more, key=more.get)}: "
+        f"{excess / _gradient_bytes():.1f} times the gradients' size"
+    )
 
 
 @cache

@@ -1,7 +1,8 @@
 """Lab 2 on the ranks: what the submission is asked to do, and what the drills record there."""
 
+import operator
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import torch
 import torch.distributed as dist
@@ -11,10 +12,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from grading.boxes.trim_memory import rest
 from grading.checks.device_clock import DeviceClock
+from grading.checks.lab2_ddp.refused_engines import own_engine
+from grading.checks.lab2_ddp.seconds_of_computing import OutOfTime, seconds_of_computing
 from grading.judge.tensor_projections import project, project_cheaply
 from grading.judge.timed_laps import serve_laps
 from grading.judge.verdict_pictures import moments
 from shardlab import local_device
+from shardlab.ddp import MIB, assign_buckets
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import Transformer, preset
@@ -23,7 +27,8 @@ from shardlab.tier import TIERS
 
 IGNORED = -100  # cross_entropy's ignore_index
 # Layers of the model; micro-batches a step; samples a micro-batch; tokens a sample.
-GRADIENT_SHAPE = dict(n_layers=2, count=3, samples=2, seq_len=32)
+GRADIENT_SHAPE = dict(n_layers=2, samples=2, seq_len=32)
+MICRO_BATCHES = 3, 1, 2  # of each step whose gradients are compared
 ACCOUNT_SHAPE = dict(n_layers=4, count=3, samples=2, seq_len=64)
 WIDE = "3M"  # the model of the drill `memory`: so large that the system's counts show a copy of it
 # By tier. On a GPU, the model that a CPU trains would be launches of kernels only: these take longer to compute than to
@@ -33,7 +38,9 @@ LAP_SHAPES = {
     "gpu1": dict(size="60M", n_layers=4, count=2, samples=2, seq_len=128, caps=16),
     "gpu4": dict(size="125M", n_layers=4, count=2, samples=2, seq_len=256, caps=32),
 }
-NAP_IN_STEPS, SHORTEST_NAP_S, LONGEST_NAP_S = 5, 0.5, 5.0  # how long rank 0 sleeps in `late_rank`
+NAP_IN_STEPS, SHORTEST_NAP_S, LONGEST_NAP_S = 5, 0.5, 5.0  # how long a rank sleeps in `late_rank`
+PLANNING_S = 10.0  # seconds of computing for all plans
+FROZEN = "blocks.0.attention_norm.weight"  # in the drill `gradients`
 
 
 def cap_mb(seed: int) -> float:
@@ -68,17 +75,18 @@ class PlainDDP(nn.Module):
 def micro_batches(seed: int, step: int, rank: int, world_size: int, shape: dict, device: str | torch.device = "cpu"):
     """Yield `count` pairs of tokens and targets for this rank, on `device`; targets end in random padding.
 
-    Rank 1's first micro-batch is all padding, and so is rank 2's last. Dividing by its number of tokens is a mistake.
-    Skipping its backward is a mistake too, because the other ranks wait for it.
+    Rank 1's first micro-batch is all padding, and so is rank 2's last if there are several. Dividing by its number of
+    tokens is a mistake. Skipping its backward is a mistake too, because the other ranks wait for it.
     """
     count, samples, seq_len = shape["count"], shape["samples"], shape["seq_len"]
+    empty = {(1, 0), (2 % world_size, count - 1)} if count > 1 else {(1, 0)}
     for i in range(count):
         tokens, targets = batch(
-            seed, step * count + i, rank, world_size, global_batch=samples * world_size, seq_len=seq_len
+            seed, 10 * step + i, rank, world_size, global_batch=samples * world_size, seq_len=seq_len
         )
         draw = torch.Generator().manual_seed(seed * 1_000_003 + step * 10_007 + i * 101 + rank)
         lengths = torch.randint(1, seq_len + 1, (samples, 1), generator=draw)
-        if count > 1 and (rank, i) in {(1 % world_size, 0), (2 % world_size, count - 1)}:
+        if (rank, i) in empty:
             lengths.zero_()
         yield tokens.to(device), targets.masked_fill(torch.arange(seq_len) >= lengths, IGNORED).to(device)
 
@@ -103,11 +111,12 @@ def train_step(model, batches, after_micro_batch=lambda: None) -> None:
 def build(
     seed: int, rank: int, n_layers: int, tied: bool = False, frozen: bool = False, size: str = "1M"
 ) -> Transformer:
-    """Return a model whose weights differ between ranks until rank 0's are broadcast."""
+    """Return a model whose weights differ between ranks until rank 0's are broadcast, those of norms too."""
     torch.manual_seed(seed * 1000 + rank)
     model = Transformer(preset(size, n_layers=n_layers, tied=tied))
-    if frozen:
-        model.blocks[0].attention_norm.weight.requires_grad_(False)
+    for p in (p for p in model.parameters() if p.dim() == 1):
+        nn.init.uniform_(p, 0.5, 1.5)
+    model.get_parameter(FROZEN).requires_grad_(not frozen)
     return model
 
 
@@ -115,17 +124,24 @@ def gradients_of(model: nn.Module) -> list[tuple[str, Tensor | None]]:
     return [(name, p.grad) for name, p in model.named_parameters()]
 
 
-def gradients(implementation, seed: int, cap_mb: float, tied: bool) -> dict[str, list[float]]:
-    """Return the projected gradients of a second step. They show what is left over from the first one."""
+@own_engine(PlainDDP)
+def gradients(implementation, seed: int, cap_mb: float) -> dict:
+    """Return the projected weights and, for each of a few steps, the projected gradients.
+
+    The later steps show what is left over from those before.
+    """
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
-    module = build(seed, rank, GRADIENT_SHAPE["n_layers"], tied, frozen=True).to(device)
-    model = implementation(module, bucket_cap_mb=cap_mb)
-    for step in range(2):
+    module = build(seed, rank, GRADIENT_SHAPE["n_layers"], tied=True, frozen=True).to(device)
+    model, steps = implementation(module, bucket_cap_mb=cap_mb), []
+    for step, count in enumerate(MICRO_BATCHES):
         module.zero_grad()
-        train_step(model, micro_batches(seed, step, rank, world_size, GRADIENT_SHAPE, device))
-    return project(gradients_of(module), seed)
+        shape = GRADIENT_SHAPE | {"count": count}
+        train_step(model, micro_batches(seed, step, rank, world_size, shape, device))
+        steps.append(project(gradients_of(module), seed))
+    return {"weights": project(module.named_parameters(), seed), "steps": steps}
 
 
+@own_engine(PlainDDP)
 def record_step(implementation, seed: int, cap_mb: float) -> dict:
     """Record each collective of a third step: its micro-batch, and whether it preceded the last gradient."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
@@ -156,8 +172,9 @@ def record_step(implementation, seed: int, cap_mb: float) -> dict:
     }
 
 
+@own_engine(PlainDDP)
 def memory(implementation, seed: int, cap_mb: float) -> dict:
-    """Record what a third step holds, by category: at its peak, and after it."""
+    """Record what a third step holds, by category, at its peak and after it; and which buckets lie in one piece."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     module = build(seed, rank, ACCOUNT_SHAPE["n_layers"], size=WIDE).to(device)
     model = implementation(module, bucket_cap_mb=cap_mb)
@@ -169,13 +186,30 @@ def memory(implementation, seed: int, cap_mb: float) -> dict:
     with MemoryTracker(module) as tracker:
         train_step(model, batches)
     rest()
-    return {"peak": tracker.peak.by_category(), "resident": dict(tracker.resident), "moments": moments(tracker)}
+    in_one_piece = [_in_one_piece([p.grad for p in ps]) for ps in buckets_of(module, cap_mb)]
+    held = {"peak": tracker.peak.by_category(), "resident": dict(tracker.resident), "moments": moments(tracker)}
+    return held | {"in_one_piece": in_one_piece}
 
 
+def buckets_of(module: nn.Module, cap_mb: float) -> list[list[nn.Parameter]]:
+    """Return the parameters of each bucket, as the lab's statement has them."""
+    cap_bytes = int(cap_mb * MIB)
+    return assign_buckets([p for p in module.parameters() if p.requires_grad], cap_bytes, cap_bytes)
+
+
+def _in_one_piece(gradients: list[Tensor | None]) -> bool:
+    """Return whether these lie side by side in one storage."""
+    if any(g is None or not g.is_contiguous() for g in gradients):
+        return False
+    ends, begins = {g.data_ptr() + g.nbytes for g in gradients}, {g.data_ptr() for g in gradients}
+    return len({g.untyped_storage().data_ptr() for g in gradients}) == len(begins - ends) == 1
+
+
+@own_engine(PlainDDP)
 def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
-    """Record when rank 0 woke from a sleep in a second step's last backward, and when this rank's last gradient came.
+    """Record when the late rank woke from a sleep in a second step's last backward, and when the last gradient came.
 
-    Every message needs rank 0. So a rank that waits for a message inside backward makes its last gradient after that:
+    The seed says which rank is late. Every message needs it. So a rank that waits for a message inside backward makes its last gradient after that:
     its host does, or on a GPU its stream.
     """
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
@@ -202,13 +236,14 @@ def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
 
     def micro_batch_done() -> None:
         done.append(True)
-        if rank == 0 and len(done) == len(second) - 1:
+        if rank == seed % world_size and len(done) == len(second) - 1:
             naps.append(nap_s)
 
     train_step(model, second, micro_batch_done)
     return seen | {"last_gradient_s": clock.seconds(last_gradient[0])}
 
 
+@own_engine(PlainDDP)
 def laps(implementation, cap_mb: float, tier: str, address: str) -> None:
     """Serve laps of two steps each; the gradients of the second step prove the work."""
     rank, world_size, device, shape = dist.get_rank(), dist.get_world_size(), local_device(), lap_shape(tier)
@@ -224,16 +259,23 @@ def laps(implementation, cap_mb: float, tier: str, address: str) -> None:
     serve_laps(address, lap)
 
 
-def plan(implementation, instances: list[dict]) -> list[list[int] | str]:
-    """Return the submission's bucket plan for each instance; in place of an invalid plan, its repr."""
-    return [_counts(implementation(**instance)) for instance in instances]
+def plan(implementation, instances: list[dict]) -> list[list[int] | str | None]:
+    """Return the submission's bucket plan for each instance; in place of an invalid plan, how it begins.
+
+    The plan is None from the one on during which the seconds of computing were over.
+    """
+    plans = []
+    with suppress(OutOfTime), seconds_of_computing(PLANNING_S):
+        for instance in instances:
+            plans.append(_counts(implementation(**instance)))
+    return plans + [None] * (len(instances) - len(plans))
 
 
 def _counts(plan) -> list[int] | str:
     try:
-        return [int(n) for n in plan]
-    except (TypeError, ValueError):
-        return repr(plan)
+        return [operator.index(n) for n in plan]
+    except TypeError:
+        return ascii(plan)[:80]
 
 
-REFERENCE = {"record_step": PlainDDP, "memory": PlainDDP, "laps": PlainDDP}
+REFERENCE = {"record_step": None, "memory": None, "laps": None}  # each runs PlainDDP

@@ -24,7 +24,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         SLOWEST,
         beside="torch DDP's",
         fast="as fast as torch's DDP, within what is asked.",
-        slow="a step takes {ratio:.1f} times as long as with torch's DDP: too many messages, or waits for each.",
+        slow="a step takes {ratio:.2f} times as long as with torch's DDP.",
         idle="the timed steps did not compute the right gradients, so their time says nothing: see lab2.gradients.",
     )
 
