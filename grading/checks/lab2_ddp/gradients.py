@@ -151,7 +151,7 @@ def _diagnosis(of_ranks: list[dict], truth: Truth) -> str:
         return "every rank has its own gradient only: nothing was exchanged."
     if any(distance(v, mine[0]) > SAME for v in mine):
         return _different(mine, of_ranks, truth)
-    if _along(mine[0], truth.right):
+    if _along(mine[0], truth.right) and abs(factor(mine[0], truth.right) - 1) > TOLERANCE:
         return _wrong_factor(factor(mine[0], truth.right), truth)
     if any(_along(mine[0], means) for means in (truth.mean_of_rank_means, truth.mean_of_all_means)):
         return (

@@ -63,7 +63,7 @@ def _instance(seed: int, n_params: int) -> dict:
         done += size / sum(sizes) * backward_s * draw.uniform(0.5, 1.5)
         ready.append(done)
     n = draw.choice(RANKS)
-    latency = backward_s / n_params * draw.uniform(0.7, 7.0) / (2 * (n - 1))
+    latency = backward_s / n_params * draw.uniform(0.3, 4.0) / (2 * (n - 1))
     return dict(sizes_bytes=sizes, ready_s=ready, world_size=n, latency_s=latency, bandwidth_bytes_per_s=bandwidth)
 
 

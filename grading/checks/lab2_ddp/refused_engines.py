@@ -33,7 +33,7 @@ def own_engine(reference: type[nn.Module]) -> Callable:
         def run(implementation, *args, **arguments):
             if implementation is None:
                 return drill(reference, *args, **arguments)
-            with _refused():
+            with refused():
                 return drill(implementation, *args, **arguments)
 
         return run
@@ -42,7 +42,8 @@ def own_engine(reference: type[nn.Module]) -> Callable:
 
 
 @contextmanager
-def _refused() -> Iterator[None]:
+def refused() -> Iterator[None]:
+    """Make the finished engines impossible to build inside the block."""
     patches = [patch.object(owner, name, _refusal(engine)) for engine, (owner, name) in ENGINES.items()]
     for each in patches:
         each.start()

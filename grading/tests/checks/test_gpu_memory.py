@@ -143,7 +143,7 @@ def test_a_lap_is_checked_with_the_tiers_own_model(monkeypatch):
         lab2.LAP_SHAPES["gpu4"] = shape
         found = []
         lab2.serve_laps = lambda _, lap: found.append(lap({"seed": 5}))
-        lab2.laps(lab2.PlainDDP, 0.25, "gpu8", "")
+        lab2.laps(None, 0.25, "gpu8", "")
         return found[0]
 
     (reply,) = launch(ranks, 1, device="cpu", timeout_s=deadline_s(60))
