@@ -48,8 +48,8 @@ def _problem(plan: list[int] | str | None, n_params: int, which: str) -> str | N
 
 def _described(instance: dict, plan: list[int]) -> str:
     link = f"{instance['latency_s'] * 1e6:.0f} us and {instance['bandwidth_bytes_per_s'] / 1e9:g} GB/s"
-    n = len(instance["ready_s"])
-    return f"on a link of {link} between {instance['world_size']} ranks your plan for {n} parameters (buckets: {len(plan)})"
+    yours = f"your plan for {len(instance['ready_s'])} parameters (buckets: {len(plan)})"
+    return f"on a link of {link} between {instance['world_size']} ranks {yours}"
 
 
 def _instance(seed: int, n_params: int) -> dict:

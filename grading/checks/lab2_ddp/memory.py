@@ -35,8 +35,8 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     elif scattered := max(r["in_one_piece"].count(False) for r in replies):
         n_buckets = len(replies[0]["in_one_piece"])
         cause = (
-            f"after the step the gradients of {scattered} of {n_buckets} buckets do not lie side by side in one buffer: "
-            "p.grad lives in its bucket."
+            f"after the step the gradients of {scattered} of {n_buckets} buckets do not lie side by side in one "
+            "buffer: p.grad lives in its bucket."
         )
     elif hidden := hidden_bytes(s, check, "memory", CLAIMS, HIDDEN * _gradient_bytes(), **arguments):
         cause = in_words(hidden)
@@ -50,8 +50,8 @@ def _excess(mine: dict[str, int], ours: dict[str, int]) -> str:
     more = {name: n - ours.get(name, 0) for name, n in mine.items()}
     excess = _total(mine) - _total(ours)
     return (
-        f"{mib(excess)} more than with torch's DDP and gradient_as_bucket_view, most of it in {max(more, key=more.get)}: "
-        f"{excess / _gradient_bytes():.1f} times the gradients' size"
+        f"{mib(excess)} more than with torch's DDP and gradient_as_bucket_view, most of it in "
+        f"{max(more, key=more.get)}: {excess / _gradient_bytes():.1f} times the gradients' size"
     )
 
 

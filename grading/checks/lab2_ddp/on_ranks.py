@@ -209,8 +209,8 @@ def _in_one_piece(gradients: list[Tensor | None]) -> bool:
 def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
     """Record when the late rank woke from a sleep in a second step's last backward, and when the last gradient came.
 
-    The seed says which rank is late. Every message needs it. So a rank that waits for a message inside backward makes its last gradient after that:
-    its host does, or on a GPU its stream.
+    The seed says which rank is late. Every message needs it. So a rank that waits for a message inside backward makes
+    its last gradient after that: its host does, or on a GPU its stream.
     """
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
     module = build(seed, rank, ACCOUNT_SHAPE["n_layers"]).to(device)

@@ -1,4 +1,4 @@
-"""Refuse finished engines in a drill: the lab asks for the engine itself, so torch's and the library's can't be built."""
+"""Refuse finished engines in a drill: the lab asks for the engine, so torch's and the library's can't be built."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

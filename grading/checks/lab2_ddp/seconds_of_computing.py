@@ -1,4 +1,4 @@
-"""Stop a block of Python that has used the processor for too long. A busy machine, or a sleep, uses none of the limit."""
+"""Stop a block of Python that has used the processor for too long. Time that it waits does not count."""
 
 import signal
 from collections.abc import Iterator

@@ -14,7 +14,8 @@ class TokenDDP(nn.Module):
         self.works = []
         for i, ps in enumerate(self.buckets):
             for p, part in zip(ps, self.flats[i].split([p.numel() for p in ps]), strict=True):
-                p.register_post_accumulate_grad_hook(lambda p, i=i, view=part.view_as(p): self.made(p, i, view))
+                view = part.view_as(p)
+                p.register_post_accumulate_grad_hook(lambda p, i=i, view=view: self.made(p, i, view))
 
     def forward(self, tokens):
         return self.module(tokens)
