@@ -20,7 +20,7 @@ def test_sample_gets_its_points_and_its_cause(sample, answers, referees, monkeyp
 
 @pytest.mark.parametrize("sample", concerned(LAB, ONE_RANK))
 def test_sample_gets_its_points_where_one_rank_is_asked(sample, answers, unboxed, monkeypatch):
-    monkeypatch.setattr(on_ranks, "PLANNING_S", 5.0)
+    monkeypatch.setattr(on_ranks, "PLANNING_S", 2.0)
     assert surprises_of(sample, answers(sample), unboxed(LAB), ONE_RANK) == []
 
 
