@@ -48,7 +48,7 @@ class MemoryBudget(MemoryTracker):
 
     def _report(self) -> str:
         who = f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
-        *_, (_, where, live) = self._ledger.replay()
+        *_, (_, where, live) = self._replay()
         parts = ", ".join(f"{name} {n / MIB:.2f}" for name, n in live.items() if n)
         return (
             f"{who}{self._ledger.live_bytes / MIB:.2f} MiB are live in {where}, and the budget is "

@@ -39,6 +39,12 @@ def test_a_budget_of_the_peak_fits_and_one_byte_less_does_not():
         step(model, optimizer)
 
 
+def test_the_error_calls_gradients_gradients():
+    model, optimizer = make()
+    with pytest.raises(torch.OutOfMemoryError, match=r"gradients 0\.[57]"), MemoryBudget(1.9 * MIB, model):
+        step(model, optimizer)
+
+
 def test_what_is_there_already_counts():
     model, _ = make()
     with pytest.raises(torch.OutOfMemoryError, match=r"live in other, and the budget"), MemoryBudget(MIB / 2, model):
