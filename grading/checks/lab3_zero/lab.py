@@ -1,6 +1,7 @@
 """The checks of lab 3, in the order of the notebook."""
 
-from grading.checks.lab3_zero import judge_memory_traffic_overlap, norm, on_ranks, owners, skip, update
+from grading.checks.lab3_zero import memory, norm, on_ranks, overlap, owners, skip, traffic, update
+from grading.checks.lab3_zero.sharded import of_sharded
 from grading.judge.session import Check, Session
 
 DRILLS = on_ranks.__name__
@@ -12,10 +13,10 @@ def pace(s: Session) -> None:
 
 CHECKS = {
     "lab3.shards": Check(2, owners.judge),
-    "lab3.update": Check(4, update.judge),
-    "lab3.norm": Check(2, norm.judge),
-    "lab3.skip": Check(2, skip.judge),
-    "lab3.memory": Check(4, judge_memory_traffic_overlap.judge_memory),
-    "lab3.traffic": Check(2, judge_memory_traffic_overlap.judge_traffic),
-    "lab3.overlap": Check(2, judge_memory_traffic_overlap.judge_overlap),
+    "lab3.update": Check(4, of_sharded(update.judge)),
+    "lab3.norm": Check(2, of_sharded(norm.judge)),
+    "lab3.skip": Check(2, of_sharded(skip.judge)),
+    "lab3.memory": Check(4, of_sharded(memory.judge)),
+    "lab3.traffic": Check(2, of_sharded(traffic.judge)),
+    "lab3.overlap": Check(2, of_sharded(overlap.judge)),
 }

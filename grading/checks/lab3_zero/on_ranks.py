@@ -1,11 +1,10 @@
 """Lab 3 on the ranks: what the submission is asked to do, and what the drills record there."""
 
-import gc
 import hashlib
+import operator
 import time
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -13,7 +12,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from grading.boxes.trim_memory import rest
+from grading.checks.lab3_zero.allowed_imports import refuse_finished_parts
 from grading.checks.lab3_zero.collective_waits import watch_waits
+from grading.checks.lab3_zero.held_memory import Newcomers, held
+from grading.checks.lab3_zero.optimizer_elements import watch_optimizers
 from grading.judge.tensor_projections import project
 from grading.judge.verdict_pictures import moments
 from shardlab import local_device
@@ -40,6 +42,7 @@ SMALL_SEQ_LEN = 24
 OPTIMIZERS = {
     "none": (SGD, dict(lr=0.0)),
     "SGD": (SGD, dict(lr=0.05, momentum=0.9)),
+    "SGD of tiny gradients": (SGD, dict(lr=1000.0, momentum=0.9)),  # beside their norm clipping's 1e-6 counts
     "AdamW": (AdamW, dict(lr=0.01, eps=1e-5, weight_decay=0.1)),  # an eps far above rounding errors
 }
 ACCOUNT_MICRO_BATCHES = 2
@@ -63,12 +66,13 @@ class Net(nn.Module):
 
 
 class Poison(NamedTuple):
-    """One element of one rank's gradient that is not finite, in the first micro-batch of a step."""
+    """One element of one rank's gradient that is not finite, in one micro-batch of a step."""
 
     rank: int
     parameter: str
     element: int
-    value: str  # "nan" or "inf"
+    value: str  # "nan", "inf" or "-inf"
+    micro_batch: int = 0
 
 
 class PlannedStep(NamedTuple):
@@ -126,42 +130,66 @@ def samples(seed: int, number: int, rank: int, world_size: int, seq_len: int, de
     return batch(seed, number, rank, world_size, global_batch=world_size, seq_len=seq_len, device=device)
 
 
-def owned(implementation, instances: list[dict]) -> list[list[list[int]]]:
-    """Return what the submission gives to each rank of each instance."""
-    return [
-        [
-            [[int(x) for x in piece] for piece in implementation(i["sizes"], i["shares"], rank)]
-            for rank in range(len(i["shares"]))
-        ]
-        for i in instances
-    ]
+def owned(implementation, instances: list[dict]) -> list[list[list | str]]:
+    """Return what the submission gives to each rank of each instance: pieces, or what it returned in their place."""
+    refuse_finished_parts(implementation)
+    return [[_pieces(implementation(i["sizes"], i["shares"], r)) for r in range(len(i["shares"]))] for i in instances]
+
+
+def _pieces(returned) -> list[list[int]] | str:
+    try:
+        if isinstance(returned, list) and all(isinstance(piece, tuple) and len(piece) == 3 for piece in returned):
+            return [[operator.index(x) for x in piece] for piece in returned]
+    except TypeError:  # a float, for example
+        pass
+    return f"{returned!r:.60}"
 
 
 def train(
     implementation, seed: int, cap_mb: float, shares: list[int], optimizer: str, max_norm: float, plan: list
 ) -> list[dict]:
     """Run the plan; return each step's norm, the weights' projected change and checksum, and unchanged elements."""
+    if implementation is not Replicated:
+        refuse_finished_parts(implementation)
     device = local_device()
     module = build(seed, SMALL).to(device)
     kernel = [(name, p.detach()) for name, p in module.named_parameters()]  # old addresses, as in compiled code
     start = [t.clone() for _, t in kernel]
     optimizer_class, defaults = OPTIMIZERS[optimizer]
     zero = implementation(module, shares, cap_mb, max_norm, optimizer_class, **defaults)
-    replies, number = [], 0
+    replies, number, moved = [], 0, False
+
+    def look() -> None:
+        nonlocal moved
+        moved = moved or [p.data_ptr() for p in module.parameters()] != [t.data_ptr() for _, t in kernel]
+
     for step in (PlannedStep(*fields) for fields in plan):
-        norm = 0.0 if step.left_out else train_step(zero, module, step, seed, number, device)
+        with watch_optimizers(module) as updated:
+            norm = 0.0 if step.left_out else train_step(zero, module, step, seed, number, device, look)
         number += step.micro_batches
-        moved = [p.data_ptr() for p in module.parameters()] != [t.data_ptr() for _, t in kernel]
-        replies.append({"norm": float(norm), "moved": moved} | report(kernel, start, seed))
+        look()
+        seen = {"moved": moved, "updates": updated.n_elements}
+        replies.append(_norm(norm) | seen | report(kernel, start, seed))
     return replies
 
 
-def train_step(zero, module: Net, step: PlannedStep, seed: int, number: int, device: torch.device):
-    """Run this step's micro-batches, from every rank's sample `number` on, and return the result of `step`."""
+def _norm(returned) -> dict:
+    """Return the norm as a number, NaN if it is none, and whether it is a float or a scalar tensor."""
+    is_scalar = isinstance(returned, float) or (isinstance(returned, Tensor) and returned.dim() == 0)
+    return {"norm": float(returned) if is_scalar else float("nan"), "is_scalar": is_scalar}
+
+
+def train_step(zero, module: Net, step: PlannedStep, seed: int, number: int, device: torch.device, look):
+    """Run this step's micro-batches, from every rank's sample `number` on, and return the result of `step`.
+
+    `look` is called before each forward.
+    """
     rank, n = dist.get_rank(), dist.get_world_size()
-    hook = poisoned(module, Poison(*step.poison), rank) if step.poison else None
+    poison = Poison(*step.poison) if step.poison else None
     for i in range(step.micro_batches):
+        look()
         loss = module(*samples(seed, number + i, rank, n, SMALL_SEQ_LEN, device))
+        hook = poisoned(module, poison, rank) if poison and i == poison.micro_batch else None
         zero.backward(step.scale / step.micro_batches * loss)
         if hook:
             hook.remove()
@@ -188,25 +216,39 @@ def report(weights: list[tuple[str, Tensor]], start: list[Tensor], seed: int) ->
 
 
 def record_step(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
-    """Record what a third step of two micro-batches holds at its end and peak, and what a fourth sends and when."""
-    run = Run(implementation, seed, tier, shares, cap_mb)
+    """Record what three steps of two micro-batches hold at the end and at most; what a fourth sends, when, and updates.
+
+    The optimizer's copies count as `in_copies`.
+    """
+    run = Run(implementation, seed, tier, shares)
+    newcomers = Newcomers()
     with MemoryTracker(run.module) as memory:
+        run.start(cap_mb)
         run.step()
-        _arrays = label_all(memory)  # must live until tracking ends
-    gradients: list[float] = []
-    for p in run.module.parameters():
-        p.register_hook(lambda gradient: gradients.append(time.time()))
+        run.step()
+        run.step()
+        _arrays = newcomers.label(memory)  # must live until tracking ends
+    gradients: list[tuple[int, float]] = []
+    for i, p in enumerate(run.module.parameters()):
+        p.register_hook(lambda gradient, i=i: gradients.append((i, time.time())))
     ends: list[float] = []
-    with record_traffic() as traffic, watch_waits() as waits:
+    with watch_optimizers(run.module) as updated, record_traffic() as traffic, watch_waits() as waits:
         run.step(after_backward=lambda: ends.append(time.time()))
     n = dist.get_world_size()
-    return _held(memory) | {
+    return held(memory) | {
         "gradients": gradients,
-        "waits": list(waits.works),
-        "device_waits": list(waits.devices),
         "ends": ends,
+        "pieces": updated.pieces,
+        "in_copies": updated.in_copies,
+        "updates": updated.n_elements,
         "collectives": [
-            {"kind": c.kind, "bytes": max(c.input_bytes, c.output_bytes), "sent": wire_bytes(c, n), "at": c.issued_s}
+            {
+                "kind": c.kind,
+                "bytes": max(c.input_bytes, c.output_bytes),
+                "sent": wire_bytes(c, n),
+                "at": c.issued_s,
+                "waited": waits.of(c.issued_s),
+            }
             for c in traffic.collectives
         ],
     }
@@ -217,52 +259,39 @@ def memory(implementation, seed: int, tier: str, shares: list[int], cap_mb: floa
 
     Everything else that the system sees on the rank then belongs to the submission.
     """
-    run = Run(implementation, seed, tier, shares, cap_mb)
+    run = Run(implementation, seed, tier, shares)
+    run.start(cap_mb)
+    run.step()
+    run.step()
     with MemoryTracker(run.module) as memory:
         run.step()
     rest()
-    return _held(memory) | {"moments": moments(memory)}
+    return held(memory) | {"moments": moments(memory)}
 
 
 class Run:
-    """The tier's model and the submission, after two steps."""
+    """The tier's model and micro-batches; from `start` on the submission, too."""
 
-    def __init__(self, implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> None:
+    def __init__(self, implementation, seed: int, tier: str, shares: list[int]) -> None:
+        if implementation is not Replicated:
+            refuse_finished_parts(implementation)
         rank, n, device = dist.get_rank(), dist.get_world_size(), local_device()
         shape = of_tier(SIZES, tier)
         with device:
             self.module = build(seed, shape)
         self.kernel = [p.detach() for p in self.module.parameters()]
-        self.zero = implementation(self.module, shares, cap_mb, 1.0, AdamW, foreach=False)
         numbers = range(ACCOUNT_MICRO_BATCHES)
         self.micro_batches = [samples(seed, i, rank, n, shape["seq_len"], device) for i in numbers]
-        for _ in range(2):
-            self.step()
+        self._implementation, self._shares = implementation, shares
+
+    def start(self, cap_mb: float) -> None:
+        self.zero = self._implementation(self.module, self._shares, cap_mb, 1.0, AdamW, foreach=False)
 
     def step(self, after_backward=lambda: None) -> None:
         for tokens, targets in self.micro_batches:
             self.zero.backward(self.module(tokens, targets) / ACCOUNT_MICRO_BATCHES)
             after_backward()
         self.zero.step()
-
-
-def _held(memory: MemoryTracker) -> dict:
-    peak = memory.peak
-    return {"peak": peak.by_category() | {"where": peak.where}, "held": dict(memory.resident)}
-
-
-def label_all(memory: MemoryTracker) -> list[Tensor]:
-    """Count every floating-point tensor and numpy array that Python knows; return the arrays as tensors.
-
-    A copy takes memory even if no operation of the step touches it.
-    """
-    gc.collect()
-    known = gc.get_objects()
-    tensors = [t for t in known if issubclass(type(t), Tensor) and t.is_floating_point()]
-    owners = {id(a): a for a in gc.get_referents(*known) if type(a) is np.ndarray and a.flags.owndata}
-    arrays = [torch.from_numpy(a) for a in owners.values() if a.dtype in (np.float16, np.float32, np.float64)]
-    memory.label("other", *tensors, *arrays)
-    return arrays
 
 
 REFERENCE = {"train": Replicated, "memory": Replicated}

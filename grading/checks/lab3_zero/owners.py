@@ -6,9 +6,10 @@ from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 N_INSTANCES = 60
+Piece = tuple[int, int, int]  # (parameter, start, end)
 
 
-def owned(sizes: list[int], shares: list[int], rank: int) -> list[tuple[int, int, int]]:
+def owned(sizes: list[int], shares: list[int], rank: int) -> list[Piece]:
     """Return (parameter, start, end) of each piece that `rank` owns, as the notebook defines it."""
     n, all_shares = sum(sizes), sum(shares)
     first, last = (n * sum(shares[:r]) // all_shares for r in (rank, rank + 1))
@@ -53,6 +54,9 @@ def expected(instance: dict) -> list[list[list[int]]]:
 def _cause(instance: dict, mine: list, equal_only: bool) -> str:
     where = f"with sizes {instance['sizes']} and shares {instance['shares']} "
     times = [[0] * size for size in instance["sizes"]]
+    if strange := [(rank, pieces) for rank, pieces in enumerate(mine) if isinstance(pieces, str)]:
+        rank, pieces = strange[0]
+        return where + f"rank {rank} gets {pieces}, which is no list of tuples of three ints."
     for pieces in mine:
         for i, start, end in pieces:
             if not (0 <= i < len(times) and 0 <= start < end <= len(times[i])):

@@ -9,15 +9,19 @@ import random
 
 import torch
 
-from grading.checks.lab3_zero import on_ranks
+from grading.checks.lab3_zero import on_ranks, record
+from grading.checks.lab3_zero.owners import owned
 from grading.checks.lab3_zero.truth import Setting
-from grading.checks.lab3_zero.update import ask, setting
+from grading.checks.lab3_zero.update import ask, error_of, setting
 from grading.judge.session import Session
-from grading.judge.tensor_projections import distance, vector
+from grading.judge.tensor_projections import vector
 from grading.judge.verdict import Verdict
 
-POISONS = (None, "nan", None, "inf", None)  # the non-finite value in each step's gradient
-TOLERANCE = 1e-3  # relative
+# The ends of the names of parameters: each draw poisons one element of each, in this order but for chance
+POISONED = ("scale", "embedding.weight", ".weight", ".bias", "out.weight")
+VALUES = ("nan", "inf", "-inf")
+MICRO_BATCHES = 2
+TOLERANCE = 1e-4  # relative, of a parameter's change; the same sums are taken twice, and so rounded alike
 NO_CLIPPING = 1e3
 NOTHING_MOVES = "a healthy step changes no weight where the kernel reads it, so nothing can be said: see lab3.update."
 
@@ -27,7 +31,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     without = tuple(step._replace(poison=None, left_out=bool(step.poison)) for step in run.plan)
     replies, healthy = ask(s, check, run), ask(s, check, run._replace(plan=without))
     for k, step in enumerate(run.plan):
-        cause = _poisoned(replies, k, step.poison) if step.poison else _healthy(replies, healthy, k)
+        cause = _poisoned(run, replies, k) if step.poison else _healthy(replies, healthy, k)
         if cause:
             return Verdict(check, 0, points, f"step {k + 1}: {cause}")
     words = "a step with a gradient that is not finite changes nothing on any rank, and the next one is right."
@@ -35,30 +39,53 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def drawn(s: Session) -> Setting:
-    """Draw the poisoned steps. The optimizer is AdamW, whose states would keep traces of a step not skipped."""
-    draw = random.Random(s.seed)
+    """Draw the poisoned steps: each kind of parameter, value and micro-batch, and as many ranks as there are.
+
+    A healthy step comes before and after each. The optimizer is AdamW, whose states would keep traces of a step not
+    skipped.
+    """
+    draw, n = random.Random(s.seed), s.tier.world_size
     sizes = {name: p.numel() for name, p in on_ranks.build(0, on_ranks.SMALL).named_parameters()}
-    plan = []
-    for value in POISONS:
-        name = draw.choice([name for name in sizes if name.startswith("blocks") and name.endswith("weight")])
-        poison = on_ranks.Poison(draw.randrange(s.tier.world_size), name, draw.randrange(sizes[name]), value)
-        plan.append((2, 1.0, poison if value else None))
+    kinds, ranks = draw.sample(POISONED, len(POISONED)), draw.sample(range(n), n)
+    plan: list[tuple] = [(MICRO_BATCHES, 1.0)]
+    for i, kind in enumerate(kinds):
+        name = kind if kind in sizes else draw.choice([x for x in sizes if x.startswith("blocks") and x.endswith(kind)])
+        where = ranks[i % n], name, draw.randrange(sizes[name])
+        poison = on_ranks.Poison(*where, VALUES[i % len(VALUES)], (i + s.seed) % MICRO_BATCHES)
+        plan += [(MICRO_BATCHES, 1.0, poison), (MICRO_BATCHES, 1.0)]
     return setting(s, "AdamW", NO_CLIPPING, plan)
 
 
-def _poisoned(replies: list, k: int, poison: on_ranks.Poison) -> str:
+def owner(run: Setting, poison: on_ranks.Poison) -> int:
+    """Return the rank that owns the poisoned element."""
+    named = list(on_ranks.build(0, on_ranks.SMALL).named_parameters())
+    sizes = [p.numel() for _, p in named]
+    number = [name for name, _ in named].index(poison.parameter)
+    bucket = next(b for b in record.numbers([p for _, p in named], run.cap_mb) if number in b)
+    theirs = [owned([sizes[i] for i in bucket], list(run.shares), rank) for rank in range(len(run.shares))]
+    return next(
+        rank
+        for rank, pieces in enumerate(theirs)
+        if any(bucket[i] == number and start <= poison.element < end for i, start, end in pieces)
+    )
+
+
+def _poisoned(run: Setting, replies: list, k: int) -> str:
+    poison = run.plan[k].poison
     changed = [rank for rank, reply in enumerate(replies) if reply[k]["bits"] != reply[k - 1]["bits"]]
-    one = f"rank {poison.rank} had one {poison.value} in its gradient"
-    if changed and not all(torch.isfinite(vector(reply[k]["change"])).all() for reply in replies):
-        return f"{one}, and now weights are not finite: the step was not skipped, or not by the owner."
-    if len(changed) == len(replies) and all(math.isfinite(reply[k]["norm"]) for reply in replies):
-        return f"{one}, in the first micro-batch, and every rank updated its weights: nobody has seen it."
-    if changed:
-        return (
-            f"{one}, and the weights of {_ranks(changed)} have changed all the same: whoever does not own that element "
-            "sees nothing in its own slices, so all must decide by something that all of them have."
-        )
     finite = [rank for rank, reply in enumerate(replies) if math.isfinite(reply[k]["norm"])]
+    one = (
+        f"rank {poison.rank} had one {poison.value} in its gradient of {poison.parameter}, in micro-batch "
+        f"{poison.micro_batch + 1} of {MICRO_BATCHES}"
+    )
+    if infinite := [r for r in changed if not torch.isfinite(vector(replies[r][k]["change"])).all()]:
+        return f"{one}, and now weights of {_ranks(infinite)} are not finite."
+    if changed:
+        its_owner = owner(run, poison)
+        alone = [rank for rank in range(len(replies)) if rank not in changed] == [its_owner]
+        skipped = f" Only rank {its_owner}, which owns that element, has kept its weights." if alone else ""
+        returned = "; every rank returned a finite norm" if len(finite) == len(replies) else ""
+        return f"{one}, and the weights of {_ranks(changed)} have changed all the same{returned}.{skipped}"
     if finite:
         return f"{one}, but {_ranks(finite)} returned a finite norm, {replies[finite[0]][k]['norm']:.4g}."
     return ""
@@ -68,11 +95,11 @@ def _healthy(replies: list, healthy: list, k: int) -> str:
     if k == 0 and all(vector(reply[0]["change"]).norm() == 0 for reply in replies):
         return NOTHING_MOVES
     pairs = [(vector(a[k]["change"]), vector(b[k]["change"])) for a, b in zip(replies, healthy, strict=True)]
-    if max(distance(a, b) for a, b in pairs) <= TOLERANCE:
+    if max(error_of(a, b) for a, b in pairs) <= TOLERANCE:
         return ""
     if k and all(reply[k]["bits"] == reply[k - 1]["bits"] for reply in replies):
-        return "a healthy step was skipped as well, after one that had to be."
-    return "the step after a skipped one is wrong: something of the skipped step was kept, in gradients or in states."
+        return "every gradient was finite, but no weight has changed, after a step that had to be skipped."
+    return "every gradient was finite, but the weights are not those that your engine gets without the skipped steps."
 
 
 def _ranks(ranks: list[int]) -> str:

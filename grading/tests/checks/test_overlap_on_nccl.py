@@ -16,8 +16,8 @@ from torch.optim import SGD
 from grading.checks import device_clock
 from grading.checks.device_clock import DeviceClock
 from grading.checks.lab2_ddp import on_ranks as lab2
-from grading.checks.lab3_zero import judge_memory_traffic_overlap
 from grading.checks.lab3_zero import on_ranks as lab3
+from grading.checks.lab3_zero import overlap
 from shardlab import launch
 
 N = 2
@@ -140,14 +140,14 @@ def recorded(how: str) -> dict:
     torch.cuda.synchronize = lambda: stream.done_s(stream.waited_for)
     reply = lab3.record_step(partial(Zero, how=how), seed=0, tier="cpu", shares=[4, 4], cap_mb=0.25)
     stream.done_s(stream.waited_for)
-    return {key: reply[key] for key in ("gradients", "waits", "device_waits", "ends", "collectives") if key in reply}
+    return {key: reply[key] for key in ("gradients", "ends", "collectives")}
 
 
 @pytest.mark.parametrize(("how", "hidden"), [("sync", 0.0), ("wait", 0.0), ("device", 0.0), ("late", 1.0)])
 def test_lab_3_sees_a_call_that_blocks_the_stream(how, hidden):
     """The last gradient's message has none after it: it is the embedding's, 2% of the bytes."""
     for reply in launch(recorded, N, how, device="cpu", stream=False):
-        assert judge_memory_traffic_overlap.covered(reply) == pytest.approx(hidden, abs=0.03)
+        assert overlap.covered(reply) == pytest.approx(hidden, abs=0.03)
         assert judge_memory_traffic_overlap.issued_early(reply) > 0.95
 
 
