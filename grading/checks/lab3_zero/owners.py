@@ -67,6 +67,8 @@ def _cause(instance: dict, mine: list, equal_only: bool) -> str:
         return where + f"{flat.count(0)} of {len(flat)} elements have no owner: they would never be updated."
     if max(flat) > 1:
         return where + f"{sum(t > 1 for t in flat)} of {len(flat)} elements have two owners or more."
+    if [sorted(pieces) for pieces in mine] == expected(instance):
+        return where + "all pieces are right, but not in the order of the parameters."
     if equal_only:
         return where + "every element has one owner, but ranks do not get what their shares say."
     return where + "every element has one owner, but the cuts are not where the rule puts them."

@@ -1,0 +1,3 @@
+# %% zero2
+class Zero2(Replicated):
+    pass
