@@ -10,7 +10,6 @@ from shardplan.compare_formulas import mib
 
 SPARE_SMALL = 4  # messages of at most SMALL_BYTES in each pass, beside the buckets
 SPARE_BYTES = 4096  # allowed a bucket
-CHANGING = ("all_reduce", "barrier")  # kinds that bring no rank another one's part of a whole
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
@@ -38,8 +37,7 @@ def _fault(s: Session, sent: list[dict], words: str) -> tuple[dict, str]:
     buckets, psi = record.bucket_bytes(tier), record.psi_bytes(tier)
     large = [c for c in sent if c["bytes"] > SMALL_BYTES]
     n_large, in_large = sum(b > SMALL_BYTES for b in buckets), sum(b for b in buckets if b > SMALL_BYTES)
-    brought = large if "backward" in words else [c for c in large if c["kind"] not in CHANGING]
-    whole, n_bytes = sum(c["bytes"] for c in brought), sum(c["sent"] for c in sent)
+    whole, n_bytes = sum(c["bytes"] for c in large), sum(c["sent"] for c in sent)
     most = (s.tier.world_size - 1) * max(record.fractions(s)) * psi + SPARE_BYTES * len(buckets)
     figures = {
         f"{words}: messages": (f"{len(sent)}", f"{len(buckets) + SPARE_SMALL}"),
