@@ -16,7 +16,12 @@ class NotAllowed(ImportError):
 
 
 def refuse_finished_parts(answer) -> None:
-    """Raise NotAllowed if the answer, or a helper that it reaches, uses more of the libraries than is allowed."""
+    """Raise NotAllowed if the answer, or a helper that it reaches, uses more of the libraries than is allowed.
+
+    TypeError if it can't be called at all.
+    """
+    if not callable(answer):
+        raise TypeError(f"what was handed in is {answer!r:.40}: run the cell that defines your function or class")
     if (used := next(_used(answer, {}), None)) is not None:
         raise NotAllowed(f"the answer uses {used}: of shardlab import only assign_buckets, and write the rest yourself")
 

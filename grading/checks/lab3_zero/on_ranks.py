@@ -216,7 +216,7 @@ def report(weights: list[tuple[str, Tensor]], start: list[Tensor], seed: int) ->
 
 
 def record_step(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
-    """Record what three steps of two micro-batches hold at the end and at most; what a fourth sends, when, and updates.
+    """Record what two steps of two micro-batches hold at the end and at most; what a third sends, when, and updates.
 
     The optimizer's copies count as `in_copies`.
     """
@@ -224,7 +224,6 @@ def record_step(implementation, seed: int, tier: str, shares: list[int], cap_mb:
     newcomers = Newcomers()
     with MemoryTracker(run.module) as memory:
         run.start(cap_mb)
-        run.step()
         run.step()
         run.step()
         _arrays = newcomers.label(memory)  # must live until tracking ends
@@ -255,7 +254,7 @@ def record_step(implementation, seed: int, tier: str, shares: list[int], cap_mb:
 
 
 def memory(implementation, seed: int, tier: str, shares: list[int], cap_mb: float) -> dict:
-    """Record what a third step holds, as `record_step` does, with nothing else on the rank.
+    """Record what a third step holds, with nothing else on the rank.
 
     Everything else that the system sees on the rank then belongs to the submission.
     """

@@ -12,7 +12,6 @@ from torch.optim import SGD
 
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab3_zero import memory, on_ranks, overlap, record, traffic
-from grading.checks.lab3_zero.allowed_imports import NotAllowed, refuse_finished_parts
 from grading.checks.lab3_zero.collective_waits import watch_waits
 from grading.checks.lab3_zero.held_memory import Newcomers
 from grading.checks.lab3_zero.optimizer_elements import watch_optimizers
@@ -266,31 +265,3 @@ def test_copies_that_no_operation_touches_count_whatever_their_dtype():
         arrays = newcomers.label(tracker)
     assert sum(tracker.resident.values()) == 4 * 10_100 + 10 + 40 + sum(a.nbytes for a in arrays)
     assert before.numel() and held
-
-
-@pytest.mark.parametrize(
-    "source, used",
-    [
-        ("from grading.checks.lab3_zero.owners import owned as f", "owners.owned"),
-        ("from shardlab.zero import ShardedDataParallel as f", "ShardedDataParallel"),
-        ("from grading.checks.lab3_zero import owners\ndef f(): return owners.owned", "lab3_zero.owners"),
-        ("def f():\n from shardlab.zero import ShardedDataParallel\n return ShardedDataParallel", "shardlab.zero"),
-        ("def f():\n import shardlab.zero as z\n return z", "shardlab.zero"),
-        ("import shardlab\nclass f:\n def step(self): return shardlab.zero", "shardlab"),
-        ("from shardlab.zero import ShardedDataParallel\nclass f(ShardedDataParallel): pass", "ShardedDataParallel"),
-        ("from shardlab import zero\ndef g(): return zero\nclass f:\n def step(self): return g()", "shardlab.zero"),
-        ("import functools\nfrom shardlab import zero\nf = functools.partial(lambda z: z, zero)", "shardlab.zero"),
-        ("from shardlab.ddp import assign_buckets\ndef f(): return assign_buckets", ""),
-        ("from shardlab.text_batches import batch\nclass f:\n def step(self): return self.batch", ""),
-        ("def f():\n from shardlab.ddp import assign_buckets\n return assign_buckets", ""),
-        ("f = None", ""),
-        ("f = 3.0", ""),
-    ],
-)
-def test_only_assign_buckets_is_not_refused(source, used):
-    names = {"__name__": "submission"}
-    exec(source, names)
-    if not used:
-        return refuse_finished_parts(names["f"])
-    with pytest.raises(NotAllowed, match=used):
-        refuse_finished_parts(names["f"])
