@@ -5,7 +5,6 @@ from submissions import LABS, ROOT
 
 from grading.samples import rules
 
-
 WITH_A_TABLE = [lab for lab in LABS if (ROOT / "grading" / "checks" / lab / "rules.toml").exists()]
 
 
