@@ -9,8 +9,7 @@ import random
 
 import torch
 
-from grading.checks.lab3_zero import on_ranks, record
-from grading.checks.lab3_zero.owners import owned
+from grading.checks.lab3_zero import on_ranks
 from grading.checks.lab3_zero.truth import Setting
 from grading.checks.lab3_zero.update import ask, error_of, setting
 from grading.judge.session import Session
@@ -56,20 +55,6 @@ def drawn(s: Session) -> Setting:
     return setting(s, "AdamW", NO_CLIPPING, plan)
 
 
-def owner(run: Setting, poison: on_ranks.Poison) -> int:
-    """Return the rank that owns the poisoned element."""
-    named = list(on_ranks.build(0, on_ranks.SMALL).named_parameters())
-    sizes = [p.numel() for _, p in named]
-    number = [name for name, _ in named].index(poison.parameter)
-    bucket = next(b for b in record.numbers([p for _, p in named], run.cap_mb) if number in b)
-    theirs = [owned([sizes[i] for i in bucket], list(run.shares), rank) for rank in range(len(run.shares))]
-    return next(
-        rank
-        for rank, pieces in enumerate(theirs)
-        if any(bucket[i] == number and start <= poison.element < end for i, start, end in pieces)
-    )
-
-
 def _poisoned(run: Setting, replies: list, k: int) -> str:
     poison = run.plan[k].poison
     changed = [rank for rank, reply in enumerate(replies) if reply[k]["bits"] != reply[k - 1]["bits"]]
@@ -81,11 +66,8 @@ def _poisoned(run: Setting, replies: list, k: int) -> str:
     if infinite := [r for r in changed if not torch.isfinite(vector(replies[r][k]["change"])).all()]:
         return f"{one}, and now weights of {_ranks(infinite)} are not finite."
     if changed:
-        its_owner = owner(run, poison)
-        alone = [rank for rank in range(len(replies)) if rank not in changed] == [its_owner]
-        skipped = f" Only rank {its_owner}, which owns that element, has kept its weights." if alone else ""
         returned = "; every rank returned a finite norm" if len(finite) == len(replies) else ""
-        return f"{one}, and the weights of {_ranks(changed)} have changed all the same{returned}.{skipped}"
+        return f"{one}, and the weights of {_ranks(changed)} have changed all the same{returned}."
     if finite:
         return f"{one}, but {_ranks(finite)} returned a finite norm, {replies[finite[0]][k]['norm']:.4g}."
     return ""

@@ -226,16 +226,6 @@ def test_a_spoilt_step_is_skipped_by_all_and_the_next_one_is_right():
     assert judged_skip(skipped(0, 2, change={"all": [2.0001, -2.0001] * 2})).points == 2
 
 
-def test_who_has_skipped_alone_is_named_only_where_it_owns_the_element():
-    run = skip.drawn(session())
-    owner = skip.owner(run, run.plan[1].poison)
-    for alone in range(4):
-        replies = skipped()
-        for rank in {*range(4)} - {alone}:
-            replies[rank][1]["bits"] = "other"
-        assert ("which owns that element" in judged_skip(replies).cause) == (alone == owner)
-
-
 @pytest.mark.parametrize("world_size", (2, 4, 8))
 def test_every_draw_poisons_each_kind_of_parameter_value_and_micro_batch(world_size):
     for seed in range(20):
