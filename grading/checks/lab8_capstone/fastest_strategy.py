@@ -34,7 +34,8 @@ def choices(job: Job) -> list[Choice]:
     """Return all strategies: a copy of the model on each rank, in each node, or over all ranks, with all options."""
     sizes = [n for n in range(1, job.sequences + 1) if job.sequences % n == 0]
     shards = sorted({1, job.network.ranks_per_node, RANKS})
-    return [Choice(*c) for c in product(shards, sizes, (0, 1, 2), (True, False), (True, False))]
+    all_of_them = (Choice(*c) for c in product(shards, sizes, (0, 1, 2), (True, False), (True, False)))
+    return [c for c in all_of_them if c.reduce_once or c.micro_batch < job.sequences]
 
 
 def best(job: Job) -> Choice:

@@ -12,11 +12,27 @@ from shardsim.slept_computation import sleep_in
 
 RANKS = 8
 MB = 1e6
-# For each cluster (nodes x cards a node): the range of each drawn figure.
+# For each cluster (nodes x cards a node) and figure: its ranges, and how often each is drawn, beside the others. They
+# lie so that no figure alone says which strategy is best.
 BUDGETS = {
-    "2x4": {"between_MB_per_s": (2.4, 2.6), "memory_MB": (4.27, 4.42), "launch_ms": (4, 6), "sequence_ms": (9, 11)},
-    "4x2": {"between_MB_per_s": (5.5, 6.0), "memory_MB": (2.17, 2.27), "launch_ms": (4, 6), "sequence_ms": (9, 11)},
-    "8x1": {"between_MB_per_s": (1.8, 2.1), "memory_MB": (6.2, 6.6), "launch_ms": (0.5, 1), "sequence_ms": (0.5, 1)},
+    "2x4": {
+        "memory_MB": {(3.25, 3.37): 1, (3.94, 4.05): 1},
+        "sequence_ms": {(8, 12): 1},
+        "launch_over_sequence": {(0.02, 0.04): 1, (1.6, 2.4): 1},
+        "link_kB_per_sequence": {(13, 16): 1, (300, 400): 2},
+    },
+    "4x2": {
+        "memory_MB": {(2.6, 2.8): 1, (3.25, 3.5): 3},
+        "sequence_ms": {(8, 12): 1},
+        "launch_over_sequence": {(0.02, 0.04): 1, (1.6, 2.4): 1},
+        "link_kB_per_sequence": {(13, 16): 1, (300, 400): 2},
+    },
+    "8x1": {
+        "memory_MB": {(3.25, 3.57): 3, (4.1, 4.4): 1},
+        "sequence_ms": {(8, 12): 1},
+        "launch_over_sequence": {(0.02, 0.04): 1, (1.6, 2.4): 1},
+        "link_kB_per_sequence": {(13, 16): 1, (300, 400): 2},
+    },
 }
 MODEL = ModelConfig(256, dim=64, n_layers=4, n_heads=4, n_kv_heads=2, hidden_dim=192, max_seq_len=32)
 SEQUENCES, SEQ_LEN = 4, 32  # a rank's, in a step
@@ -40,12 +56,14 @@ def draw(seed: int) -> dict[str, dict]:
 
 
 def _facts(name: str, random: random.Random) -> dict:
-    between, memory, launch, sequence = (random.uniform(*span) for span in BUDGETS[name].values())
+    spans = (random.choices(list(by_span), by_span.values())[0] for by_span in BUDGETS[name].values())
+    memory_MB, sequence_ms, launch, link_kB = (random.uniform(*span) for span in spans)
+    between = link_kB / sequence_ms  # kB a ms are MB a s
     return {
         "network": f"{name} nodes, {8 * between:.2f} MB/s 80 us inside, {between:.2f} MB/s 300 us between",
-        "memory_bytes": int(memory * MB),
-        "launch_s": round(launch / 1e3, 4),
-        "sequence_s": round(sequence / 1e3, 4),
+        "memory_bytes": int(memory_MB * MB),
+        "launch_s": round(launch * sequence_ms / 1e3, 5),
+        "sequence_s": round(sequence_ms / 1e3, 5),
     }
 
 

@@ -3,8 +3,6 @@
 The line is the fastest strategy that a search finds, run by the reference's ranks on the same cluster.
 """
 
-from functools import partial
-
 from grading.checks.lab8_capstone import fastest_strategy
 from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, Job, draw, job_of
 from grading.checks.lab8_capstone.judge_weights_memory_links import account_of, by_rank, fits, is_right, train_alone
@@ -15,11 +13,15 @@ from grading.judge.timed_laps import Lap, race, too_quick
 from grading.judge.timing_verdict import Timing, settled, too_noisy
 from grading.judge.verdict import Verdict
 
-FULL_SHARE, HALF_SHARE = 0.85, 0.55  # share of the line's tokens a second, for a cluster's points, for half of them
+FULL_SHARE, HALF_SHARE = 0.9, 0.8  # share of the line's tokens a second, for a cluster's points, for half of them
 N_CLUSTERS = 3
 PROOF_TOLERANCE = 0.02  # float32 rounding gives up to 1e-4 in a model's laps, and 0.02 in twice as many
 LEAST_WORK = 0.9  # share of the time that all sequences take
 OTHER_WORK = 0.1  # relative: if computations or gradient bytes differ by more, it is not the judged step
+COUNTED = {
+    "computations": "forwards and backwards",
+    "reduced_bytes": "bytes of gradients over the cluster's network",
+}
 BARS = (1 / FULL_SHARE, 1 / HALF_SHARE)  # the same bars as step time over the line's
 SHARE = "tokens/s over the reference line's"
 
@@ -30,17 +32,18 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     for name, facts in draw(s.seed).items():
         replies = account_of(s, check, name)
         if not (is_right(s, replies) and fits(replies, facts)):
-            why = "does not fit" if is_right(s, replies) else "wrong weights"
+            why = "it does not fit" if is_right(s, replies) else "the weights are wrong"
             figures[f"{name}: {SHARE}"] = (f"not timed: {why}", f"{FULL_SHARE:.2f}")
             causes.append(f"on {name} the step was not timed: {why}.")
             continue
-        timing, words = _race(s, check, facts, replies)
+        work = _Work(facts, replies)
+        timing, words = _race(s, check, facts, work)
         figures |= {f"{name}: {key}": value for key, value in words.items()}
         unclear |= timing is not None and not settled(timing, BARS)
         worth = sum(timing.within(bar) is True for bar in BARS) if timing else 0
         earned += points / 6 * worth
         if worth < 2:
-            causes.append(f"on {name} {_slow(timing)}")
+            causes.append(f"on {name} {_slow(timing) if timing else work.lacks}")
     if unclear:
         return too_noisy(check, points, figures)
     if not causes:
@@ -48,16 +51,15 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     return Verdict(check, earned, points, causes[0], "", figures)
 
 
-def _race(s: Session, check: str, facts: dict, judged: list[dict]) -> tuple[Timing | None, dict]:
+def _race(s: Session, check: str, facts: dict, work: "_Work") -> tuple[Timing | None, dict]:
     """Return the step time over the reference line's (None if it left work out), and the figures."""
     job = job_of(facts)
     choice = fastest_strategy.best(job)
     where = {"world_size": RANKS, "device": "cpu", "network": facts["network"]}
     arguments = {"facts": facts, "choice": choice.as_json()}
-    proof = partial(_worked, facts, judged)
-    timing = race(s, check, "laps", bars=BARS, proof=proof, one_of=N_CLUSTERS, **where, **arguments)
+    timing = race(s, check, "laps", bars=BARS, proof=work, one_of=N_CLUSTERS, **where, **arguments)
     if timing is None:
-        return None, {SHARE: ("0: timed steps left work out", f"{FULL_SHARE:.2f}")}
+        return None, {SHARE: ("0: not the judged step", f"{FULL_SHARE:.2f}")}
     tokens = RANKS * SEQUENCES * SEQ_LEN
     mine, line = tokens / timing.mine_s, tokens / timing.reference_s
     planned = fastest_strategy.tokens_per_s(job, choice)
@@ -67,20 +69,34 @@ def _race(s: Session, check: str, facts: dict, judged: list[dict]) -> tuple[Timi
     }
 
 
-def _worked(facts: dict, judged: list[dict], lap: Lap) -> bool:
-    """Return whether the lap computed all sequences, at the cards' pace, in the judged step, with the right weights.
+class _Work:
+    """A lap's proof: the work of the judged step, at the cards' pace. `lacks` has what the first lap without it lacks.
 
     Adds up over ranks, because a rank may compute for another. A submission chooses how often it pays `launch_s`.
     """
-    computing_s, sending_s = _least_s(job_of(facts))
-    busy_s = sum(r["busy_s"] for r in lap.replies)
-    if too_quick(lap, max(computing_s, sending_s)) or busy_s < LEAST_WORK * RANKS * computing_s:
-        return False
-    for key in ("computations", "reduced_bytes"):
-        timed, due = (sum(r[key] for r in found) for found in (lap.replies, judged))
-        if abs(timed - due) > OTHER_WORK * due:
-            return False
-    return _trained_on(lap)
+
+    def __init__(self, facts: dict, judged: list[dict]) -> None:
+        self.job, self.judged, self.lacks = job_of(facts), judged, ""
+
+    def __call__(self, lap: Lap) -> bool:
+        self.lacks = self.lacks or self._lacks(lap)
+        return not self.lacks
+
+    def _lacks(self, lap: Lap) -> str:
+        computing_s, sending_s = _least_s(self.job)
+        busy_s = sum(r["busy_s"] for r in lap.replies)
+        if too_quick(lap, max(computing_s, sending_s)):
+            least = f"computing takes {computing_s:.2f} s at least, and sending {sending_s:.2f} s"
+            return f"a timed step took {lap.seconds:.2f} s: {least}."
+        if busy_s < LEAST_WORK * RANKS * computing_s:
+            return (
+                f"a card computed for {busy_s / RANKS:.2f} s in a timed step: its sequences take {computing_s:.2f} s."
+            )
+        for key, what in COUNTED.items():
+            timed, due = (sum(r[key] for r in found) for found in (lap.replies, self.judged))
+            if abs(timed - due) > OTHER_WORK * due:
+                return f"a timed step had {timed:.0f} {what}, and the step that the other checks saw had {due:.0f}."
+        return "" if _trained_on(lap) else "the weights after a timed step are not those of its sequences."
 
 
 def _least_s(job: Job) -> tuple[float, float]:
@@ -102,13 +118,7 @@ def _trained_on(lap: Lap) -> bool:
     return max(distance(vector({"proof": r["proof"]}), truth) for r in lap.replies) <= PROOF_TOLERANCE
 
 
-def _slow(timing: Timing | None) -> str:
-    if timing is None:
-        return (
-            "the timed steps left work out, or are not the steps that the other checks saw: the weights are wrong, or "
-            "blocks did not take their time one after the other, or were not computed as often, or not the same bytes "
-            "of gradients went over the cluster's network, or it all took less time than that must take."
-        )
+def _slow(timing: Timing) -> str:
     return (
         f"{1 / timing.ratio:.0%} of the reference line's tokens a second: draw a timeline, and see whether cards wait "
         "for messages, or compute what they need not."

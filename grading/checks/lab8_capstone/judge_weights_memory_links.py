@@ -3,64 +3,72 @@
 import torch
 
 from grading.checks.lab8_capstone import fastest_strategy, on_ranks
-from grading.checks.lab8_capstone.job import MB, RANKS, build_model, draw, job_of
+from grading.checks.lab8_capstone.job import BUDGETS, MB, RANKS, build_model, draw, job_of
+from grading.checks.lab8_capstone.on_ranks import STEPS
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict
 
-TOLERANCE = 2e-4  # relative, of the weights' change; float32 gives 1e-6, gradients sent in bfloat16 give 2e-3
+TOLERANCE = 2e-5  # relative, of the weights' change; float32 gives 1e-6, one unit's messages in float16 give 6e-5
+SAME_ON_ALL, UNCHANGED = 1e-3, 1e-6  # relative to the weights
 SAME_MISTAKE = 0.02  # relative; every known mistake changes more than 0.1
-SUSPICIOUS = 0.9  # over the line's bytes: with fewer, the strategy is better or leaves something out
 LINK_RATIO = 1.15  # allowed bytes that leave a node, over the reference line's
 
 
+WRONG = "the weights are wrong, so {what} does not count: see lab8.same."
+
+
 def judge_same(s: Session, check: str, points: float) -> Verdict:
-    """Compare the weights after some steps with those of one process."""
-    right, moved = {k: _trained(s.seed, *v) for k, v in _ONE_PROCESS.items()}, None
-    start, truth = right.pop("nothing"), right.pop("right")
-    lost, figures, causes = 0, {}, []
+    """Compare the weights after some steps with those of one process; no gradients may be left after any step."""
+    start, truth = _start_and_truth(s)
+    figures, causes = {}, []
     for name in draw(s.seed):
-        mine = [vector(r["weights"]) for r in account_of(s, check, name)]
-        moved = truth - start
-        error = max(distance(v - start, moved) if v.shape == start.shape else float("inf") for v in mine)
+        replies = account_of(s, check, name)
+        error = max(_error(r, start, truth) for r in replies)
         figures[f"{name}: error, of the weights' change"] = (f"{error:.1e}", f"{TOLERANCE:g}")
-        if error > TOLERANCE:
-            lost += 1
-            causes.append(f"on {name} {_mistake(mine, start, truth, right)}")
-    if causes:
-        return Verdict(check, points * (3 - lost) / 3, points, causes[0], "", figures)
-    cause = "the weights are those that one process would have, on every rank and cluster."
-    return Verdict(check, points, points, cause, "", figures)
+        left = next(
+            ((i, r["gradients_left"][i]) for r in replies for i in range(STEPS) if r["gradients_left"][i]), None
+        )
+        if left:
+            words = "are left when train_step returns: set them to None or 0."
+            causes.append(f"on {name} gradients of step {left[0] + 1} ({left[1]}) {words}")
+        elif error > TOLERANCE:
+            causes.append(f"on {name} {_mistake(s, replies, start, truth)}")
+    return _verdict(check, points, causes, "the weights are those that one process would have, on every rank.", figures)
 
 
 def judge_cap(s: Session, check: str, points: float) -> Verdict:
-    """Compare the peak of the fullest rank with the card's memory."""
-    lost, figures, cause = 0, {}, ""
+    """Compare the peak of the fullest rank with the card's memory; only a step with the right weights counts."""
+    figures, causes = {}, []
     for name, facts in draw(s.seed).items():
-        fullest, cap = _fullest(account_of(s, check, name)), facts["memory_bytes"]
+        replies = account_of(s, check, name)
+        fullest, cap = _fullest(replies), facts["memory_bytes"]
         figures[f"{name}: peak"] = (f"{fullest['peak_bytes'] / MB:.2f} MB", f"{cap / MB:.2f} MB")
         if fullest["peak_bytes"] > cap:
-            lost += 1
-            cause = cause or f"on {name} a card is out of memory in {fullest['where']}: {_parts(fullest['peak'])}"
-    if not lost:
-        return Verdict(check, points, points, "on every cluster a step fits its cards.", "", figures)
-    return Verdict(check, points * (3 - lost) / 3, points, cause, "", figures)
+            causes.append(f"on {name} a card is out of memory in {fullest['where']}: {_parts(fullest['peak'])}")
+        elif not is_right(s, replies):
+            causes.append(f"on {name} {WRONG.format(what='what a step holds')}")
+    return _verdict(check, points, causes, "on every cluster a step fits its cards.", figures)
 
 
 def judge_links(s: Session, check: str, points: float) -> Verdict:
-    """Compare the bytes that leave a node with the reference line's; far fewer count only if the weights are right."""
-    lost, figures, cause = 0, {}, ""
+    """Compare the bytes that leave a node with the reference line's; only a step with the right weights counts."""
+    figures, causes = {}, []
     for name, facts in draw(s.seed).items():
         replies = account_of(s, check, name)
         mine, theirs = _per_node(replies, facts), _per_node(line_of(s, name), facts)
         figures[f"{name}: leaves a node in a step"] = (f"{mine / MB:.2f} MB", f"{LINK_RATIO * theirs / MB:.2f} MB")
-        if mine < SUSPICIOUS * theirs and not is_right(s, replies):
-            lost, cause = lost + 1, cause or f"on {name} less is sent than a step needs, and the weights are wrong."
-        elif mine > LINK_RATIO * theirs:
-            lost, cause = lost + 1, cause or f"on {name} {_too_many(mine, theirs, facts, replies)}"
-    if not lost:
-        return Verdict(check, points, points, "no more leaves a node than has to.", "", figures)
-    return Verdict(check, points * (3 - lost) / 3, points, cause, "", figures)
+        if mine > LINK_RATIO * theirs:
+            causes.append(f"on {name} {_too_many(mine, theirs, replies)}")
+        elif not is_right(s, replies):
+            causes.append(f"on {name} {WRONG.format(what='what a step sends')}")
+    return _verdict(check, points, causes, "no more leaves a node than has to.", figures)
+
+
+def _verdict(check: str, points: float, causes: list[str], passed: str, figures: dict) -> Verdict:
+    """Give each cluster a third of the points; `causes` has one for each that gets none."""
+    n = len(BUDGETS)
+    return Verdict(check, points * (n - len(causes)) / n, points, causes[0] if causes else passed, "", figures)
 
 
 # The record, and the truth
@@ -80,9 +88,20 @@ def pace(s: Session) -> None:
 
 
 def is_right(s: Session, replies: list[dict]) -> bool:
-    start, truth = (_trained(s.seed, *_ONE_PROCESS[k]) for k in ("nothing", "right"))
-    mine = [vector(r["weights"]) for r in replies]
-    return all(v.shape == start.shape and distance(v - start, truth - start) <= TOLERANCE for v in mine)
+    return max(_error(r, *_start_and_truth(s)) for r in replies) <= TOLERANCE
+
+
+def _start_and_truth(s: Session) -> tuple[torch.Tensor, torch.Tensor]:
+    start, truth = (_trained(s.seed, *_ONE_PROCESS[name]) for name in ("nothing", "right"))
+    return start, truth
+
+
+def _error(reply: dict, start: torch.Tensor, truth: torch.Tensor) -> float:
+    """Return how far one rank's weights are off, relative to their change."""
+    mine = vector(reply["weights"])
+    if reply["not_whole"] or mine.shape != start.shape:
+        return float("inf")
+    return distance(mine - start, truth - start)
 
 
 def fits(replies: list[dict], facts: dict) -> bool:
@@ -112,13 +131,13 @@ def _per_node(replies: list[dict], facts: dict) -> float:
 _ONE_PROCESS = {  # (factor of the gradients, steps, sequences of a rank that count)
     "nothing": (1.0, 0, slice(None)),
     "right": (1.0, on_ranks.STEPS, slice(None)),
-    "the gradients are summed over ranks, not averaged": (float(RANKS), on_ranks.STEPS, slice(None)),
-    "the gradients are divided by the number of ranks twice": (1 / RANKS, on_ranks.STEPS, slice(None)),
-    "the micro-batches' gradients are added up and not averaged over 2 of them": (2.0, on_ranks.STEPS, slice(None)),
-    "the micro-batches' gradients are added up and not averaged over 4 of them": (4.0, on_ranks.STEPS, slice(None)),
-    "a step leaves out the second half of its sequences": (1.0, on_ranks.STEPS, slice(0, 2)),
-    "a step uses the first of its sequences only": (1.0, on_ranks.STEPS, slice(0, 1)),
-    "a step uses the last of its sequences only": (1.0, on_ranks.STEPS, slice(3, 4)),
+    "the gradients were summed over ranks, not averaged": (float(RANKS), on_ranks.STEPS, slice(None)),
+    "the gradients were divided by the number of ranks twice": (1 / RANKS, on_ranks.STEPS, slice(None)),
+    "the gradients of 2 micro-batches were added up, not averaged": (2.0, on_ranks.STEPS, slice(None)),
+    "the gradients of 4 micro-batches were added up, not averaged": (4.0, on_ranks.STEPS, slice(None)),
+    "a step left out the second half of its sequences": (1.0, on_ranks.STEPS, slice(0, 2)),
+    "a step used only the first of its sequences": (1.0, on_ranks.STEPS, slice(0, 1)),
+    "a step used only the last of its sequences": (1.0, on_ranks.STEPS, slice(3, 4)),
 }
 _cache: dict[tuple, torch.Tensor] = {}
 
@@ -155,21 +174,30 @@ def train_alone(steps: list[list[torch.Tensor]], model_seed: int, factor: float 
 # Words
 
 
-def _mistake(mine: list[torch.Tensor], start: torch.Tensor, truth: torch.Tensor, mistakes: dict) -> str:
+def _mistake(s: Session, replies: list[dict], start: torch.Tensor, truth: torch.Tensor) -> str:
+    if names := next((r["not_whole"] for r in replies if r["not_whole"]), None):
+        return f"{names[0]} is not the whole parameter of the model that you were given, nor a DTensor of it."
+    mine = [vector(r["weights"]) for r in replies]
     if any(v.shape != truth.shape for v in mine):
-        return "the model that you were given has not its weights any more: wrap it in place, and train these."
+        return "the model that you were given has not its parameters any more: wrap it in place, and train these."
     if not all(torch.isfinite(v).all() for v in mine):
         return "the weights are not finite."
-    if max(distance(v, mine[0]) for v in mine) > 1e-3:
-        return "the ranks end with different weights: gradients did not reach all of them."
-    if distance(mine[0], start) < 1e-6:
+    apart = [distance(v, mine[0]) for v in mine]
+    if max(apart) > SAME_ON_ALL:
+        return f"the ranks end with different weights: rank {apart.index(max(apart))}'s are not rank 0's."
+    if distance(mine[0], start) < UNCHANGED:
         return "the weights of the model that you were given did not change."
-    for words, wrong in mistakes.items():
-        if distance(mine[0] - start, wrong - start) <= SAME_MISTAKE:
-            return words + "."
-    if distance(mine[0] - start, truth - start) <= SAME_MISTAKE:
-        return "the weights are nearly right: something is computed, or sent, in fewer bits than float32 has."
-    return "the weights differ from what one process comes to with all sequences of each step."
+    for words, wrong in _ONE_PROCESS.items():
+        if words in ("nothing", "right"):
+            continue
+        if distance(mine[0] - start, _trained(s.seed, *wrong) - start) <= SAME_MISTAKE:
+            return f"the weights are as if {words}."
+    off = distance(mine[0] - start, truth - start)
+    if off <= SAME_MISTAKE:
+        return (
+            f"the weights are nearly right, but off by {off:.2%} of their change: is all float32, and the optimizer's?"
+        )
+    return f"the weights are off by {off:.0%} of what one process changes with all sequences of each step."
 
 
 def _parts(peak: dict) -> str:
@@ -177,7 +205,7 @@ def _parts(peak: dict) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {n / MB:.2f} MB" for name, n in parts if n > 0.05 * MB) + "."
 
 
-def _too_many(mine: float, theirs: float, facts: dict, replies: list[dict]) -> str:
+def _too_many(mine: float, theirs: float, replies: list[dict]) -> str:
     sent = ", ".join(f"{n} {kind}" for kind, n in sorted(replies[0]["collectives"].items()))
     return (
         f"{mine / theirs:.2f} times the reference line's bytes leave a node, in {sent} a rank: print the groups of "

@@ -71,15 +71,20 @@ def record_step(implementation, seed: int, facts: dict) -> dict:
     """
     job, rank = job_of(facts), dist.get_rank()
     model = build_model(job_of(facts | NO_TIME), seed)
-    train_step = _configured(implementation(model, job))
+    shapes = [(name, p.shape) for name, p in weights(model)]
+    train_step, gradients_left = configured(implementation, model, job), []
     *before, last = [sequences(seed, step, rank) for step in range(STEPS)]
     for data in before:
         train_step(*data)
+        gradients_left.append(gradient_left(model))
     slept_computation.clear()
     with MemoryTracker(model) as memory, record_traffic() as traffic:
         train_step(*last)
+    found = dict(weights(model))
     return {
         "weights": project(weights(model), seed),
+        "not_whole": [name for name, shape in shapes if name not in found or found[name].shape != shape],
+        "gradients_left": [*gradients_left, gradient_left(model)],
         "peak_bytes": memory.peak.peak_bytes,
         "peak": memory.peak.by_category(),
         "where": memory.peak.where,
@@ -90,10 +95,23 @@ def record_step(implementation, seed: int, facts: dict) -> dict:
     }
 
 
-def _configured(train_step):
+def configured(implementation, model: nn.Module, job: Job, **reference):
+    """Return the `train_step` that the submission makes. TypeError in one line if it makes none."""
+    if not callable(implementation):
+        raise TypeError(f"hand in configure, a function of (model, job), not {implementation!r:.80}")
+    train_step = implementation(model, job, **reference)
     if not callable(train_step):
         raise TypeError(f"configure(model, job) has to return train_step, a function, and returned {train_step!r:.80}")
     return train_step
+
+
+def gradient_left(model: nn.Module) -> str:
+    """Return the name of a parameter whose gradient is neither None nor 0 on this rank; "" if there is none."""
+    for name, p in weights(model):
+        gradient = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
+        if gradient is not None and gradient.any():
+            return name
+    return ""
 
 
 def line(implementation, facts: dict, choice: dict) -> dict:
@@ -130,7 +148,7 @@ def laps(implementation, facts: dict, choice: dict, address: str) -> None:
 
     def begin():
         model = build_model(job, 0)
-        return model, implementation(model, job, **reference)
+        return model, configured(implementation, model, job, **reference)
 
     model, train_step = begin()
 
