@@ -3,9 +3,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 
 def configure(model, job):
+    wrap = partial(FullyShardedDataParallel, use_orig_params=True, device_id=torch.device("cpu"))
     for i, block in enumerate(model.blocks):
-        model.blocks[i] = FullyShardedDataParallel(block, use_orig_params=True, device_id=torch.device("cpu"))
-    whole = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+        model.blocks[i] = wrap(block)
+    whole = wrap(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def train_step(tokens, targets):
