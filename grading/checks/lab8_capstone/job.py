@@ -14,7 +14,7 @@ RANKS = 8
 MB = 1e6
 # For each cluster (nodes x cards a node) and figure: its ranges, and how often each is drawn, beside the others. They
 # lie so that no figure alone says which strategy is best.
-BUDGETS = {
+BUDGETS: dict[str, dict[str, dict[tuple[float, float], int]]] = {
     "2x4": {
         "memory_MB": {(3.25, 3.37): 1, (3.94, 4.05): 1},
         "sequence_ms": {(8, 12): 1},
@@ -56,7 +56,7 @@ def draw(seed: int) -> dict[str, dict]:
 
 
 def _facts(name: str, random: random.Random) -> dict:
-    spans = (random.choices(list(by_span), by_span.values())[0] for by_span in BUDGETS[name].values())
+    spans = (random.choices(list(by_span), list(by_span.values()))[0] for by_span in BUDGETS[name].values())
     memory_MB, sequence_ms, launch, link_kB = (random.uniform(*span) for span in spans)
     between = link_kB / sequence_ms  # kB a ms are MB a s
     return {

@@ -72,7 +72,8 @@ def record_step(implementation, seed: int, facts: dict) -> dict:
     job, rank = job_of(facts), dist.get_rank()
     model = build_model(job_of(facts | NO_TIME), seed)
     shapes = [(name, p.shape) for name, p in weights(model)]
-    train_step, gradients_left = configured(implementation, model, job), []
+    train_step = configured(implementation, model, job)
+    gradients_left: list[str] = []
     *before, last = [sequences(seed, step, rank) for step in range(STEPS)]
     for data in before:
         train_step(*data)
