@@ -9,8 +9,12 @@ from torch.distributed.tensor import DTensor
 N_DIRECTIONS = 4
 
 
-def project(tensors: Iterable[tuple[str, Tensor | None]], seed: int) -> dict[str, list[float]]:
-    """Project each tensor on four random directions, drawn from `seed`. Tensors that are None are left out.
+def project(
+    tensors: Iterable[tuple[str, Tensor | None]], seed: int, n_directions: int = N_DIRECTIONS
+) -> dict[str, list[float]]:
+    """Project each tensor on a few random directions, drawn from `seed`. Tensors that are None are left out.
+
+    Four directions tell whether many tensors together are right; take more to compare each tensor by itself.
 
     DTensors are gathered first, so every rank must call this function.
     """
@@ -19,7 +23,7 @@ def project(tensors: Iterable[tuple[str, Tensor | None]], seed: int) -> dict[str
         if t is not None:
             flat = _whole(t).cpu().flatten()
             draw = torch.Generator().manual_seed(seed * 10_000 + i)
-            projections[name] = (torch.randn(N_DIRECTIONS, flat.numel(), generator=draw) @ flat).tolist()
+            projections[name] = (torch.randn(n_directions, flat.numel(), generator=draw) @ flat).tolist()
     return projections
 
 

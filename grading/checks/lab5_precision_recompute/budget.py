@@ -1,13 +1,13 @@
 """Part 3: judge peak bytes, losses and FLOPs of precision and recomputation together, at both budgets of the tier."""
 
-from grading.checks.lab5_precision_recompute import on_ranks
-from grading.checks.lab5_precision_recompute.judge_losses import worst_loss
+from grading.checks.lab5_precision_recompute import judge_held_between_steps, on_ranks, wire
+from grading.checks.lab5_precision_recompute.judge_losses import losses_off, of_dtypes, of_losses
 from grading.checks.lab5_precision_recompute.reference_answers import best_plan, flops_of
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 STEPS = 4
-LOSS_OFF = 0.005  # in so few steps correct bf16 is off by 0.003, different dropout masks by 0.01
+LOSS_OFF = 0.01  # measured: see the test of this tolerance
 LEAST, NEARLY = 1.05, 1.5  # recomputed FLOPs over the fewest: for all points, for three of four
 TOO_FEW = 0.5  # over the fewest, if a block must be recomputed in full
 SHARES = 1.0, 0.75, 0.5
@@ -20,17 +20,28 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         mine = s.order(check, "both", **arguments)
         reference = s.order_reference("both", **arguments | {"budget": "wide"})
         worst = max(mine, key=lambda reply: reply["peak_bytes"])
-        off = worst_loss(mine, reference)
-        extra = max(m["flops"] for m in mine) - reference[0]["flops"]
+        losses = losses_off(mine, reference)
         blocks = reference[0]["blocks"]
         plan = best_plan(blocks, activations)
-        ratios.append(extra / flops_of(plan, blocks))
+        again = [(m["flops"] - reference[0]["flops"]) / flops_of(plan, blocks) for m in mine]
+        ratios.append(max(again))
         least = TOO_FEW if "full" in plan else 0  # if none is full, a policy may fit and save more than "selective"
         figures[f"{name}: peak"] = f"{worst['peak_bytes']:,} bytes, in {worst['where']}", f"{allowed:,} bytes"
-        figures[f"{name}: furthest loss off by"] = f"{off:.4f}", f"{LOSS_OFF}"
+        figures[f"{name}: furthest loss off by"] = f"{max(losses):.4f}", f"{LOSS_OFF}"
         due = f"{least} to {LEAST}; {NEARLY} for three points"
         figures[f"{name}: FLOPs again, over the fewest"] = f"{ratios[-1]:.2f}", due
-        causes += _causes(name, worst["peak_bytes"] / allowed, off, ratios[-1], least, worst["dtypes"])
+        held, _ = judge_held_between_steps.look(mine, reference)
+        messages, more = wire.look(mine, reference)
+        figures |= {f"{name}: {words}": pair for words, pair in more.items()}
+        found = (
+            _of_peak(worst, allowed, max(again)),
+            held,
+            messages,
+            of_dtypes(mine),
+            of_losses(losses, LOSS_OFF),
+            _of_flops(min(again), least),
+        )
+        causes += [f"with the {name} budget, {words}" for words in found if words]
     if causes:
         return Verdict(check, 0, points, causes[0], "", figures)
     full, nearly = max(ratios) <= LEAST, max(ratios) <= NEARLY
@@ -42,20 +53,21 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     return Verdict(check, points * SHARES[0 if full else 1 if nearly else 2], points, cause, "", figures)
 
 
-def _causes(name: str, peak: float, loss_off: float, ratio: float, least: float, dtypes: list[str]) -> list[str]:
-    found = []
-    if peak > 1:
-        why = "nothing is recomputed" if ratio <= 0 else "the plan, the policy or the order of wrapping leaves too much"
-        found.append(f"{peak:.2f} times the {name} budget at the peak: {why}.")
-    if dtypes != ["float32"]:
-        found.append(
-            f"with the {name} budget parameters or logits are in {', '.join(dtypes)}: see lab5.held and lab5.curve."
-        )
-    if peak <= 1 and ratio < least:
-        found.append(
-            f"within the {name} budget at {ratio:.2f} times the FLOPs that a plan for it needs: what backward needs "
-            "was put where it is not counted."
-        )
-    if loss_off > LOSS_OFF:
-        found.append(f"with the {name} budget the losses are not fp32's: see lab5.curve and lab5.gradients.")
-    return found
+def _of_peak(worst: dict, allowed: int, again: float) -> str:
+    if worst["peak_bytes"] <= allowed:
+        return ""
+    parts = ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in worst["peak"].items())
+    nothing = ", and nothing is recomputed" if again <= 0 else ""
+    return (
+        f"the peak is {worst['peak_bytes'] / allowed:.2f} times what is allowed{nothing}. "
+        f"It is in {worst['where']}; the bytes: {parts}."
+    )
+
+
+def _of_flops(again: float, least: float) -> str:
+    if again >= least:
+        return ""
+    return (
+        f"the peak is low at {again:.2f} times the FLOPs that the cheapest plan computes again: "
+        "what a block does not hold is to be computed again."
+    )

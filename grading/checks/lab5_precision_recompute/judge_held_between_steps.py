@@ -4,38 +4,47 @@ from grading.checks.lab5_precision_recompute.judge_losses import reference_run, 
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
-MORE = 1.15  # allowed over the reference's bytes; a bf16 copy of the model would give 1.7 on four ranks
+HELD_SHARE = 0.98, 1.05  # of the reference's bytes; a bf16 copy of the model would give 1.7 on four ranks
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    mine, reference = run(s, check), reference_run(s)
-    worst = max(mine, key=lambda reply: sum(reply["held"].values()))
-    held, allowed = sum(worst["held"].values()), MORE * max(sum(r["held"].values()) for r in reference)
-    parameters, states = ([d for r in mine for d in r["dtypes"][k]] for k in ("parameters", "optimizer"))
-    figures = {
-        "held between steps": (f"{held:,} bytes", f"{allowed:,.0f} bytes"),
-        "dtype of the parameters": (", ".join(sorted(set(parameters))) or "none", "float32"),
-        "dtype of AdamW's states": (", ".join(sorted(set(states))) or "none", "float32"),
-    }
-    if cause := _cause(worst, reference[0], set(parameters), set(states), held > allowed):
+    cause, figures = look(run(s, check), reference_run(s))
+    if cause:
         return Verdict(check, 0, points, cause, "", figures)
     return Verdict(check, points, points, "a rank holds its share in fp32, and nothing else.", "", figures)
 
 
-def _cause(mine: dict, reference: dict, parameters: set[str], states: set[str], too_much: bool) -> str:
+def look(mine: list[dict], reference: list[dict]) -> tuple[str, dict]:
+    """Return what is wrong with what any rank holds, "" if nothing is, and the figures."""
+    due = max(_bytes(r) for r in reference)
+    worst = max(mine, key=lambda m: abs(_bytes(m) / due - 1))
+    parameters, states = ({d for m in mine for d in m["dtypes"][k]} for k in ("parameters", "optimizer"))
+    least, most = (share * due for share in HELD_SHARE)
+    figures = {
+        "held between steps": (f"{_bytes(worst):,} bytes", f"{least:,.0f} to {most:,.0f} bytes"),
+        "dtype of the parameters": (", ".join(sorted(parameters)) or "none", "float32"),
+        "dtype of AdamW's states": (", ".join(sorted(states)) or "none", "float32"),
+    }
+    return _cause(mine, reference, parameters, states, _bytes(worst), due), figures
+
+
+def _bytes(reply: dict) -> int:
+    return sum(reply["held"].values())
+
+
+def _cause(mine: list[dict], reference: list[dict], parameters: set[str], states: set[str], held: int, due: int) -> str:
     if parameters != {"float32"}:
         return (
-            f"parameters are held in {', '.join(sorted(parameters))}: there is no fp32 master, and small updates are "
-            "lost."
+            f"parameters are held in {', '.join(sorted(parameters)) or 'no dtype at all'}: there is no fp32 master, "
+            "and small updates are lost."
         )
     if states != {"float32"}:
         return f"AdamW's states are in {', '.join(sorted(states)) or 'no dtype at all'}: moments add up over steps."
-    if mine["shard_bytes"] > MORE * reference["shard_bytes"]:
-        return (
-            f"each rank holds {mine['shard_bytes'] / reference['shard_bytes']:.1f} times its share of the parameters: "
-            "they are not sharded, or not all of them."
-        )
-    if too_much:
-        more = sum(mine["held"].values()) - sum(reference["held"].values())
-        return f"shards and states are right, and {more:,} bytes more stay from step to step: is a copy kept?"
+    shards = max(m["shard_bytes"] for m in mine) / max(r["shard_bytes"] for r in reference)
+    if shards > HELD_SHARE[1]:
+        return f"a rank holds {shards:.2f} times its share of the parameters: they are not sharded, or not all of them."
+    if held > HELD_SHARE[1] * due:
+        return f"shards and states are right, and {held - due:,} bytes more stay from step to step: is a copy kept?"
+    if held < HELD_SHARE[0] * due:
+        return f"a rank holds {due - held:,} bytes less than its share of the parameters and of AdamW's two states."
     return ""

@@ -42,65 +42,75 @@ def reference_run(s: Session) -> list[dict]:
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     mine, reference = run(s, check), reference_run(s)
-    pairs = [(torch.tensor(m["logits"]), torch.tensor(r["logits"])) for m, r in zip(mine, reference, strict=True)]
-    logits_off = max(distance(m, r) for m, r in pairs)
-    loss_off = worst_loss(mine, reference)
-    dtype = mine[0]["logits_dtype"]
+    offs = [distance(torch.tensor(m["logits"]), torch.tensor(r["logits"])) for m, r in zip(mine, reference, strict=True)]
+    logits_off = max(offs)
+    losses = losses_off(mine, reference)
     figures = {
         "logits of the first step off by": (f"{logits_off:.2%}", f"{LOGITS_OFF:.0%}"),
-        f"furthest loss of {STEPS} steps off by": (f"{loss_off:.4f}", f"{LOSS_OFF}"),
-        "dtype of the logits": (dtype, "float32"),
+        f"furthest loss of {STEPS} steps off by": (f"{max(losses):.4f}", f"{LOSS_OFF}"),
+        "dtype of the logits": (", ".join(logits_dtypes(mine)), "float32"),
     }
-    cause = _cause(s, pairs[0][0], logits_off, loss_off, dtype)
-    if cause:
+    cause = _of_logits(s, mine, offs) or of_dtypes(mine)
+    if not cause and logits_off > LOGITS_OFF:
+        cause = f"the first logits are off by {logits_off:.1%}: too far for right ones in bf16, which are off by 0.7%."
+    if cause := cause or of_losses(losses, LOSS_OFF):
         return Verdict(check, 0, points, cause, "", figures)
     return Verdict(check, points, points, "the losses are those of fp32.", "", figures)
 
 
-def worst_loss(mine: list[dict], reference: list[dict]) -> float:
-    """Return the largest difference of the losses' mean over ranks; infinity if one is not finite or is missing."""
+def logits_dtypes(mine: list[dict]) -> list[str]:
+    return sorted({dtype for m in mine for dtype in m["logits_dtypes"]})
+
+
+def losses_off(mine: list[dict], reference: list[dict]) -> list[float]:
+    """Return how far the losses' mean over ranks is off in each step; infinity if it is not finite."""
     means = [torch.tensor([r["losses"] for r in replies], dtype=torch.float64).mean(0) for replies in (mine, reference)]
-    off = float((means[0] - means[1]).abs().max()) if means[0].shape == means[1].shape else math.inf
-    return off if math.isfinite(off) else math.inf
+    return [off if math.isfinite(off) else math.inf for off in (means[0] - means[1]).abs().tolist()]
 
 
-def _cause(s: Session, logits: torch.Tensor, logits_off: float, loss_off: float, dtype: str) -> str:
-    if not (math.isfinite(logits_off) and math.isfinite(loss_off)):
-        return "a logit or a loss is not finite: some number is beyond the range of its dtype (fp16 ends at 65,504)."
-    if logits_off > FAR:
-        return _nearest(s, logits, logits_off)
-    if dtype != "float32":
-        return f"the logits come out in {dtype}, and so the loss is computed and rounded in it."
-    if logits_off > LOGITS_OFF:
-        return "the logits are further off than one rounding of each number to bf16 explains."
-    if loss_off > LOSS_OFF:
-        return (
-            "the first logits are right, and the losses drift away from fp32's: what adds up over steps or over ranks "
-            "is rounded."
-        )
-    return ""
+def of_losses(losses: list[float], allowed: float) -> str:
+    bad = next((step for step, off in enumerate(losses, start=1) if off > allowed), None)
+    if bad is None:
+        return ""
+    if math.isinf(losses[bad - 1]):
+        return f"the loss of step {bad} is not finite."
+    before = f"the losses are right up to step {bad - 1}, and that" if bad > 1 else "the loss"
+    return f"{before} of step {bad} is off by {losses[bad - 1]:.4f}."
 
 
-def _nearest(s: Session, logits: torch.Tensor, off: float) -> str:
-    """Name the likely rounding of rank 0's forward that comes nearest to rank 0's reply."""
-    distances = {words: distance(logits, _rounded(s, *how)) for words, how in ROUNDINGS.items()}
+def of_dtypes(mine: list[dict]) -> str:
+    if (dtypes := logits_dtypes(mine)) == ["float32"]:
+        return ""
+    return f"the logits come out in {', '.join(dtypes)}, and so the loss is computed and rounded in it."
+
+
+def _of_logits(s: Session, mine: list[dict], offs: list[float]) -> str:
+    """Name the likely rounding that comes nearest to the reply of the rank whose logits are furthest off."""
+    off = max(offs)
+    rank = offs.index(off)
+    if off <= FAR:
+        return ""
+    if not math.isfinite(off):
+        return f"the first logits of rank {rank} are not all finite, or not as many as there should be."
+    logits = torch.tensor(mine[rank]["logits"])
+    distances = {words: distance(logits, _rounded(s, rank, *how)) for words, how in ROUNDINGS.items()}
     words = min(distances, key=distances.get)
     if distances[words] < NEAR * off:
         return words
-    return "the first logits differ from fp32's by far more than rounding explains: is this still the same model?"
+    return f"the first logits of rank {rank} are off by {off:.0%}, and neither rounded positions nor rates explain it."
 
 
-def _rounded(s: Session, positions: bool, rates: bool) -> torch.Tensor:
-    """Compute rank 0's first logits in this process, in fp32, with positions or forgetting rates rounded."""
+def _rounded(s: Session, rank: int, positions: bool, rates: bool) -> torch.Tensor:
+    """Compute a rank's first logits in this process, in fp32, with positions or forgetting rates rounded."""
     shape = on_ranks.shape_of(s.seed, s.tier.name)
     model = on_ranks.build(s.seed, shape)
     if rates:
         for block in model.blocks:
             block.memory.forget = _Rounded(block.memory.forget.bfloat16())
-    tokens, _, where = on_ranks.batch_of(s.seed, 0, shape, 0, s.tier.world_size, device="cpu")  # no GPU is ours here
+    tokens, _, where = on_ranks.batch_of(s.seed, 0, shape, rank, s.tier.world_size, device="cpu")  # no GPU is ours here
     with torch.no_grad():
         logits = model(tokens, where.bfloat16().float() if positions else where)
-    return on_ranks.some_logits(logits, shape)
+    return torch.tensor(on_ranks.some_logits(logits, shape))
 
 
 class _Rounded(nn.Module):

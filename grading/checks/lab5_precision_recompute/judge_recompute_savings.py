@@ -1,6 +1,6 @@
 """Judge whether each way saves and costs what it should, in bytes and FLOPs; nothing is timed."""
 
-from grading.checks.lab5_precision_recompute.gradients import plans, reference_run, run
+from grading.checks.lab5_precision_recompute.gradients import missing_gradients, plans, reference_run, run
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
@@ -13,14 +13,16 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     plain, figures, causes = reference[0], {}, []
     for plan, m, r in zip(plans(s), mine, reference, strict=True):
         name = plan[0] if len(set(plan)) == 1 else "mixed"
-        extra, promised = m["flops"] - plain["flops"], r["flops"] - plain["flops"]
-        allowed = MORE_FLOPS * promised + 1
-        waiting, peak = m["waiting_bytes"] / r["waiting_bytes"], m["peak_bytes"] / r["peak_bytes"]
-        figures[f"{name}: FLOPs again"] = f"{extra:,}", f"{LEAST_FLOPS * promised:,.0f} to {allowed:,.0f}"
+        promised = r["flops"] - plain["flops"]
+        extra, fewest = m["flops"] - plain["flops"], m["fewest_flops"] - plain["flops"]
+        least, allowed = LEAST_FLOPS * promised, MORE_FLOPS * promised + 1
+        figures[f"{name}: FLOPs again"] = f"{extra:,}", f"{least:,.0f} to {allowed:,.0f}"
         figures[f"{name}: bytes that wait for backward"] = _pair(m, r, "waiting_bytes")
         figures[f"{name}: bytes at the peak"] = _pair(m, r, "peak_bytes")
-        if not LEAST_FLOPS * promised <= extra <= allowed or max(waiting, peak) > MORE_BYTES:
-            causes.append(_cause(name, extra, allowed, waiting, peak, m, plain))
+        if missing := missing_gradients(m, plain):
+            causes.append(f'"{name}": {missing[0]} gets no gradient, so its part of backward is not there to be judged.')
+        elif words := _cause(extra, fewest, least, allowed, m, r, plain):
+            causes.append(f'"{name}" {words}')
     if causes:
         return Verdict(check, 0, points, causes[0], "", figures)
     return Verdict(check, points, points, "each way holds and computes what the price list says.", "", figures)
@@ -30,23 +32,20 @@ def _pair(m: dict, r: dict, key: str) -> tuple[str, str]:
     return f"{m[key]:,}", f"{MORE_BYTES * r[key]:,.0f}"
 
 
-def _cause(name: str, extra: int, allowed: float, waiting: float, peak: float, m: dict, plain: dict) -> str:
-    if name == "keep":
-        return "a block that should keep all is recomputed, or holds more than autograd does."
+def _cause(extra: int, fewest: int, least: float, allowed: float, m: dict, r: dict, plain: dict) -> str:
+    waiting, peak = m["waiting_bytes"] / r["waiting_bytes"], m["peak_bytes"] / r["peak_bytes"]
     if extra > allowed:
-        more = (
-            "computes products again that should have been saved"
-            if waiting <= MORE_BYTES
-            else "saves the wrong results"
-        )
-        return f'"{name}" {more}: {extra:,} FLOPs more than a plain step.'
-    if extra == 0 and m["waiting_bytes"] >= 0.98 * plain["waiting_bytes"]:
-        return f'"{name}" recomputes nothing: as many bytes wait for backward as in the plain model.'
-    if max(waiting, peak) <= MORE_BYTES:
-        return (
-            f'"{name}" holds little and computes only {extra:,} FLOPs again: what backward needs was put where it is '
-            "not counted."
-        )
+        held = f", and holds {waiting:.2f} times the bytes: it saves the wrong results" if waiting > MORE_BYTES else ""
+        return f"computes {extra:,} FLOPs again, where {allowed:,.0f} are allowed{held}."
+    if extra == 0 < least and m["waiting_bytes"] >= 0.98 * plain["waiting_bytes"]:
+        return "recomputes nothing: as many bytes wait for backward as in the plain model."
     if waiting > MORE_BYTES:
-        return f'"{name}" holds {waiting:.2f} times what it should until backward: it saves more than the plan says.'
-    return f'"{name}" holds little until backward, but peaks at {peak:.2f} times what it should: what comes back stays.'
+        return f"holds {waiting:.2f} times what it should until backward: it saves more than the plan says."
+    if peak > MORE_BYTES:
+        return f"holds what it should until backward, but peaks at {peak:.2f} times what it should."
+    if fewest < least:
+        return (
+            f"holds little, and computes only {fewest:,} FLOPs again, where at least {least:,.0f} are needed: what a "
+            "block does not hold is to be computed again."
+        )
+    return ""

@@ -1,12 +1,20 @@
 """Lab 5 on the ranks: what the submission is asked to do, and what the drills record there."""
 
+import copy
 import random
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from hashlib import sha256
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from grading.checks.lab5_precision_recompute import reference_answers
 from grading.checks.lab5_precision_recompute.flops import Flops
@@ -18,6 +26,7 @@ from grading.checks.lab5_precision_recompute.model_and_block_costs import (
     Reader,
     price_list,
 )
+from grading.checks.lab5_precision_recompute.own_code import functions_of, use_of_graders
 from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.measure.memory import MemoryTracker
@@ -32,6 +41,7 @@ SHAPES = {name: LARGE if tier.gpus else SMALL for name, tier in TIERS.items()}
 DROPOUT, LR = 0.1, 3e-3
 MODEL = {kind.__name__: kind for kind in (Block, FeedForward, Forget, Memory, Reader)}
 N_TOKENS = 16  # the reply has their logits
+N_DIRECTIONS = 16  # on which each gradient is projected, so that each can be compared by itself
 
 # (bytes that a rank may hold in all, bytes of them for activations)
 BUDGETS = {
@@ -70,10 +80,18 @@ def batch_of(
     return tokens, targets, torch.arange(seq_len, device=device, dtype=torch.float32) + start
 
 
-def _acquainted(implementation):
-    """Replace the notebook's own model classes by ours, so that `isinstance` in the submission's code finds ours."""
-    names = getattr(implementation, "__globals__", {})
-    names.update({name: kind for name, kind in MODEL.items() if name in names})
+def _own(implementation):
+    """Give the answer's code our model classes in place of the notebook's, so that `isinstance` finds ours.
+
+    TypeError if the answer uses the graders' own answers.
+    """
+    if any(implementation is reference for reference in REFERENCE.values()):
+        return implementation
+    if name := use_of_graders(implementation):
+        raise TypeError(f"your code uses {name} of the graders' own code: import from torch and shardlab only")
+    for function in functions_of(implementation):
+        names = function.__globals__
+        names.update({name: kind for name, kind in MODEL.items() if name in names})
     return implementation
 
 
@@ -89,47 +107,93 @@ def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor, positions: Tensor
 
 
 def precision(implementation, seed: int, tier: str, steps: int) -> dict:
-    """Return the losses, the first logits, what a step sends, and what is held between steps."""
-    rank, world_size = dist.get_rank(), dist.get_world_size()
+    """Return what `_train` sees of part 1's model, without dropout."""
     shape = shape_of(seed, tier)
-    module = build(seed, shape).to(local_device())
-    shapes = {p.shape for p in module.parameters()}
+    module, shard = build(seed, shape).to(local_device()), _own(implementation)
+    return _train(module, lambda: shard(module), "shard(model)", seed, shape, steps)
+
+
+def both(implementation, seed: int, tier: str, budget: str, steps: int) -> dict:
+    """Return what `_train` sees of part 3's model, and the price list that it was prepared with."""
+    shape = shape_of(seed, tier)
+    module, prepare = build(seed, shape, DROPOUT).to(local_device()), _own(implementation)
+    tokens, _, positions = batch_of(seed, 0, shape, dist.get_rank(), dist.get_world_size())
+    blocks = price_list(module, tokens, positions, torch.bfloat16)
+    given = copy.deepcopy(blocks)
+    trained = _train(
+        module, lambda: prepare(module, given, BUDGETS[tier][budget][1]), "prepare(...)", seed, shape, steps
+    )
+    return trained | {"blocks": blocks}
+
+
+def _train(module: nn.Module, make: Callable, call: str, seed: int, shape: dict, steps: int) -> dict:
+    """Train what `make` makes of the module. Return losses, first logits and gradients, dtypes, bytes and FLOPs."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
     batches = [batch_of(seed, step, shape, rank, world_size) for step in range(steps)]  # not counted
-    with MemoryTracker(module) as memory:
-        model = _model(_acquainted(implementation)(module), "shard(model)")
+    places, shapes = _places(module), {p.shape for p in module.parameters()}
+    losses, sent, logits_dtypes, first, gradients = [], [], set(), None, {}
+    with MemoryTracker(module) as memory, Flops() as flops:
+        model = _model(make(), call)
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-        losses, first = [], None
+        torch.manual_seed(seed * 100 + rank)  # for the dropout masks
         for data in batches:
-            loss, logits = loss_of(model, *data)
-            first = logits.detach() if first is None else first
-            loss.backward()
+            with record_traffic() as traffic:
+                loss, logits = loss_of(model, *data)
+                logits_dtypes.add(str(logits.dtype)[6:])
+                first = first or some_logits(logits, shape)
+                del logits
+                loss.backward()
+            sent.append(_summed(traffic.collectives, world_size))
+            gradients = gradients or _gradients(places, seed)
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.item())
-            del loss, logits
-        dtype, first = str(first.dtype)[6:], some_logits(first, shape).tolist()
+            del loss
         held = dict(memory.resident)
+    peak = memory.peak
     return {
         "losses": losses,
         "logits": first,
-        "logits_dtype": dtype,
+        "logits_dtypes": sorted(logits_dtypes),
+        "gradients": gradients,
         "dtypes": _dtypes(model, optimizer),
         "shard_bytes": sum(_local(p).nbytes for p in model.parameters()),
         "whole": project(_whole(model, shapes), seed),
         "held": held,
-        "sent": _sent(model, seed, steps, shape, rank, world_size),
+        "sent": sent,
+        "peak_bytes": peak.peak_bytes,
+        "peak": {name: n for name, n in peak.by_category().items() if n},
+        "where": peak.where,
+        "flops": flops.total // steps,
     }
 
 
-def some_logits(logits: Tensor, shape: dict) -> Tensor:
-    """Return the logits of each sample's last tokens, flat, in float32."""
-    return logits.float().cpu()[:, -N_TOKENS // shape["samples"] :].flatten()
+def some_logits(logits: Tensor, shape: dict) -> list[float]:
+    """Return the logits of some tokens of each sample, evenly spaced up to the last. Their bytes are not counted."""
+    every = shape["seq_len"] * shape["samples"] // N_TOKENS
+    with _disable_current_modes():
+        return logits.detach()[:, every - 1 :: every].float().cpu().flatten().tolist()
 
 
-def _sent(model, seed: int, step: int, shape: dict, rank: int, world_size: int) -> list[dict]:
-    with record_traffic() as traffic:
-        loss_of(model, *batch_of(seed, step, shape, rank, world_size))[0].backward()
-    return [{"kind": c.kind, "dtype": c.dtype, "bytes": wire_bytes(c, world_size)} for c in traffic.collectives]
+def _summed(collectives: list, world_size: int) -> list[dict]:
+    """Return a step's messages, those of one kind and dtype together."""
+    n_bytes = Counter()
+    for c in collectives:
+        n_bytes[c.kind, c.dtype] += wire_bytes(c, world_size)
+    return [{"kind": kind, "dtype": dtype, "bytes": n} for (kind, dtype), n in n_bytes.items()]
+
+
+def _places(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """Return where each parameter is found, also when modules around it have been replaced: name -> (owner, name)."""
+    split = {name: name.rpartition(".") for name, _ in module.named_parameters()}
+    return {name: (module.get_submodule(path), own) for name, (path, _, own) in split.items()}
+
+
+def _gradients(places: dict[str, tuple[nn.Module, str]], seed: int) -> dict[str, list[float]]:
+    """Project every gradient that there is. Neither bytes nor FLOPs of it are counted."""
+    with _disable_current_modes():
+        found = ((name, getattr(owner, own).grad) for name, (owner, own) in places.items())
+        return project(found, seed, N_DIRECTIONS)
 
 
 def _dtypes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[str]]:
@@ -152,26 +216,51 @@ def _is_sharded(p: Tensor) -> bool:
     return isinstance(p, DTensor) and any(placement.is_shard() for placement in p.placements)
 
 
-def choose(implementation, instances: list[list]) -> list:
+def choose(implementation, instances: list[list], limit_s: float) -> list:
     """Return the submission's plan for each [blocks, budget_bytes]; in place of an invalid plan, its repr."""
-    as_pairs = [([{w: tuple(p) for w, p in block.items()} for block in blocks], n) for blocks, n in instances]
-    plans = [implementation(blocks, budget_bytes) for blocks, budget_bytes in as_pairs]
-    return [p if p is None else list(map(str, p)) if isinstance(p, list | tuple) else f"{p!r:.60}" for p in plans]
+    choose, plans = _own(implementation), []
+    with _computing_time(limit_s, f"choose took more than {limit_s:g} s of computing time for {len(instances)} cases"):
+        for blocks, budget_bytes in instances:
+            plan = choose([{w: tuple(p) for w, p in block.items()} for block in blocks], budget_bytes)
+            plans.append(plan if plan is None else _as_words(plan))
+    return plans
+
+
+@contextmanager
+def _computing_time(limit_s: float, words: str) -> Iterator[None]:
+    """Raise TimeoutError with these words once the block has computed for so long; a busy machine does not count."""
+
+    def stop(*_):
+        raise TimeoutError(words)
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _as_words(plan) -> list[str] | str:
+    return list(map(str, plan)) if isinstance(plan, list | tuple) else f"{plan!r:.60}"
 
 
 def recompute(implementation, seed: int, tier: str, plans: list[list[str]], dropout: float) -> list[dict]:
     """Return, for each plan on one rank, the gradients of two steps, and the larger FLOPs and bytes."""
-    shape, replies = shape_of(seed, tier), []
+    shape, replies, recompute = shape_of(seed, tier), [], _own(implementation)
     for plan in plans:
         module = build(seed, shape, dropout).to(local_device())
-        model = _model(_acquainted(implementation)(module, list(plan)), "recompute(model, plan)")
-        steps = [_step(model, module, seed, step, shape) for step in range(2)]
+        places = _places(module)
+        model = _model(recompute(module, list(plan)), "recompute(model, plan)")
+        steps = [_step(model, module, places, seed, step, shape) for step in range(2)]
         most = {key: max(s[key] for s in steps) for key in ("flops", "waiting_bytes", "peak_bytes")}
-        replies.append(most | {"gradients": [s["gradients"] for s in steps]})
+        fewest = {"fewest_flops": min(s["flops"] for s in steps)}
+        replies.append(most | fewest | {key: [s[key] for s in steps] for key in ("gradients", "generator")})
     return replies
 
 
-def _step(model, module: nn.Module, seed: int, step: int, shape: dict) -> dict:
+def _step(model, module: nn.Module, places: dict, seed: int, step: int, shape: dict) -> dict:
     """Return the gradients, FLOPs, peak bytes, and bytes held before backward, all of the same step."""
     module.zero_grad()
     data = batch_of(seed, step, shape, 0, 1)
@@ -181,42 +270,24 @@ def _step(model, module: nn.Module, seed: int, step: int, shape: dict) -> dict:
         del logits
         waiting = sum(memory.resident.values()) - before
         loss.backward()
-    gradients = project(((name, p.grad) for name, p in module.named_parameters()), seed)
-    counted = {"flops": flops.total, "waiting_bytes": waiting, "peak_bytes": memory.peak.peak_bytes}
-    return {"gradients": gradients} | counted
-
-
-def both(implementation, seed: int, tier: str, budget: str, steps: int) -> dict:
-    """Return the losses, the peak of all steps, and the mean FLOPs of a step."""
-    rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
-    shape = shape_of(seed, tier)
-    module = build(seed, shape, DROPOUT).to(device)
-    batches = [batch_of(seed, step, shape, rank, world_size) for step in range(steps)]
-    blocks = price_list(module, batches[0][0], batches[0][2], torch.bfloat16)
-    with MemoryTracker(module) as memory, Flops() as flops:
-        model = _model(_acquainted(implementation)(module, blocks, BUDGETS[tier][budget][1]), "prepare(...)")
-        optimizer, losses = torch.optim.AdamW(model.parameters(), lr=LR), []
-        torch.manual_seed(seed * 100 + rank)  # for the dropout masks
-        for data in batches:
-            optimizer.zero_grad()
-            loss, logits = loss_of(model, *data)
-            logits_dtype = str(logits.dtype)[6:]
-            del logits
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
     return {
-        "losses": losses,
-        "dtypes": sorted({logits_dtype, *_dtypes(model, optimizer)["parameters"]}),
+        "gradients": _gradients(places, seed),
+        "generator": _generator_state(),
+        "flops": flops.total,
+        "waiting_bytes": waiting,
         "peak_bytes": memory.peak.peak_bytes,
-        "where": memory.peak.where,
-        "flops": flops.total // steps,
-        "blocks": blocks,
     }
 
 
-REFERENCE = {
-    "precision": reference_answers.shard_in_float32,
-    "recompute": reference_answers.recompute,
-    "both": reference_answers.shard_in_float32_only,
+def _generator_state() -> str:
+    """Return a digest of where the random generator of this rank's device stands."""
+    on_gpu = local_device().type == "cuda"
+    state = torch.cuda.get_rng_state() if on_gpu else torch.get_rng_state()
+    return sha256(bytes(state.tolist())).hexdigest()
+
+
+REFERENCE = {  # objects of their own: an answer that imports one of these functions is not the reference
+    "precision": partial(reference_answers.shard_in_float32),
+    "recompute": partial(reference_answers.recompute),
+    "both": partial(reference_answers.shard_in_float32_only),
 }

@@ -9,12 +9,13 @@ from grading.judge.verdict import Verdict
 N_BLOCKS = (6, 6, 7, 8, 9, 24, 24)
 FEWEST, NEARLY = 1.001, 1.1  # FLOPs over the fewest: each case (3 points), all cases together (2 points)
 SHARES = 1.0, 2 / 3, 1 / 3  # of the points
+LIMIT_S = 15  # of computing, for all cases
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     draw = random.Random(s.seed)
     cases = [_case(draw, n) for n in N_BLOCKS] + [_hopeless(draw)]
-    plans = s.order(check, "choose", world_size=1, device="cpu", instances=cases)[0]
+    plans = s.order(check, "choose", world_size=1, device="cpu", instances=cases, limit_s=LIMIT_S)[0]
     for (blocks, budget), plan in zip(cases, plans, strict=True):
         if cause := _does_not_fit(blocks, budget, plan):
             return Verdict(check, 0, points, cause)

@@ -1,54 +1,94 @@
-"""Judge what a step sends: gradients in fp32, once, and everything else at about half of fp32's bytes."""
+"""Judge what each step sends: gradients in fp32, once, and everything else in bf16; and whether gradients are right."""
+
+import math
+from collections.abc import Iterator
 
 from grading.checks.lab5_precision_recompute.judge_losses import reference_run, run
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict
 
-GATHERED_SHARE = 0.55
+SENT_SHARE, WIDE_SHARE = 0.55, 0.1  # over the reference's bytes: all but gradients, and what of it is not in bf16
 REDUCED_SHARE = 0.98, 1.05  # padding of small parameters differs with the units
 REDUCING = ("reduce_scatter", "all_reduce", "reduce")
-SAME = 1e-6  # relative: what is averaged over ranks is the same on each rank, to the bit
 SMALL = 0.001  # share of the reduced bytes: a flag or a norm may have any dtype
+GRADIENT_OFF = 0.1  # of each parameter; measured: see the test of this tolerance
+SAME = 1e-6  # relative: what is averaged over ranks is the same on each rank, to the bit
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    mine, reference = ([_parts(r["sent"]) for r in replies] for replies in (run(s, check), reference_run(s)))
-    gathered = max(m["gathered"] / r["gathered"] for m, r in zip(mine, reference, strict=True))
-    reduced = [m["reduced"] / r["reduced"] for m, r in zip(mine, reference, strict=True)]
-    rounded = max(m["rounded"] / r["reduced"] for m, r in zip(mine, reference, strict=True))
-    most = max(reduced, key=lambda share: abs(share - 1))
-    figures = {
-        "sent but for gradients, over fp32's": (f"{gathered:.3f}", f"{GATHERED_SHARE}"),
-        "gradients sent, over fp32's": (f"{most:.3f}", "{} to {}".format(*REDUCED_SHARE)),
-        "gradients that are not sent in fp32": (f"{rounded:.1%}", "0%"),
-    }
-    if cause := _cause(gathered, most, rounded) or _trained_alone([r["whole"] for r in run(s, check)]):
+    cause, figures = look(run(s, check), reference_run(s))
+    if cause:
         return Verdict(check, 0, points, cause, "", figures)
-    cause = "parameters travel in 16 bits, gradients in 32, each once."
+    cause = "parameters travel in bf16, gradients in fp32, each once, and the gradients are right."
     return Verdict(check, points, points, cause, "", figures)
+
+
+def look(mine: list[dict], reference: list[dict]) -> tuple[str, dict]:
+    """Return what is wrong with the messages or the gradients, "" if nothing is, and the figures."""
+    pairs = list(_steps(mine, reference))
+    sent = max(m["others"] / r["others"] for m, r in pairs)
+    wide = max(m["wide"] / r["others"] for m, r in pairs)
+    reduced = max((m["reduced"] / r["reduced"] for m, r in pairs), key=lambda share: abs(share - 1))
+    rounded = max(m["rounded"] / r["reduced"] for m, r in pairs)
+    name, off = furthest_gradient([m["gradients"] for m in mine], [r["gradients"] for r in reference])
+    figures = {
+        "sent but for gradients, over fp32's": (f"{sent:.3f}", f"{SENT_SHARE}"),
+        "of it not in bf16, over fp32's": (f"{wide:.3f}", f"{WIDE_SHARE}"),
+        "gradients sent, over fp32's": (f"{reduced:.3f}", "{} to {}".format(*REDUCED_SHARE)),
+        "gradients that are not sent in fp32": (f"{rounded:.1%}", "0%"),
+        "furthest gradient of the first step off by": (f"{off:.1%}, {name}", f"{GRADIENT_OFF:.0%}"),
+    }
+    dtypes = sorted({c["dtype"] for m in mine for step in m["sent"] for c in step if c["kind"] in REDUCING} - {"Float"})
+    if rounded > SMALL:
+        cause = f"gradients are reduced in {', '.join(dtypes)}. (Without a dtype of its own, a reduction follows param_dtype.)"
+    else:
+        cause = (
+            _of_reduced(reduced)
+            or _of_others(sent, wide, mine)
+            or _trained_alone([m["whole"] for m in mine])
+            or of_gradient(name, off, mine, reference)
+        )
+    return cause, figures
+
+
+def _steps(mine: list[dict], reference: list[dict]) -> Iterator[tuple[dict, dict]]:
+    """Yield what a rank sent in a step, beside what the reference's rank sent in it."""
+    for m, r in zip(mine, reference, strict=True):
+        for of_mine, of_reference in zip(m["sent"], r["sent"], strict=True):
+            yield _parts(of_mine), _parts(of_reference)
 
 
 def _parts(sent: list[dict]) -> dict[str, float]:
     reduced = [c for c in sent if c["kind"] in REDUCING]
+    others = [c for c in sent if c["kind"] not in REDUCING]
     return {
-        "gathered": sum(c["bytes"] for c in sent if c["kind"] not in REDUCING),
+        "others": sum(c["bytes"] for c in others),
+        "wide": sum(c["bytes"] for c in others if c["dtype"] != "BFloat16"),
         "reduced": sum(c["bytes"] for c in reduced),
         "rounded": sum(c["bytes"] for c in reduced if c["dtype"] != "Float"),
     }
 
 
-def _cause(gathered: float, reduced: float, rounded: float) -> str:
-    if rounded > SMALL:
-        return "gradients are reduced in 16 bits: left out, the dtype of the reduction follows that of the parameters."
+def _of_reduced(reduced: float) -> str:
     if reduced < REDUCED_SHARE[0]:
-        return f"only {reduced:.0%} of the gradients' bytes are sent: some are never reduced."
+        return f"only {reduced:.0%} of the gradients' bytes are sent: some are not reduced."
     if reduced > REDUCED_SHARE[1]:
-        return f"{reduced:.2f} times the gradients' bytes are sent: something is reduced twice, or all_reduced whole."
-    if gathered > 0.95:
-        return "parameters are gathered in fp32. (Autocast casts what was gathered in 32 bits: it spares no message.)"
-    if gathered > GATHERED_SHARE:
-        return "some parameters are gathered in fp32 that need not be, or are gathered more than twice a step."
+        return f"{reduced:.2f} times the gradients' bytes are sent: some are reduced twice, or all_reduced whole."
+    return ""
+
+
+def _of_others(sent: float, wide: float, mine: list[dict]) -> str:
+    others = [c for m in mine for step in m["sent"] for c in step if c["kind"] not in REDUCING]
+    dtypes = sorted({c["dtype"] for c in others} - {"BFloat16"})
+    if wide > WIDE_SHARE:
+        return (
+            f"{wide:.2f} times fp32's bytes are sent in {', '.join(dtypes)}, not in bf16, gradients not counted. "
+            "(Autocast casts what was gathered before: it changes no message.)"
+        )
+    if sent > SENT_SHARE:
+        kinds = ", ".join(sorted({f"{c['kind']} in {c['dtype']}" for c in others}))
+        return f"{sent:.2f} times fp32's bytes are sent, gradients not counted: {kinds}."
     return ""
 
 
@@ -60,5 +100,32 @@ def _trained_alone(whole: list[dict]) -> str:
     for name in sorted(set.intersection(*map(set, whole))):
         first, *others = (vector({name: rank[name]}) for rank in whole)
         if any(distance(other, first) > SAME for other in others):
-            return f"after some steps {name} is another on each rank: its gradients are never reduced."
+            return f"after some steps {name} is another on each rank: its gradients are not averaged."
     return ""
+
+
+def furthest_gradient(mine: list[dict], reference: list[dict]) -> tuple[str, float]:
+    """Return the parameter whose gradient is furthest off on any rank, and how far; infinity if it has none."""
+    offs = [
+        (distance(vector({name: m[name]}), vector({name: r[name]})) if name in m else math.inf, name)
+        for m, r in zip(mine, reference, strict=True)
+        for name in r
+    ]
+    off, name = max(offs)
+    return name, off
+
+
+def of_gradient(name: str, off: float, mine: list[dict], reference: list[dict]) -> str:
+    if off <= GRADIENT_OFF:
+        return ""
+    if missing := [n for n in reference[0]["gradients"] if any(n not in m["gradients"] for m in mine)]:
+        return f"{missing[0]} gets no gradient{_others(len(missing))}."
+    found, right = (vector({name: replies[0]["gradients"][name]}) for replies in (mine, reference))
+    times = float(found @ right / (right @ right))
+    if distance(found, times * right) <= GRADIENT_OFF and times > 0:
+        return f"the gradient of {name} is {times:.3g} times the mean over ranks in the first step."
+    return f"the gradient of {name} is off by {off:.0%} in the first step."
+
+
+def _others(n: int) -> str:
+    return f", nor do {n - 1} other parameters" if n > 1 else ""
