@@ -1,10 +1,11 @@
 """Judge whether the second forward repeats the first: two steps' gradients with dropout must equal a plain model's."""
 
+import math
 import random
 
 from grading.checks.lab5_precision_recompute import on_ranks
+from grading.checks.lab5_precision_recompute.judge_losses import gradients_off
 from grading.checks.lab5_precision_recompute.reference_answers import WAYS
-from grading.checks.lab5_precision_recompute.wire import furthest_gradient
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
@@ -22,7 +23,8 @@ def plans(s: Session) -> list[list[str]]:
     while True:
         mixed = draw.sample([*WAYS, *("full", "selective")], len(widths))
         full, reversed_full = (
-            sum(width for width, way in zip(widths, plan, strict=True) if way == "full") for plan in (mixed, mixed[::-1])
+            sum(width for width, way in zip(widths, plan, strict=True) if way == "full")
+            for plan in (mixed, mixed[::-1])
         )
         if abs(full - reversed_full) > IN_ANOTHER_ORDER * full:
             return [*([way] * len(widths) for way in WAYS), mixed]
@@ -55,9 +57,13 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 def _errors(mine: list[dict], plain: dict) -> list[list[tuple[float, str]]]:
     """Return each plan's furthest gradient, as (relative error, name), in the first step and in the second."""
     return [
-        [furthest_gradient([m], [p])[::-1] for m, p in zip(of_plan["gradients"], plain["gradients"], strict=True)]
-        for of_plan in mine
+        [_furthest(m, p) for m, p in zip(of_plan["gradients"], plain["gradients"], strict=True)] for of_plan in mine
     ]
+
+
+def _furthest(mine: dict, plain: dict) -> tuple[float, str]:
+    missing = [(math.inf, name) for name in plain if name not in mine]
+    return max([(off, name) for name, off in gradients_off(mine, plain).items()] + missing)
 
 
 def missing_gradients(of_plan: dict, plain: dict) -> list[str]:

@@ -1,4 +1,4 @@
-"""Judge whether the numbers match fp32: the first logits and ten losses are compared with the reference's.
+"""Judge whether the numbers match fp32: the first logits and gradients, and ten losses, beside the reference's.
 
 If the logits are wrong, the reference's logits are computed again with each likely rounding; the nearest names the
 mistake.
@@ -11,11 +11,12 @@ from torch import nn
 
 from grading.checks.lab5_precision_recompute import on_ranks
 from grading.judge.session import Session
-from grading.judge.tensor_projections import distance
+from grading.judge.tensor_projections import distance, factor, parallel, vector
 from grading.judge.verdict import Verdict
 
 STEPS = 10
 LOGITS_OFF, LOSS_OFF = 0.02, 0.01  # correct bf16 is off by 0.007 and 0.003, every mistake by 0.3 or 0.015
+GRADIENT_OFF, RATE_OFF = 0.04, 0.3  # correct bf16 is off by 0.010 and 0.077, other masks in one block by 0.08
 FAR, NEAR = 0.05, 0.4  # an error above FAR needs a cause; a rounding explains it if less than NEAR of it remains
 
 ROUNDINGS = {  # cause -> (positions, rates)
@@ -42,18 +43,20 @@ def reference_run(s: Session) -> list[dict]:
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     mine, reference = run(s, check), reference_run(s)
-    offs = [distance(torch.tensor(m["logits"]), torch.tensor(r["logits"])) for m, r in zip(mine, reference, strict=True)]
+    offs = [
+        distance(torch.tensor(m["logits"]), torch.tensor(r["logits"])) for m, r in zip(mine, reference, strict=True)
+    ]
     logits_off = max(offs)
     losses = losses_off(mine, reference)
     figures = {
         "logits of the first step off by": (f"{logits_off:.2%}", f"{LOGITS_OFF:.0%}"),
         f"furthest loss of {STEPS} steps off by": (f"{max(losses):.4f}", f"{LOSS_OFF}"),
         "dtype of the logits": (", ".join(logits_dtypes(mine)), "float32"),
-    }
+    } | gradient_figure(mine, reference)
     cause = _of_logits(s, mine, offs) or of_dtypes(mine)
     if not cause and logits_off > LOGITS_OFF:
-        cause = f"the first logits are off by {logits_off:.1%}: too far for right ones in bf16, which are off by 0.7%."
-    if cause := cause or of_losses(losses, LOSS_OFF):
+        cause = f"the first logits are off by {logits_off:.1%}."
+    if cause := cause or of_gradients(mine, reference) or of_losses(losses, LOSS_OFF):
         return Verdict(check, 0, points, cause, "", figures)
     return Verdict(check, points, points, "the losses are those of fp32.", "", figures)
 
@@ -66,6 +69,43 @@ def losses_off(mine: list[dict], reference: list[dict]) -> list[float]:
     """Return how far the losses' mean over ranks is off in each step; infinity if it is not finite."""
     means = [torch.tensor([r["losses"] for r in replies], dtype=torch.float64).mean(0) for replies in (mine, reference)]
     return [off if math.isfinite(off) else math.inf for off in (means[0] - means[1]).abs().tolist()]
+
+
+def gradients_off(mine: dict, reference: dict) -> dict[str, float]:
+    """Return how far a rank's gradients are off, of each parameter that has one."""
+    return {
+        name: distance(vector({name: mine[name]}), vector({name: reference[name]}))
+        for name in reference
+        if name in mine
+    }
+
+
+def furthest_gradient(mine: list[dict], reference: list[dict]) -> tuple[float, float, str, int]:
+    """Return what is furthest off of the first gradients: in times of what is allowed, relative, its name, its rank."""
+    pairs = enumerate(zip(mine, reference, strict=True))
+    offs = [
+        (off / (RATE_OFF if name.endswith("log_rate") else GRADIENT_OFF), off, name, rank)
+        for rank, (m, r) in pairs
+        for name, off in gradients_off(m["gradients"], r["gradients"]).items()
+    ]
+    return max(offs, default=(0.0, 0.0, "none", 0))
+
+
+def gradient_figure(mine: list[dict], reference: list[dict]) -> dict[str, tuple[str, str]]:
+    _, off, name, _ = furthest_gradient(mine, reference)
+    allowed = f"{GRADIENT_OFF:.0%}; {RATE_OFF:.0%} for a log_rate"
+    return {"furthest gradient of the first step off by": (f"{off:.1%}, {name}", allowed)}
+
+
+def of_gradients(mine: list[dict], reference: list[dict]) -> str:
+    times_allowed, off, name, rank = furthest_gradient(mine, reference)
+    if times_allowed <= 1:
+        return ""
+    found, right = (vector({name: replies[rank]["gradients"][name]}) for replies in (mine, reference))
+    times = factor(found, right)
+    if times > 0 and parallel(found, right, GRADIENT_OFF):
+        return f"in the first step, the gradient of {name} is {times:.3g} times the mean over ranks."
+    return f"in the first step, the gradient of {name} is off by {off:.0%} on rank {rank}."
 
 
 def of_losses(losses: list[float], allowed: float) -> str:

@@ -20,7 +20,9 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         figures[f"{name}: bytes that wait for backward"] = _pair(m, r, "waiting_bytes")
         figures[f"{name}: bytes at the peak"] = _pair(m, r, "peak_bytes")
         if missing := missing_gradients(m, plain):
-            causes.append(f'"{name}": {missing[0]} gets no gradient, so its part of backward is not there to be judged.')
+            causes.append(
+                f'"{name}": {missing[0]} gets no gradient, so its part of backward is not there to be judged.'
+            )
         elif words := _cause(extra, fewest, least, allowed, m, r, plain):
             causes.append(f'"{name}" {words}')
     if causes:

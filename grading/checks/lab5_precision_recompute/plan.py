@@ -14,7 +14,7 @@ LIMIT_S = 15  # of computing, for all cases
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     draw = random.Random(s.seed)
-    cases = [_case(draw, n) for n in N_BLOCKS] + [_hopeless(draw)]
+    cases = [_case(draw, n, exact=i % 2 == 0) for i, n in enumerate(N_BLOCKS)] + [_hopeless(draw)]
     plans = s.order(check, "choose", world_size=1, device="cpu", instances=cases, limit_s=LIMIT_S)[0]
     for (blocks, budget), plan in zip(cases, plans, strict=True):
         if cause := _does_not_fit(blocks, budget, plan):
@@ -64,17 +64,24 @@ def _does_not_fit(blocks: Blocks, budget: int, plan: list[str] | None) -> str:
     return f"your plan for {len(blocks)} blocks has a peak of {peak:,} bytes, and the budget is {budget:,}."
 
 
-def _case(draw: random.Random, n_blocks: int) -> tuple[Blocks, int]:
-    """Draw blocks of uneven sizes and FLOPs, and a budget between the lowest peak and the peak of keeping all."""
+def _case(draw: random.Random, n_blocks: int, exact: bool = False) -> tuple[Blocks, int]:
+    """Draw blocks of uneven sizes and FLOPs, and a budget between the lowest peak and the peak of keeping all.
+
+    `exact`: the budget is what the best plan needs, to the byte. Else the smallest block is the last, so that a plan
+    that fits there need not fit at the block before.
+    """
     blocks = [_block(draw) for _ in range(n_blocks)]
+    if not exact:
+        blocks.append(blocks.pop(min(range(n_blocks), key=lambda i: blocks[i]["keep"][0])))
     low, high = (peak_of([way] * n_blocks, blocks) for way in ("full", "keep"))
-    return blocks, int(low + draw.uniform(0.05, 0.5) * (high - low))
+    budget = int(low + draw.uniform(0.05, 0.5) * (high - low))
+    return blocks, peak_of(best_plan(blocks, budget), blocks) if exact else budget
 
 
 def _hopeless(draw: random.Random) -> tuple[Blocks, int]:
-    """Draw a budget that each block fits in alone, but all of them together do not, even if all are recomputed."""
+    """Draw a budget that each block fits in alone; all together need a byte more, even if all are recomputed."""
     blocks = sorted((_block(draw) for _ in range(8)), key=lambda block: block["keep"][0])
-    return blocks, (blocks[-1]["keep"][0] + peak_of(["full"] * 8, blocks)) // 2
+    return blocks, peak_of(["full"] * 8, blocks) - 1
 
 
 def _block(draw: random.Random) -> dict[str, tuple[int, int]]:
