@@ -36,7 +36,7 @@ def _collect(value, found: dict[int, FunctionType], seen: set[int]) -> None:
         found[id(value)] = value
         for _, child in _values(value):
             _collect(child, found, seen)
-    for child in (getattr(type(value), "__call__", None), *(getattr(value, name, None) for name in _WRAPPED)):
+    for child in (vars(type(value)).get("__call__"), *(getattr(value, name, None) for name in _WRAPPED)):
         if isinstance(child, FunctionType) or (callable(child) and hasattr(child, "__wrapped__")):
             _collect(child, found, seen)
 

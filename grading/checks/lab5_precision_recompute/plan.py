@@ -7,6 +7,7 @@ from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 N_BLOCKS = (6, 6, 7, 8, 9, 24, 24)
+EXACT = (0, 5)  # cases whose budget is what the best plan needs, to the byte
 FEWEST, NEARLY = 1.001, 1.1  # FLOPs over the fewest: each case (3 points), all cases together (2 points)
 SHARES = 1.0, 2 / 3, 1 / 3  # of the points
 LIMIT_S = 15  # of computing, for all cases
@@ -14,7 +15,7 @@ LIMIT_S = 15  # of computing, for all cases
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     draw = random.Random(s.seed)
-    cases = [_case(draw, n, exact=i % 2 == 0) for i, n in enumerate(N_BLOCKS)] + [_hopeless(draw)]
+    cases = [_case(draw, n, exact=i in EXACT) for i, n in enumerate(N_BLOCKS)] + [_hopeless(draw)]
     plans = s.order(check, "choose", world_size=1, device="cpu", instances=cases, limit_s=LIMIT_S)[0]
     for (blocks, budget), plan in zip(cases, plans, strict=True):
         if cause := _does_not_fit(blocks, budget, plan):

@@ -37,7 +37,9 @@ def look(mine: list[dict], reference: list[dict]) -> tuple[str, dict]:
     }
     dtypes = sorted({c["dtype"] for m in mine for step in m["sent"] for c in step if c["kind"] in REDUCING} - {"Float"})
     if rounded > SMALL:
-        cause = f"gradients are reduced in {', '.join(dtypes)}. (Without a dtype of its own, a reduction follows param_dtype.)"
+        cause = (
+            f"gradients are reduced in {', '.join(dtypes)}. (A policy without reduce_dtype reduces in param_dtype.)"
+        )
     else:
         cause = (
             _of_reduced(reduced)
