@@ -1,7 +1,9 @@
-"""Pickle functions for the ranks and results for the launcher: cloudpickle, with three repairs."""
+"""Pickle functions for the ranks and results for the launcher: cloudpickle, with four repairs."""
 
+import functools
 import importlib
 import io
+import sys
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -39,7 +41,22 @@ class _Pickler(cloudpickle.Pickler):
             )
         if isinstance(obj, ModuleType) and type(obj) is not ModuleType:
             return importlib.import_module, (obj.__name__,)
+        if isinstance(obj, _Cached) and _is_by_value(obj):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
         return super().reducer_override(obj)
+
+
+_Cached = type(functools.cache(lambda: None))
+
+
+def _is_by_value(function) -> bool:
+    """Return whether a function is of a notebook or a script, which ranks can't import."""
+    return function.__module__ == "__main__" or function.__module__ not in sys.modules
+
+
+def _cached(function, parameters: dict):
+    """Return the function with an empty cache of its own."""
+    return functools.lru_cache(**parameters)(function)
 
 
 def _operation(path: str) -> Any:

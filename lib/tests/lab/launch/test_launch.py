@@ -20,6 +20,7 @@ from deadlines import deadline_s
 
 from shardlab import LaunchError, launch, local_device
 from shardlab.launch.pickling import dumps
+from shardlab.measure.memory import _is_collective
 from shardsim import simulated
 
 
@@ -52,6 +53,14 @@ def test_functions_travel_by_value():
     boxes = launch(lambda x, y: Box(double(x) + y + offset + dist.get_rank()), 2, 3, y := 100)
     assert [b.content for b in boxes] == [116, 117]
     assert y == 100
+
+
+def test_a_cached_function_of_a_notebook_travels_by_value():
+    names = {"__name__": "a_notebook"}
+    exec("import functools\n@functools.lru_cache(maxsize=7)\ndef twice(x):\n    return 2 * x", names)
+    twice = cloudpickle.loads(dumps(names["twice"]))
+    assert twice(3) == 6 and twice.cache_parameters()["maxsize"] == 7
+    assert cloudpickle.loads(dumps(_is_collective)) is _is_collective
 
 
 def test_operations_travel_by_name():
