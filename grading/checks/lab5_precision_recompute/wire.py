@@ -1,5 +1,6 @@
 """Judge what each step sends: every gradient in fp32, once, and everything else in bf16."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from grading.checks.lab5_precision_recompute.judge_losses import reference_run, run
@@ -10,6 +11,7 @@ from grading.judge.verdict import Verdict
 SENT_SHARE, WIDE_SHARE = 0.55, 0.1  # over the reference's bytes: all but gradients, and what of it is not in bf16
 REDUCED_SHARE = 0.98, 1.05  # padding of small parameters differs with the units
 REDUCING = ("reduce_scatter", "all_reduce", "reduce")
+WHOLE = 0.95  # over the reference's bytes: as many as in fp32
 SMALL = 0.001  # share of the reduced bytes: a flag or a norm may have any dtype
 SAME = 1e-6  # relative: what is averaged over ranks is the same on each rank, to the bit
 
@@ -77,16 +79,17 @@ def _of_reduced(reduced: float) -> str:
 
 
 def _of_others(sent: float, wide: float, mine: list[dict]) -> str:
-    others = [c for m in mine for step in m["sent"] for c in step if c["kind"] not in REDUCING]
-    dtypes = sorted({c["dtype"] for c in others} - {"BFloat16"})
+    n_bytes = Counter()
+    for c in (c for m in mine for step in m["sent"] for c in step if c["kind"] not in REDUCING):
+        n_bytes[c["dtype"]] += c["bytes"]
+    of_all = {dtype: n / n_bytes.total() for dtype, n in n_bytes.items() if n > 0.01 * n_bytes.total()}
     if wide > WIDE_SHARE:
-        return (
-            f"{wide:.2f} times fp32's bytes are sent in {', '.join(dtypes)}, not in bf16, gradients not counted. "
-            "(Autocast casts what was gathered before: it changes no message.)"
-        )
+        others = ", ".join(sorted(of_all.keys() - {"BFloat16"}))
+        hint = " (Autocast casts what was gathered before: it changes no message.)" if sent > WHOLE else ""
+        return f"{wide:.2f} times fp32's bytes are sent in {others}, not in bf16, gradients not counted.{hint}"
     if sent > SENT_SHARE:
-        kinds = ", ".join(sorted({f"{c['kind']} in {c['dtype']}" for c in others}))
-        return f"{sent:.2f} times fp32's bytes are sent, gradients not counted: {kinds}."
+        dtypes = ", ".join(f"{share:.0%} in {dtype}" for dtype, share in of_all.items())
+        return f"{sent:.2f} times fp32's bytes are sent, gradients not counted: {dtypes}."
     return ""
 
 

@@ -11,3 +11,16 @@ def shard(model):
                 fully_shard(layer, mp_policy=half)
         fully_shard(block, mp_policy=half)
     return fully_shard(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32, torch.float32, False))
+
+
+# %% recompute
+from shardlab.recompute import checkpoint_wrapper  # noqa: E402
+from shardlab.recompute import create_selective_checkpoint_contexts as our_contexts  # noqa: E402
+
+
+def recompute(model, plan):
+    for block, way in zip(model.blocks, plan, strict=True):
+        if way != "keep":
+            selective = {"context_fn": partial(our_contexts, [torch.ops.aten.mm.default])}
+            checkpoint_wrapper(block, **(selective if way == "selective" else {}))
+    return model

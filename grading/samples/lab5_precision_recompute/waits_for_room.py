@@ -1,4 +1,12 @@
 # %% choose
+def peak_of(blocks, plan):
+    held = most = 0
+    for block, way in zip(blocks, plan, strict=True):
+        most = max(most, held + block["keep"][0])
+        held += block[way][0]
+    return most
+
+
 def choose(blocks, budget_bytes):
     plan, i = ["keep"] * len(blocks), 0
     while peak_of(blocks, plan) > budget_bytes:
@@ -8,14 +16,6 @@ def choose(blocks, budget_bytes):
 
 
 # %% prepare
-def peak_of(blocks, plan):
-    held = most = 0
-    for block, way in zip(blocks, plan, strict=True):
-        most = max(most, held + block["keep"][0])
-        held += block[way][0]
-    return most
-
-
 def prepare(model, blocks, activation_bytes):
     from itertools import product
 
