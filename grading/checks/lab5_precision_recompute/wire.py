@@ -31,6 +31,7 @@ def look(mine: list[dict], reference: list[dict]) -> tuple[str, dict]:
     wide = max(m["wide"] / r["others"] for m, r in pairs)
     reduced = max((m["reduced"] / r["reduced"] for m, r in pairs), key=lambda share: abs(share - 1))
     rounded = max(m["rounded"] / r["reduced"] for m, r in pairs)
+    worst = max((step for m in mine for step in m["sent"]), key=_weight)
     figures = {
         "sent but for gradients, over fp32's": (f"{sent:.3f}", f"{SENT_SHARE}"),
         "of it not in bf16, over fp32's": (f"{wide:.3f}", f"{WIDE_SHARE}"),
@@ -39,13 +40,11 @@ def look(mine: list[dict], reference: list[dict]) -> tuple[str, dict]:
     }
     dtypes = sorted({c["dtype"] for m in mine for step in m["sent"] for c in step if c["kind"] in REDUCING} - {"Float"})
     if rounded > SMALL:
-        cause = (
-            f"gradients are reduced in {', '.join(dtypes)}. (A policy without reduce_dtype reduces in param_dtype.)"
-        )
+        cause = f"gradients are reduced in {', '.join(dtypes)}. (A policy without reduce_dtype reduces in param_dtype.)"
     else:
         cause = (
             _of_reduced(reduced)
-            or _of_others(sent, wide, mine)
+            or _of_others(sent, wide, worst)
             or _trained_alone([m["whole"] for m in mine])
             or _without_gradient(mine, reference)
         )
@@ -70,6 +69,11 @@ def _parts(sent: list[dict]) -> dict[str, float]:
     }
 
 
+def _weight(sent: list[dict]) -> tuple[float, float]:
+    parts = _parts(sent)
+    return parts["wide"], parts["others"]
+
+
 def _of_reduced(reduced: float) -> str:
     if reduced < REDUCED_SHARE[0]:
         return f"only {reduced:.0%} of the gradients' bytes are sent: some are not reduced."
@@ -78,9 +82,9 @@ def _of_reduced(reduced: float) -> str:
     return ""
 
 
-def _of_others(sent: float, wide: float, mine: list[dict]) -> str:
+def _of_others(sent: float, wide: float, worst: list[dict]) -> str:
     n_bytes = Counter()
-    for c in (c for m in mine for step in m["sent"] for c in step if c["kind"] not in REDUCING):
+    for c in (c for c in worst if c["kind"] not in REDUCING):
         n_bytes[c["dtype"]] += c["bytes"]
     of_all = {dtype: n / n_bytes.total() for dtype, n in n_bytes.items() if n > 0.01 * n_bytes.total()}
     if wide > WIDE_SHARE:
