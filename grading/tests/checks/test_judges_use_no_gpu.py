@@ -13,8 +13,8 @@ from shardlab.tier import TIERS
 def test_lab_5_finds_the_likely_rounding_on_the_cpu(monkeypatch):
     """As on a machine with GPUs: there `local_device` opens one."""
     session = SimpleNamespace(seed=3, tier=TIERS["cpu"])
-    expected = judge_losses._rounded(session, positions=True, rates=True)
+    expected = judge_losses._rounded(session, 0, positions=True, rates=True)
     monkeypatch.setenv("SHARDLAB_DEVICE", "cuda")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: pytest.fail("the judge opens a GPU"))
-    assert torch.equal(judge_losses._rounded(session, positions=True, rates=True), expected)
+    assert torch.equal(judge_losses._rounded(session, 0, positions=True, rates=True), expected)
     assert math.isfinite(float(expected.sum()))
