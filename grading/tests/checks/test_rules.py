@@ -28,7 +28,7 @@ def faults_of(monkeypatch, table: dict, text=TEXT) -> list[str]:
 
 
 def test_a_whole_table_has_only_checks_without_a_rule(monkeypatch):
-    changed = TABLE | {"fast": TABLE["fast"] | {"mutants": ["reduces_in_bf16", "rates_left_out"]}}
+    changed = TABLE | {"fast": TABLE["fast"] | {"mutants": ["reduces_in_bf16", "one_rate_frozen"]}}
     assert faults_of(monkeypatch, changed) == []
 
 
