@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from itertools import count
 
 from grading.checks.errors_with_nan import largest
 from grading.checks.lab6_profile import mistakes
@@ -14,14 +15,14 @@ N_CROWDED = 5
 
 
 def judge_shares(s: Session, check: str, points: float) -> Verdict:
-    """Give full points if all traces are right, half if the plain ones are (collectives take turns inside the step)."""
+    """Give full points if all traces are right, half if the plain ones are (events take turns inside the step)."""
     drawn = traces(s.seed)
     found = _found(s, check, drawn)
     if problem := _problem(found, SHARES):
         return Verdict(check, 0, points, problem)
     errors = [largest(abs(f[k] - figures_of(t)[k]) for k in SHARES) for f, t in zip(found, drawn, strict=True)]
     figures = {
-        "worst share, collectives in turn": (f"off by {max(errors[:N_PLAIN]):.3f}", f"{TOLERANCE:g}"),
+        "worst share, events in turn": (f"off by {max(errors[:N_PLAIN]):.3f}", f"{TOLERANCE:g}"),
         "worst share, all traces": (f"off by {max(errors):.3f}", f"{TOLERANCE:g}"),
     }
     if max(errors) <= TOLERANCE:
@@ -29,7 +30,7 @@ def judge_shares(s: Session, check: str, points: float) -> Verdict:
     half = max(errors[:N_PLAIN]) <= TOLERANCE
     cause = mistakes.of_shares(found, drawn)
     if half:
-        cause = f"right where collectives take turns inside the step, and not where they don't: {cause}"
+        cause = f"right where events take turns inside the step, and not where they don't: {cause}"
     return Verdict(check, points / 2 if half else 0, points, cause, "", figures)
 
 
@@ -57,7 +58,15 @@ def judge_hidden(s: Session, check: str, points: float) -> Verdict:
 
 @cache
 def traces(seed: int) -> list[dict]:
-    return [draw_trace(seed * 10 + i, plain=i < N_PLAIN) for i in range(N_PLAIN + N_CROWDED)]
+    """Draw the traces again until each of the usual mistakes shows in one of them."""
+    for attempt in count():
+        first = (seed + 10_000 * attempt) * 10
+        drawn = [
+            draw_trace(first + i, plain=i < N_PLAIN, step=1 if i == 0 else None) for i in range(N_PLAIN + N_CROWDED)
+        ]
+        if mistakes.show(drawn):
+            return drawn
+    raise AssertionError("count() does not end")
 
 
 def _found(s: Session, check: str, drawn: list[dict]) -> list[dict]:
@@ -68,6 +77,5 @@ def _problem(found: list[dict], keys: tuple[str, ...]) -> str:
     missing = [k for k in keys if any(k not in f for f in found)]
     if missing:
         return f"read_step's dictionary has no {', '.join(map(repr, missing))}."
-    if any(not math.isfinite(f[k]) for f in found for k in keys if k != "unit"):
-        return "a figure is not finite."
-    return ""
+    broken = sorted({k for f in found for k in keys if k != "unit" and not math.isfinite(f[k])})
+    return f"not a finite number: {', '.join(map(repr, broken))}." if broken else ""

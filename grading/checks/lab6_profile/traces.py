@@ -1,89 +1,125 @@
 """Traces drawn at grading time, in the form that the notebook shows, and their right figures."""
 
 import random
+from collections.abc import Iterator
 
 from shardtrace.timeline import Interval, Span, Timeline, union, without
 from shardtrace.trace_file import trace_events
 
-RANKS, STEPS, BLOCKS = 3, 3, 4
+RANKS, STEPS = 3, 12  # "step 1" also begins "step 10", as "blocks.1" begins "blocks.10"
+UNITS = ("root", "blocks.0", "blocks.1", "blocks.10", "blocks.11")
+KINDS = ("all_gather",) * 7 + ("reduce_scatter",) * 5 + ("all_reduce", "broadcast", "all_to_all")
 MS = 1e-3
-SHORTEST_WAIT_US = 500.0  # the longest-exposed unit's least exposed time: with nothing exposed, no unit is right
+SHORTEST_WAIT_US = (
+    1000.0  # least exposed time of the unit that is waited for longest, and of other kinds in plain traces
+)
 SHARES = ("computes", "all_gather", "reduce_scatter", "rest")
 
 
-def draw_trace(seed: int, plain: bool) -> dict:
-    """Draw the arguments of `read_step`. In a plain trace, collectives take turns and nothing crosses a step's edge.
+def draw_trace(seed: int, plain: bool, step: int | None = None) -> dict:
+    """Draw the arguments of `read_step`. In a plain trace, events take turns and none crosses a step's edge.
 
-    Draws again until right and wrong answers differ: the unit with the longest exposed gathers is not the one with the
-    longest gathers.
+    Draws again until it tells readers apart: one unit's gathers are exposed clearly longer than any other's, gradients
+    are reduced, and a step with a similar name stands first; in a plain trace another kind of collective is exposed,
+    and in others adding up gathers finds another unit.
     """
     draw = random.Random(seed)
+    asked = draw.randrange(STEPS) if step is None else step
     while True:
-        steps = [[100.0 + 100 * i, 100.0 + 100 * i + draw.uniform(50, 70)] for i in range(STEPS)]
-        lines = [Timeline(rank, tuple(_spans(draw, rank, steps, plain))) for rank in range(RANKS)]
+        steps = [_step_bounds(draw) for _ in range(RANKS)]
+        near = range(max(0, asked - 1), min(STEPS, asked + 2))
+        lines = [
+            Timeline(rank, tuple(s for i, one in enumerate(of_rank) for s in _spans(draw, *one, plain, i in near)))
+            for rank, of_rank in enumerate(steps)
+        ]
         events = [*trace_events(lines), *_step_events(min(t.start_s for t in lines), steps)]
         draw.shuffle(events)
-        trace = {"events": events, "rank": draw.randrange(RANKS), "step": draw.randrange(STEPS)}
-        mine = [e for e in events if e["ph"] == "X" and e["pid"] == trace["rank"]]
-        if _is_telling(trace | {"events": mine}, plain):
+        first = next(e["pid"] for e in events if e["name"] == f"step {asked}")
+        rank = draw.choice([r for r in range(RANKS) if r != first])  # another rank's step of that name stands first
+        trace = {"events": events, "rank": rank, "step": asked}
+        if _is_telling(of_its_rank(trace), plain):
             return trace
 
 
-def _spans(draw: random.Random, rank: int, steps: list[list[float]], plain: bool):
-    for i, (start, end) in enumerate(steps):
-        at = start + 0.3 if plain else start - 4
-        while at < end - 2:
-            length = draw.uniform(2, 9)
-            stop = min(at + length, end - 0.3) if plain else at + length
-            yield Span("compute", draw.choice(("forward", "backward")), at * MS, stop * MS, _unit(draw))
-            at = stop + draw.uniform(1, 6)
-        yield Span("compute", "other", (end + 8) * MS, (end + 20) * MS, "root")  # an evaluation between steps
-        yield from _collectives(draw, start, end, plain)
-        yield Span("wait", "all_gather", (start + 5 + rank) * MS, (start + 30 + i) * MS, _unit(draw))
+def _is_telling(trace: dict, plain: bool) -> bool:
+    *_, second, longest = sorted(gathers_of_units(trace, exposed=True).values())
+    if longest < max(1.1 * second, SHORTEST_WAIT_US) or not moments(trace, "link", "reduce_scatter"):
+        return False
+    name = f"step {trace['step']}"
+    if trace["step"] == 1 and name == next(e["name"] for e in trace["events"] if e["name"].startswith(name)):
+        return False
+    if not plain:
+        return _added_up(trace) != figures_of(trace)["unit"]
+    others = union([*moments(trace, "link", "all_reduce"), *moments(trace, "link", "all_to_all")])
+    return length(without(others, moments(trace, "compute"))) > SHORTEST_WAIT_US
 
 
-def _collectives(draw: random.Random, start: float, end: float, plain: bool):
-    at = start + 1 if plain else start - 5
-    kinds = ["all_gather"] * 4 + ["reduce_scatter"] * 3 + ["all_reduce"]
+def _added_up(trace: dict) -> str:
+    """Return the unit that is found where gathers of a unit that overlap count twice."""
+    times = gathers_of_units(trace, exposed=True, union_of=False)
+    return max(times, key=times.get)
+
+
+def _step_bounds(draw: random.Random) -> list[Interval]:
+    """Draw one rank's steps, in ms: each rank's begin and end at other times."""
+    starts = [100.0 * (1 + i) + draw.uniform(-8, 8) for i in range(STEPS)]
+    return [(start, start + draw.uniform(50, 70)) for start in starts]
+
+
+def _spans(draw: random.Random, start: float, end: float, plain: bool, near: bool) -> Iterator[Span]:
+    """Draw the events of a step, and one after it; only a few of a step that is not near the one asked for."""
+    yield Span("compute", "other", (end + 8) * MS, (end + 14) * MS)  # an evaluation between steps
+    if not near:
+        yield Span("compute", "forward", (start + 2) * MS, (start + 20) * MS, "root")
+        yield Span("link", "all_gather", (start + 10) * MS, (start + 30) * MS, draw.choice(UNITS), 1 << 16)
+        return
+    at = start + 0.3 if plain else start - 4
+    while at < end - 2:
+        length = draw.uniform(2, 9)
+        stop = min(at + length, end - 0.3) if plain else at + length
+        name = draw.choice(("forward", "backward", "copy", "optimizer"))
+        yield Span("compute", name, at * MS, stop * MS, "" if name == "optimizer" else draw.choice(UNITS))
+        at = stop + draw.uniform(1 if plain else -3, 6)
+    yield from _collectives(draw, start, end, plain)
+    for kind, at in (("all_gather", start + 3), ("reduce_scatter", start + 30)):
+        begin = at + draw.uniform(0, 6)
+        yield Span("wait", kind, begin * MS, (begin + draw.uniform(15, 20)) * MS, draw.choice(UNITS))
+
+
+def _collectives(draw: random.Random, start: float, end: float, plain: bool) -> Iterator[Span]:
+    at, kind, unit = start + 1 if plain else start - 5, KINDS[0], UNITS[0]
     while at < end - 3:
         length = draw.uniform(3, 9)
         stop = min(at + length, end - 0.3) if plain else at + length
-        yield Span("link", draw.choice(kinds), at * MS, stop * MS, _unit(draw), 1 << 16, (at - 0.5) * MS, at * MS)
+        if plain or draw.random() > 0.4:  # else two of a unit are under way at once
+            kind = draw.choice(KINDS)
+            unit = draw.choice(UNITS) if kind in SHARES else ""
+        yield Span("link", kind, at * MS, stop * MS, unit, 1 << 16, (at - 0.5) * MS, at * MS)
         at = stop + draw.uniform(0.6, 3) if plain else at + draw.uniform(0.4, 0.9) * length
 
 
-def _unit(draw: random.Random) -> str:
-    return draw.choice(["root", *(f"blocks.{i}" for i in range(BLOCKS))])
-
-
-def _step_events(zero_s: float, steps: list[list[float]]) -> list[dict]:
-    named = {"ph": "X", "cat": "step", "args": {}}
-    return [
-        named | {"name": f"step {i}", "pid": rank, "tid": 9, "ts": (a * MS - zero_s) * 1e6, "dur": (b - a) * 1e3}
-        for rank in range(RANKS)
-        for i, (a, b) in enumerate(steps)
-    ]
-
-
-def _is_telling(trace: dict, plain: bool) -> bool:
-    exposed = sorted(gathers_of_units(trace, union_of=True, exposed=True).values())
-    if len(exposed) < 2 or exposed[-1] < max(1.1 * exposed[-2], SHORTEST_WAIT_US):
-        return False
-    others = [gathers_of_units(trace, union_of=True, exposed=False)]
-    if not plain:
-        others.append(gathers_of_units(trace, union_of=False, exposed=True))
-    return all(figures_of(trace)["unit"] != max(other, key=other.get) for other in others)
+def _step_events(zero_s: float, steps: list[list[Interval]]) -> Iterator[dict]:
+    for rank, bounds_of_rank in enumerate(steps):
+        for i, (start, end) in enumerate(bounds_of_rank):
+            times = {"ts": (start * MS - zero_s) * 1e6, "dur": (end - start) * 1e3}
+            yield {"ph": "X", "cat": "step", "name": f"step {i}", "pid": rank, "tid": 9, "args": {}} | times
 
 
 # ------------------------------------------------------------------------------------------------------ what is right
 
 
+def of_its_rank(trace: dict) -> dict:
+    """Return the trace with nothing but the complete events of the rank that is asked for."""
+    return trace | {"events": [e for e in trace["events"] if e["ph"] == "X" and e["pid"] == trace["rank"]]}
+
+
 def moments(trace: dict, category: str, kind: str = "", unit: str | None = None) -> list[Interval]:
     """Return the intervals, in microseconds, in which this rank had such events under way in this step."""
-    return union(_events(trace, category, kind, unit))
+    return union(single(trace, category, kind, unit))
 
 
-def _events(trace: dict, category: str, kind: str, unit: str | None) -> list[Interval]:
+def single(trace: dict, category: str, kind: str = "", unit: str | None = None) -> list[Interval]:
+    """Return the part inside the step of each such event, an interval each."""
     start, end = bounds(trace)
     found = []
     for e in trace["events"]:
@@ -103,21 +139,21 @@ def length(intervals: list[Interval]) -> float:
     return sum(b - a for a, b in intervals)
 
 
-def gathers_of_units(trace: dict, *, union_of: bool = True, exposed: bool) -> dict[str, float]:
+def gathers_of_units(trace: dict, *, exposed: bool, union_of: bool = True, category: str = "link") -> dict[str, float]:
     """Return each unit's gather time in the step; `exposed`: only where the rank does not compute.
 
     `union_of`: overlapping gathers of a unit count once; otherwise their times are added up.
     """
     computes = moments(trace, "compute") if exposed else []
-    units = {e["args"]["unit"] for e in trace["events"] if e.get("cat") == "link" and "args" in e}
     if union_of:
-        return {u: length(without(moments(trace, "link", "all_gather", u), computes)) for u in units}
-    single = {u: _events(trace, "link", "all_gather", u) for u in units}
-    return {u: sum(length(without([one], computes)) for one in found) for u, found in single.items()}
+        return {u: length(without(moments(trace, category, "all_gather", u), computes)) for u in UNITS}
+    each = {u: single(trace, category, "all_gather", u) for u in UNITS}
+    return {u: sum(length(without([one], computes)) for one in found) for u, found in each.items()}
 
 
 def figures_of(trace: dict) -> dict:
     """Return all figures that `read_step` should return."""
+    trace = of_its_rank(trace)
     start, end = bounds(trace)
     computes = moments(trace, "compute")
     gathers, scatters = (moments(trace, "link", kind) for kind in ("all_gather", "reduce_scatter"))

@@ -4,9 +4,10 @@ from itertools import product
 from types import SimpleNamespace
 
 import pytest
+import torch
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.checks.lab6_profile import mistakes, on_ranks, prefetch, reading, same, throughput
+from grading.checks.lab6_profile import on_ranks, prefetch, reading, same, throughput, wrong_figures
 from grading.checks.lab6_profile.traces import bounds, draw_trace, figures_of, gathers_of_units, moments
 from grading.judge.timed_laps import Lap
 from grading.judge.timing_verdict import Timing
@@ -62,14 +63,50 @@ def test_one_unit_is_waited_for_longest(seed):
     assert longest >= max(1.1 * second, 500)
 
 
-@pytest.mark.parametrize("words, figures", mistakes.MISTAKES.items())
-def test_every_usual_mistake_is_wrong_and_is_told(words, figures):
-    drawn = reading.traces(11)
-    found = [figures_of(t) | figures(t) for t in drawn]
-    session = SimpleNamespace(seed=11, order=lambda *_, **__: [found])
-    verdict = reading.judge_shares(session, "lab6.shares", 4)
-    assert verdict.points < 4
+PARTS = {
+    "lab6.shares": (4, reading.judge_shares, wrong_figures.OF_SHARES),
+    "lab6.hidden": (2, reading.judge_hidden, wrong_figures.OF_HIDDEN | wrong_figures.OF_UNIT),
+}
+MISTAKES = [(check, words) for check, (*_, usual) in PARTS.items() for words in usual]
+
+
+def _read(check: str, found: list[dict], seed: int = 11):
+    points, judge, _ = PARTS[check]
+    return judge(SimpleNamespace(seed=seed, order=lambda *_, **__: [found]), check, points)
+
+
+@pytest.mark.parametrize("check, words", MISTAKES)
+def test_every_usual_mistake_is_wrong_and_is_told(check, words):
+    mistake = PARTS[check][2][words]
+    verdict = _read(check, [figures_of(t) | mistake(t) for t in reading.traces(11)])
+    assert verdict.points < verdict.max_points
     assert words in verdict.cause
+
+
+@pytest.mark.parametrize("figure", ("computes", "all_gather", "reduce_scatter", "rest", "hidden"))
+def test_a_figure_counts_as_right_within_a_thousandth(figure):
+    right = [figures_of(t) for t in reading.traces(11)]
+    check = "lab6.hidden" if figure == "hidden" else "lab6.shares"
+    for off, is_right in ((0.0009, True), (-0.0009, True), (0.0011, False), (-0.0011, False)):
+        for i in range(len(right)):
+            found = [r | {figure: r[figure] + off * (j == i)} for j, r in enumerate(right)]
+            assert _read(check, found).passed == is_right
+    found = [r | {figure: float("nan")} for r in right]
+    assert (_read(check, found).points, f"not a finite number: {figure!r}." in _read(check, found).cause) == (0, True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_traces_tell_readers_apart_that_get_one_word_wrong(seed):
+    """Each sample of part 1 gets the points of its table whatever is drawn; boxes and ranks are not asked."""
+    for sample in samples(LAB):
+        if sample.blank or not set(sample.points) & set(ONE_RANK):
+            continue
+        names = {"torch": torch}
+        exec(next(c.source for c in sample.notebook().cells if c.metadata.nbgrader.grade_id == "read_step"), names)
+        found = on_ranks.read(names["read_step"], reading.traces(seed))
+        for check in ONE_RANK:
+            verdict = _read(check, found, seed)
+            assert verdict.points == sample.points.get(check, verdict.max_points), (sample.name, verdict.text())
 
 
 def _timeline(trace: dict) -> Timeline:
