@@ -1,53 +1,70 @@
-"""Judge what one step of the repaired program holds and sends, against the budgets in the notebook."""
+"""Judge what steps of the repaired program hold and send, against the budgets in the notebook."""
 
 from grading.checks.lab6_profile import on_ranks
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
+LEAST_BYTES = (1 - 1 / on_ranks.WORLD_SIZE) * on_ranks.MODEL_BYTES  # of the shards that a rank sends or gets
+ONCE = {"all_gather": "to gather each parameter once", "reduce_scatter": "to reduce each gradient once"}
+
 
 def judge_memory(s: Session, check: str, points: float) -> Verdict:
     """Judge the bytes at the peak and between steps."""
-    ranks, budget = _account(s, check), on_ranks.BUDGETS
-    if cause := _not_computed(ranks):
+    steps, budget = _account(s, check), on_ranks.BUDGETS
+    if cause := _not_computed(steps):
         return Verdict(check, 0, points, cause)
-    worst = max(ranks, key=lambda r: sum(r["peak"].values()))
-    peak, kept = sum(worst["peak"].values()), max(sum(r["kept"].values()) for r in ranks)
+    worst, most = (max(steps, key=lambda step: sum(step[when].values())) for when in ("peak", "kept"))
+    peak, kept = sum(worst["peak"].values()), sum(most["kept"].values())
     figures = {
         "bytes at the peak": (f"{peak:,}", f"{budget['peak_bytes']:,}"),
         "bytes between steps": (f"{kept:,}", f"{budget['kept_bytes']:,}"),
     }
     if kept > budget["kept_bytes"]:
-        cause = "between steps a rank holds more than its quarter of parameters and states: they are not sharded"
-        return Verdict(check, 0, points, cause + " over all four ranks, or not freed.", "", figures)
+        return Verdict(check, 0, points, f"too much between steps: {_in_words(most['kept'])}.{_whole(most)}", "", figures)
     if peak > budget["peak_bytes"]:
-        return Verdict(check, 0, points, _too_much(worst), "", figures)
+        one_unit = " The model is one unit, so all of it is whole at once." if worst["units"] == 1 else ""
+        return Verdict(check, 0, points, f"too much at the peak: {_in_words(worst['peak'])}.{one_unit}", "", figures)
     return Verdict(check, points, points, "it fits.", "", figures)
 
 
-def _too_much(rank: dict) -> str:
-    held = {name: n for name, n in rank["peak"].items() if n}
-    words = ", ".join(f"{name} {n:,}" for name, n in sorted(held.items(), key=lambda kv: -kv[1])[:4])
-    if rank["units"] == 1:
-        why = "the model is one unit, so all of it is whole at once, and its gradients too"
-    else:
-        why = "whole parameters and whole gradients of many blocks at once; or more is gathered ahead than is needed"
-    return f"too much at the peak: {why}. Held then: {words}."
+def _in_words(held: dict) -> str:
+    """Return what is held, the largest first, in bytes and in copies of the model."""
+    largest = sorted(((n, name) for name, n in held.items() if n), reverse=True)[:4]
+    return "held then are " + ", ".join(
+        f"{name} {n:,} ({n / on_ranks.MODEL_BYTES:.2f} copies of the model)" for n, name in largest
+    )
+
+
+def _whole(step: dict) -> str:
+    if not (names := step["not_sharded"]):
+        return " All parameters are sharded then."
+    return f" Not sharded over all {on_ranks.WORLD_SIZE} ranks then: {len(names)} parameters, e.g. {names[0]}."
 
 
 def judge_messages(s: Session, check: str, points: float) -> Verdict:
     """Judge number and bytes of the messages; half the points if only one is within its budget."""
-    ranks, budget = _account(s, check), on_ranks.BUDGETS
-    if cause := _not_computed(ranks):
+    steps, budget = _account(s, check), on_ranks.BUDGETS
+    if cause := _not_computed(steps):
         return Verdict(check, 0, points, cause)
-    mine = max(ranks, key=lambda r: r["sent"])
-    number = sum(mine["kinds"].values())
+    most, mine = max(steps, key=_number), max(steps, key=lambda step: step["sent"])
+    number = _number(most)
     figures = {
-        "messages a step": (f"{number}: {_kinds(mine)}", f"{budget['messages']}"),
+        "messages a step": (f"{number}: {_kinds(most)}", f"{budget['messages']}"),
         "bytes that a rank sends": (f"{mine['sent']:,.0f}", f"{budget['sent_bytes']:,}"),
     }
+    for kind in ("all_gather", "reduce_scatter"):
+        least = min(step["sent_by"][kind] for step in steps)
+        figures[f"of these by {kind}s"] = (f"{least:,.0f}", f"at least {LEAST_BYTES:,.0f}")
+        if least < LEAST_BYTES:
+            cause = f"a rank sends {least:,.0f} bytes of {kind}s in a step: {ONCE[kind]} takes {LEAST_BYTES:,.0f}."
+            return Verdict(check, 0, points, cause, "", figures)
     kept = (number <= budget["messages"]) + (mine["sent"] <= budget["sent_bytes"])
-    cause = "few messages, and nothing goes out more often than need be." if kept == 2 else _too_many(mine)
+    cause = "no more messages than may be sent, and no more bytes." if kept == 2 else _too_many(most)
     return Verdict(check, points * kept / 2, points, cause, "", figures)
+
+
+def _number(step: dict) -> int:
+    return sum(step["kinds"].values())
 
 
 def _kinds(rank: dict) -> str:
@@ -68,12 +85,12 @@ def _too_many(rank: dict) -> str:
     return f"a step sends {_kinds(rank)}, for {units} units and {n} micro-batches."
 
 
-def _not_computed(ranks: list[dict]) -> str:
-    """Return why the step is incomplete; "" if all micro-batches went through the model.
+def _not_computed(steps: list[dict]) -> str:
+    """Return why a step is incomplete; "" if all micro-batches went through the model.
 
     Merged or dropped micro-batches would need fewer messages.
     """
-    forwards, due = min(r["forwards"] for r in ranks), on_ranks.N_LAYERS * on_ranks.N_MICRO_BATCHES
+    forwards, due = min(step["forwards"] for step in steps), on_ranks.N_LAYERS * on_ranks.N_MICRO_BATCHES
     if forwards >= due:
         return ""
     return (
@@ -83,7 +100,9 @@ def _not_computed(ranks: list[dict]) -> str:
 
 
 def _account(s: Session, check: str) -> list[dict]:
-    return s.order(check, "record_step", world_size=on_ranks.WORLD_SIZE, device="cpu", seed=s.seed)
+    """Return the account of each rank's each step."""
+    place = {"world_size": on_ranks.WORLD_SIZE, "device": "cpu"}
+    return [step for rank in s.order(check, "record_step", **place, seed=s.seed) for step in rank]
 
 
 def reference_account(s: Session) -> None:

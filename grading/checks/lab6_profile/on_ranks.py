@@ -3,12 +3,13 @@
 For timing, the network is simulated and computation is slept. Bytes held and sent are the same without both.
 """
 
+import re
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Shard
-from torch.nn.functional import pad
+from torch.distributed.tensor import DTensor
 
 from grading.judge.tensor_projections import project
 from grading.judge.timed_laps import serve_laps
@@ -23,6 +24,7 @@ SLOW_LINK = "5 MB/s, 1 ms"
 SLEPT_S = 0.010  # a block's forward; its backward takes twice that
 N_LAYERS, N_MICRO_BATCHES = 4, 4
 FIGURES = ("computes", "all_gather", "reduce_scatter", "rest", "hidden", "unit")  # keys of read_step's result
+MODEL_BYTES = 854_272  # of 4 blocks
 BUDGETS = {"peak_bytes": 2_200_000, "kept_bytes": 440_000, "messages": 45, "sent_bytes": 5_700_000}  # on all tiers
 
 
@@ -63,61 +65,93 @@ def prepare(implementation, model: nn.Module):
     return model, optimizer, step
 
 
-def steps(implementation, seed: int, n_layers: int, n_micro_batches: int) -> list[dict]:
-    """Return the loss, and the projected change of the weights, of each of two steps."""
-    model, _, step = prepare(implementation, make_model(seed, n_layers))
+def steps(implementation, seed: int, n_layers: int, lengths: list[int]) -> list[dict]:
+    """Return the loss, the projected change of the weights, and whether gradients were there, for each step."""
+    model, optimizer, step = prepare(implementation, make_model(seed, n_layers))
+    with_gradient: list[int] = []
+    optimizer.register_step_pre_hook(
+        lambda *_: with_gradient.append(sum(p.grad is not None for g in optimizer.param_groups for p in g["params"]))
+    )
     found, before = [], whole(model)
-    for number in range(2):
-        loss = step(n_micro_batches, seed, number)
+    for number, length in enumerate(lengths):
+        with_gradient.clear()
+        loss = step(length, seed, number)
         after = whole(model)
         moved = [(name, after[name] - before[name]) for name in after]
-        found.append({"loss": loss, "moved": project(moved, seed)})
+        found.append({"loss": loss, "moved": project(moved, seed), "with_gradient": [*with_gradient]})
         before = after
     return found
 
 
 def whole(model: nn.Module) -> dict[str, Tensor]:
-    parts = {name: p.detach() for name, p in model.named_parameters()}
-    return {name: (p.full_tensor() if isinstance(p, DTensor) else p).clone() for name, p in parts.items()}
+    """Return copies of the whole parameters by name, the wrappers' part of a name left out. All ranks call it."""
+    parts = {_plain(name): p.detach() for name, p in model.named_parameters()}
+    sharded = {name: p for name, p in parts.items() if is_sharded(p)}
+    shards: list = [None] * (dist.get_world_size() if sharded else 0)
+    if sharded:  # in one message: one for each parameter would take long
+        dist.all_gather_object(shards, {name: p.to_local().clone() for name, p in sharded.items()})
+    return {
+        name: torch.cat([of_rank[name] for of_rank in shards], p.placements[0].dim)
+        if name in sharded
+        else (p.full_tensor() if isinstance(p, DTensor) else p).clone()
+        for name, p in parts.items()
+    }
 
 
-def record_step(implementation, seed: int) -> dict:
-    """Record a third step: bytes at the peak and afterwards, messages sent, forwards of blocks, and units."""
-    model, forwards = make_model(seed, N_LAYERS), []
+def is_sharded(p: Tensor) -> bool:
+    """Return whether each rank has its own part of the parameter, and no other."""
+    if not isinstance(p, DTensor):
+        return False
+    return p.device_mesh.ndim == 1 and p.device_mesh.size() == dist.get_world_size() and p.placements[0].is_shard()
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"(_orig_mod|_checkpoint_wrapped_module)\.", "", name)
+
+
+def record_step(implementation, seed: int) -> list[dict]:
+    """Record three steps: bytes at the peak and afterwards, messages sent, forwards of blocks, and units."""
+    model, forwards, found = make_model(seed, N_LAYERS), [], []
     with MemoryTracker(model) as memory:  # from the beginning: what `build` stores counts too
         model, optimizer, step = prepare(implementation, model)
-        for number in range(2):
-            step(N_MICRO_BATCHES, seed, number)
-        optimizer.zero_grad()
-        began_s = memory.timeline()[-1][0]
         for block in model.blocks:
             block.register_forward_hook(lambda *_: forwards.append(1))
-        with record_traffic() as traffic:
-            step(N_MICRO_BATCHES, seed, 2)
-        optimizer.zero_grad()
-    held = [by_category for seconds, by_category in memory.timeline() if seconds >= began_s]
-    return {
-        "peak": max(held, key=lambda by_category: sum(by_category.values())),
-        "kept": held[-1],
-        "kinds": dict(traffic.kinds()),
-        "sent": traffic.sent_bytes(),
-        "forwards": len(forwards),
-        "units": sum(isinstance(m, FSDPModule) for m in model.modules()),
-    }
+        for number in range(3):
+            forwards.clear()
+            began_s = memory.timeline()[-1][0]
+            with record_traffic() as traffic:
+                step(N_MICRO_BATCHES, seed, number)
+            optimizer.zero_grad()
+            held = [by_category for seconds, by_category in memory.timeline() if seconds >= began_s]
+            whole_ones = [name for name, p in model.named_parameters() if not is_sharded(p)]
+            found.append(
+                {
+                    "peak": max(held, key=lambda by_category: sum(by_category.values())),
+                    "kept": held[-1],
+                    "kinds": dict(traffic.kinds()),
+                    "sent": traffic.sent_bytes(),
+                    "sent_by": {kind: traffic.sent_bytes(kind) for kind in ("all_gather", "reduce_scatter")},
+                    "forwards": len(forwards),
+                    "units": sum(isinstance(m, FSDPModule) for m in model.modules()),
+                    "not_sharded": whole_ones,
+                }
+            )
+    return found
 
 
-def asked(implementation, seed: int) -> dict:
-    """Record, for a second step, when each all_gather was requested and when each block computed."""
-    model, _, step = prepare(implementation, make_model(seed, N_LAYERS, SLEPT_S))
-    step(N_MICRO_BATCHES, seed, 0)
-    slept_computation.clear()
-    with record_timeline(model) as recording:
-        step(N_MICRO_BATCHES, seed, 1)
-    gathers = [s for s in recording.timeline.lane("link") if s.name == "all_gather"]
-    return {
-        "gathers": [[s.unit, s.issued_s] for s in gathers],
-        "computed": [[c.name, c.kind, c.started_s] for c in slept_computation.computations()],
-    }
+def asked(implementation, seed: int, n_layers: int, lengths: list[int]) -> list[dict]:
+    """Record, after a first step, when each all_gather was requested and when each block computed, for each step."""
+    model, _, step = prepare(implementation, make_model(seed, n_layers, SLEPT_S))
+    step(lengths[0], seed, 0)
+    found = []
+    for number, length in enumerate(lengths, 1):
+        slept_computation.clear()
+        with record_timeline(model) as recording:
+            step(length, seed, number)
+        gathers = [s for s in recording.timeline.lane("link") if s.name == "all_gather"]
+        computed = [[c.name, c.kind, c.started_s] for c in slept_computation.computations()]
+        found.append({"gathers": [[s.unit, s.issued_s] for s in gathers], "computed": computed})
+    return found
 
 
 def laps(implementation, address: str) -> None:
@@ -131,7 +165,7 @@ def laps(implementation, address: str) -> None:
         slept = [c.kind for c in slept_computation.computations() if c.finished_s - c.started_s > SLEPT_S / 2]
         with torch.no_grad():
             moved = {n: p - b for (n, p), b in zip(model.named_parameters(), begin, strict=True)}
-            proof = {name: wave_of(t, order["seed"]) for name, t in moved.items()}
+            proof = {_plain(name): wave_of(t, order["seed"]) for name, t in moved.items()}
             for p, b in zip(model.parameters(), begin, strict=True):
                 p.copy_(b)
         optimizer.state.clear()
@@ -145,27 +179,22 @@ def wave_of(t: Tensor, seed: int) -> float:
 
     Sends nothing: a message would cost time on the simulated network.
     """
-    frequency = 0.1 + (seed % 9973) / 9973
-    rank = dist.get_rank() if dist.is_initialized() else 0
+    places = torch.arange(t.numel()).view(t.shape)
     if isinstance(t, DTensor):
-        if t.placements != (Shard(0),):
-            return float("nan")  # not sharded over all ranks: lab6.memory reports it
-        rows = -(-t.shape[0] // t.device_mesh.size())
-        local = t.to_local()
-        local = pad(local.flatten(1) if local.ndim > 1 else local[:, None], (0, 0, 0, rows - len(local)))
-        start = rank * rows * local.shape[1]
-    else:
-        local, start = t, 0
-    flat = local.flatten()
-    return float(torch.cos(frequency * torch.arange(start, start + flat.numel())) @ flat)
+        if not is_sharded(t):
+            return float("nan")
+        mine = places.chunk(dist.get_world_size(), t.placements[0].dim)[dist.get_rank() :][:1]
+        places, t = mine[0] if mine else places[:0], t.to_local()
+    frequency = 0.1 + (seed % 9973) / 9973
+    return float(torch.cos(frequency * places.flatten()) @ t.flatten())
 
 
 def read(implementation, traces: list[dict]) -> list[dict]:
     """Return the figures that the student's function finds in each trace, as plain numbers and words."""
-    return [_plain(implementation(trace["events"], trace["rank"], trace["step"])) for trace in traces]
+    return [_figures(implementation(trace["events"], trace["rank"], trace["step"])) for trace in traces]
 
 
-def _plain(found) -> dict:
+def _figures(found) -> dict:
     if not isinstance(found, dict):
         raise TypeError(f"read_step must return a dictionary, not {type(found).__name__}")
     return {k: str(v) if k == "unit" else float(v) for k, v in found.items() if k in FIGURES}
