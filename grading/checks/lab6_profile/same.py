@@ -4,6 +4,8 @@ They are compared with one process that trains the whole model. The first step's
 usual mistakes can be named.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -92,6 +94,18 @@ class Parts:
         return sum(g for moves in ranks for m, g in enumerate(moves) if micro_batch in (None, m))
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread: many threads slow such a small model down, on a busy machine tenfold."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@one_thread()
 def truth_of(seed: int, n_layers: int, lengths: list[int], kept: bool = False) -> Truth:
     """Return what one process finds. `kept`: gradients are never set to None, so that they add up over steps."""
     model = on_ranks.make_model(seed, n_layers)
@@ -112,6 +126,7 @@ def truth_of(seed: int, n_layers: int, lengths: list[int], kept: bool = False) -
     return truth
 
 
+@one_thread()
 def parts_of(seed: int, n_layers: int, n_micro_batches: int) -> Parts:
     model, n = on_ranks.make_model(seed, n_layers), on_ranks.WORLD_SIZE
     params, moves = list(model.parameters()), []
