@@ -20,7 +20,9 @@ def judge_memory(s: Session, check: str, points: float) -> Verdict:
         "bytes between steps": (f"{kept:,}", f"{budget['kept_bytes']:,}"),
     }
     if kept > budget["kept_bytes"]:
-        return Verdict(check, 0, points, f"too much between steps: {_in_words(most['kept'])}.{_whole(most)}", "", figures)
+        return Verdict(
+            check, 0, points, f"too much between steps: {_in_words(most['kept'])}.{_whole(most)}", "", figures
+        )
     if peak > budget["peak_bytes"]:
         one_unit = " The model is one unit, so all of it is whole at once." if worst["units"] == 1 else ""
         return Verdict(check, 0, points, f"too much at the peak: {_in_words(worst['peak'])}.{one_unit}", "", figures)

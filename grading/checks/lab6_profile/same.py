@@ -186,7 +186,9 @@ def _at_the_optimizer(replies: list) -> str:
         return "the optimizer makes no step"
     if not any(steps):
         return "no parameter has a gradient when the optimizer makes its step"
-    return f"{max(steps)} parameters have gradients when the optimizer makes its step, but those that the model reads stay"
+    return (
+        f"{max(steps)} parameters have gradients when the optimizer makes its step, but those that the model reads stay"
+    )
 
 
 def _later(moved: list[list[Tensor]], truth: Truth, seed: int, shape: dict) -> str:

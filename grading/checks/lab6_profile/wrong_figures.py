@@ -140,7 +140,7 @@ OF_SHARES: dict[str, Mistake] = {
     "exposed times are added up event by event: two collectives under way at once count twice. Unite them first.": (
         _exposed_each
     ),
-    "'computes' is durations added up: where two computing events overlap, the moment counts twice. Unite them first.": (
+    "'computes' is durations added up: where two computing events overlap, a moment counts twice. Unite them first.": (
         _computing_summed
     ),
     "these are spans of the category 'wait', which says when the host is blocked: asked is when a collective is under "
@@ -167,7 +167,7 @@ OF_SHARES: dict[str, Mistake] = {
 }
 
 
-# ------------------------------------------------------------------------------------------------------ of what is hidden
+# ----------------------------------------------------------------------------------------------------- of what is hidden
 
 
 def _hidden(trace: dict, of: tuple[str, ...] = KINDS, united: bool = True) -> dict:

@@ -1,5 +1,6 @@
 """Lab 6 before the referee: programs that are repaired, half repaired and wrongly repaired; and its judges alone."""
 
+import json
 from itertools import product
 from types import SimpleNamespace
 
@@ -7,7 +8,15 @@ import pytest
 import torch
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.checks.lab6_profile import on_ranks, prefetch, reading, same, throughput, wrong_figures
+from grading.checks.lab6_profile import (
+    judge_memory_and_messages,
+    on_ranks,
+    prefetch,
+    reading,
+    same,
+    throughput,
+    wrong_figures,
+)
 from grading.checks.lab6_profile.traces import bounds, draw_trace, figures_of, gathers_of_units, moments
 from grading.judge.timed_laps import Lap
 from grading.judge.timing_verdict import Timing
@@ -119,29 +128,26 @@ def _timeline(trace: dict) -> Timeline:
 # ------------------------------------------------------------------------------------------------------------ part 2
 
 
-def _reply(*gathers: tuple[str, float]) -> dict:
-    """Two micro-batches of 4 blocks; computation number i begins at i."""
-    names = [f"blocks.{i}" for i in range(4)]
+def _reply(*gathers: tuple[str, float], n_layers: int = 4, micro_batches: int = 2) -> dict:
+    """Micro-batches of some blocks; computation number i begins at i."""
+    names = [f"blocks.{i}" for i in range(n_layers)]
     phases = [(name, "forward") for name in names] + [(name, "backward") for name in reversed(names)]
-    return {"gathers": gathers, "computed": [[*one, float(i)] for i, one in enumerate(2 * phases)]}
+    return {"gathers": gathers, "computed": [[*one, float(i)] for i, one in enumerate(micro_batches * phases)]}
 
 
 @pytest.mark.parametrize(
     "gathers, forward, backward",
     [
-        (
-            [("root", -0.5), ("blocks.0", -0.5), ("blocks.1", -0.5)],
-            1,
-            0,
-        ),  # block 1 is asked for before block 0 computes
-        ([("blocks.0", -0.5), ("blocks.1", 0.5), ("blocks.2", 1.5)], 3, 0),
-        ([("blocks.3", 3.5), ("blocks.2", 4.5)], 0, 2),
-        ([("blocks.0", -0.5), ("blocks.0", 7.5)], 1, 0),  # one in either micro-batch
-        ([("blocks.1.attention.query", 1.2), ("blocks.2.feed_forward.up", 1.5)], 2, 0),  # while it computes; next
+        ([("root", -0.5), ("blocks.0", -0.5), ("blocks.1", -0.5)], [], []),  # before block 0 computes
+        ([("blocks.0", -0.5), ("blocks.1", 0.5), ("blocks.2", 1.5)], ["blocks.1", "blocks.2"], []),
+        ([("blocks.3", 3.5), ("blocks.2", 4.5)], [], ["blocks.2"]),
+        ([("blocks.0", -0.5), ("blocks.0", 7.5)], [], []),  # one in either micro-batch
+        ([("blocks.2", 9.5)], ["blocks.2"], []),  # the only late one, and not the first block
+        ([("blocks.1.attention.query", 1.2), ("blocks.2.feed_forward.up", 1.5)], ["blocks.1", "blocks.2"], []),
     ],
 )
 def test_a_block_is_late_when_nothing_computes_before_it(gathers, forward, backward):
-    assert prefetch.late_blocks(_reply(*gathers)) == {"forward": forward, "backward": backward}
+    assert prefetch.late_blocks(_reply(*gathers), 4) == {"forward": forward, "backward": backward}
 
 
 @pytest.mark.parametrize(
@@ -160,109 +166,172 @@ def test_a_lap_that_is_over_before_its_blocks_could_have_computed_is_told():
     assert "15 forwards of blocks computed" in throughput.not_done(Lap(1, [reply] * 4, 0.47))
 
 
-def _asked(forward_late: int, backward_late: int, spoilt_rank: int, computed: int = 32) -> list[dict]:
-    """Four micro-batches, of which one rank asks late in the second: beside each first block, for so many."""
-    names = [f"blocks.{i}" for i in range(on_ranks.N_LAYERS)]
-    order = [(name, "forward") for name in names] + [(name, "backward") for name in reversed(names)]
-    starts = [[*one, float(i)] for i, one in enumerate(on_ranks.N_MICRO_BATCHES * order)]
-    late = range(9, 9 + forward_late), range(13, 13 + backward_late)
-    gathers = [("blocks.0", -0.5)] + [(starts[i][0], i - 0.5) for places in late for i in places]
-    spoilt = {"gathers": gathers, "computed": starts[:computed]}
-    usual = {"gathers": [("blocks.0", -0.5)], "computed": starts}
+def _asked(
+    forward_late: int, backward_late: int, spoilt_rank: int, *, length=3, step=0, left_out=0, missing=""
+) -> list:
+    """Two steps of five and six blocks, of which one rank asks late in the last micro-batch of one step."""
+    n_layers, (many, one) = prefetch.shape_of(1)
+    assert (n_layers, many, one) == (6, length, 1)
+    whole = [(f"blocks.{i}", -0.5) for i in range(n_layers) if f"blocks.{i}" != missing]
+    usual = [_reply(*whole, n_layers=n_layers, micro_batches=m) for m in (many, one)]
+    spoilt = [reply | {"computed": reply["computed"][: len(reply["computed"]) - left_out]} for reply in usual]
+    begin = 2 * n_layers * ((many, one)[step] - 1)
+    late = [begin + 1 + i for i in range(forward_late)] + [begin + n_layers + 1 + i for i in range(backward_late)]
+    places = usual[step]["computed"]
+    spoilt[step] = spoilt[step] | {"gathers": [*usual[step]["gathers"], *((places[i][0], i - 0.5) for i in late)]}
     return [spoilt if r == spoilt_rank else usual for r in range(4)]
 
 
-def test_who_asks_in_time_in_backward_alone_gets_half():
+@pytest.mark.parametrize("step", (0, 1))
+def test_who_asks_in_time_in_backward_alone_gets_half(step):
     for rank in range(4):
         found = {}
-        for late in product((1, 2), repeat=2):
-            verdict = judge_replies("lab6.prefetch", {"asked": _asked(*late, rank)})
+        for late in product((0, 1), repeat=2):
+            verdict = judge_replies("lab6.prefetch", {"asked": _asked(*late, rank, step=step)})
             found[late] = (verdict.points, verdict.cause.partition(" blocks are asked for")[0])
         assert found == {
-            (1, 1): (2, "blocks are asked for while others compute."),
-            (2, 1): (1, "in forward"),
-            (1, 2): (0, "in backward"),
-            (2, 2): (0, "in forward and backward"),
+            (0, 0): (2, "blocks are asked for while others compute."),
+            (1, 0): (1, "in forward"),
+            (0, 1): (0, "in backward"),
+            (1, 1): (0, "in forward and backward"),
         }
-        few = judge_replies("lab6.prefetch", {"asked": _asked(0, 0, rank, computed=31)})
-        assert (few.points, "31 forwards and backwards" in few.cause) == (0, True)
+        few = judge_replies("lab6.prefetch", {"asked": _asked(0, 0, rank, left_out=1)})
+        assert (few.points, "35 forwards and backwards" in few.cause) == (0, True)
+
+
+def test_a_block_that_is_never_gathered_is_named():
+    for block in ("blocks.0", "blocks.5"):
+        verdict = judge_replies("lab6.prefetch", {"asked": _asked(0, 0, 0, missing=block)})
+        assert (verdict.points, f"no all_gather of {block}:" in verdict.cause) == (0, True)
+    inside = _reply(("blocks.0.up", -0.5), n_layers=1)
+    assert prefetch.never_gathered(inside, 1) == []
 
 
 # The other judges alone
 
 
-def _account(check: str, peak=0, kept=0, messages=0, sent=0, forwards=16, rank=1):
-    """Of one rank, beyond its budgets."""
+def _account(
+    check: str, peak=0, kept=0, messages=0, sent=0, gathered=0, reduced=0, forwards=16, not_sharded=(), rank=1, step=0
+):
+    """Judge three steps on four ranks, one of which is beyond its budgets in one step."""
 
     def reply(off):
-        budget = on_ranks.BUDGETS
+        budget, least = on_ranks.BUDGETS, judge_memory_and_messages.LEAST_BYTES
         return {
             "peak": {"activations": budget["peak_bytes"] + off * peak - 100, "gradients": 100},
             "kept": {"parameters": budget["kept_bytes"] + off * kept},
             "kinds": {"all_gather": budget["messages"] - 10 + off * messages, "reduce_scatter": 10},
             "sent": budget["sent_bytes"] + off * (sent or 1e-6),
+            "sent_by": {"all_gather": least - off * gathered, "reduce_scatter": least - off * reduced},
             "forwards": forwards if off else 16,
             "units": 5,
+            "not_sharded": list(not_sharded),
         }
 
-    return judge_replies(check, {"record_step": [reply(int(r == rank)) for r in range(4)]})
+    return judge_replies(
+        check, {"record_step": [[reply(int((r, i) == (rank, step))) for i in range(3)] for r in range(4)]}
+    )
 
 
-def test_memory_and_messages_stay_within_the_budgets_on_every_rank():
+def test_memory_and_messages_stay_within_the_budgets_on_every_rank_in_every_step():
     assert _account("lab6.messages", sent=-1).points == 2
-    for rank in range(4):
-        assert _account("lab6.memory", rank=rank).points == 2
-        peak, kept = _account("lab6.memory", peak=1, rank=rank), _account("lab6.memory", kept=1, rank=rank)
-        assert (peak.points, "too much at the peak" in peak.cause) == (0, True)
-        assert (kept.points, "they are not sharded" in kept.cause) == (0, True)
-        assert _account("lab6.messages", sent=1, rank=rank).points == 1
-        assert _account("lab6.messages", sent=1, messages=1, rank=rank).points == 0
+    for place in ({"rank": rank, "step": step} for rank in range(4) for step in range(3)):
+        assert _account("lab6.memory", **place).points == 2
+        peak, kept = _account("lab6.memory", peak=1, **place), _account("lab6.memory", kept=1, **place)
+        assert (peak.points, "too much at the peak: held then are activations" in peak.cause) == (0, True)
+        assert (kept.points, "All parameters are sharded then" in kept.cause) == (0, True)
+        kept = _account("lab6.memory", kept=1, not_sharded=["head.weight"], **place)
+        assert (kept.points, "Not sharded over all 4 ranks then: 1 parameters, e.g. head.weight" in kept.cause) == (
+            0,
+            True,
+        )
+        assert _account("lab6.messages", messages=1, sent=-1, **place).points == 1
+        assert _account("lab6.messages", sent=1, **place).points == 1
+        assert _account("lab6.messages", sent=1, messages=1, **place).points == 0
+        for few, words in (({"gathered": 1}, "to gather each parameter"), ({"reduced": 1}, "to reduce each gradient")):
+            less = _account("lab6.messages", sent=-1, **few, **place)
+            assert (less.points, words in less.cause) == (0, True)
         for check in ("lab6.memory", "lab6.messages"):
-            few = _account(check, forwards=15, rank=rank)
+            few = _account(check, forwards=15, **place)
             assert (few.points, "15 forwards of blocks in a step" in few.cause) == (0, True)
 
 
-SHAPE = {"n_layers": 3, "n_micro_batches": 4}  # of seed 1
+def test_the_models_bytes_are_those_that_the_bounds_are_made_of():
+    model = on_ranks.make_model(0, on_ranks.N_LAYERS)
+    assert sum(p.nbytes for p in model.parameters()) == on_ranks.MODEL_BYTES
+    assert judge_memory_and_messages.LEAST_BYTES == 640_704  # as the text says
 
 
-@pytest.fixture
-def moves(monkeypatch):
+SHAPES = same.shapes_of(1)
+
+
+@pytest.fixture(scope="module")
+def moves():
     """They are the judge's, too, and worked out once."""
-    truth, parts = same.truth_of(1, **SHAPE), same.parts_of(1, **SHAPE)
-    asked = {"seed": 1} | SHAPE
-    for name, found in (("truth_of", truth), ("parts_of", parts)):
-        monkeypatch.setattr(same, name, lambda seed, found=found, **shape: {"seed": seed} | shape == asked and found)
-    return truth, parts
+    truths = [same.truth_of(1, **shape) for shape in SHAPES]
+    parts = same.parts_of(1, SHAPES[0]["n_layers"], SHAPES[0]["lengths"][0])
+    kept = same.truth_of(1, **SHAPES[0], kept=True)
+    return truths, parts, kept
 
 
-def _same(truth, first, *others, second=None, loss=0.0):
-    """What is said of ranks whose weights move so in the first step: all alike, or each in its own way."""
-    steps = [[v, truth.moved[1] if second is None else second] for v in (first, *(others or [first] * 3))]
-    replies = [
-        [{"moved": {"all": v.tolist()}, "loss": right + loss} for v, right in zip(rank, truth.losses, strict=True)]
-        for rank in steps
-    ]
-    return judge_replies("lab6.same", {"steps": replies})
+def _same(truths, first, *others, second=None, loss=0.0, with_gradient=(3,), shape=0, short=None):
+    """What is said of ranks whose weights move so in the first step of a shape: all alike, or each in its own way."""
+
+    def replies(seed, n_layers, lengths):
+        i = next(i for i, s in enumerate(SHAPES) if s == {"n_layers": n_layers, "lengths": lengths})
+        moved = [truths[i].moved] * 4
+        if i == shape:
+            later = [truths[i].moved[1] if second is None else second, *truths[i].moved[2:]]
+            moved = [[v, *later] for v in (first, *(others or [first] * 3))]
+        return [
+            [
+                {"moved": {"all": v.tolist()}, "loss": right + loss, "with_gradient": with_gradient}
+                for v, right in zip(rank, truths[i].losses, strict=True)
+            ]
+            for rank in moved
+        ]
+
+    with pytest.MonkeyPatch.context() as patch:
+        known = {json.dumps(s): t for s, t in zip(SHAPES, truths, strict=True)}
+        patch.setattr(same, "truth_of", lambda seed, kept=False, **s: short if kept and short else known[json.dumps(s)])
+        return judge_replies("lab6.same", {"steps": replies})
+
+
+def test_lists_and_models_of_other_sizes_are_drawn():
+    for seed in range(12):
+        long, short = same.shapes_of(seed)
+        assert (long["n_layers"] < 4 < short["n_layers"], 1 in long["lengths"], short["lengths"][0]) == (True, True, 1)
+        assert long["lengths"][0] not in (1, on_ranks.WORLD_SIZE)  # else a wrong factor could be either
 
 
 def test_the_program_moves_weights_as_before_and_says_the_mean_loss(moves):
-    truth, parts = moves
-    right = truth.moved[0]
-    assert _same(truth, right).points == _same(truth, 1.0009 * right, loss=0.0009).points == 3
-    half = _same(truth, right, loss=0.0011)
+    truths, parts, kept = moves
+    right, tolerance, m = truths[0].moved[0], same.TOLERANCE, SHAPES[0]["lengths"][0]
+    within = _same(truths, (1 + 0.9 * tolerance) * right, loss=0.9 * same.LOSS_TOLERANCE)
+    assert _same(truths, right).points == within.points == 3
+    half = _same(truths, right, loss=1.1 * same.LOSS_TOLERANCE)
     assert (half.points, "the loss is not the mean" in half.cause) == (1.5, True)
     said = {
-        "the number of": _same(truth, 4 * right),
-        "one over the number of": _same(truth, right / 4),  # micro-batches, or ranks: there are four of both
-        "do not move as those": _same(truth, right.flip(0)),
-        "the ranks ended with different weights": _same(truth, right, right, right, 1.002 * right),
-        "the first step is right and the second is not": _same(truth, right, second=1.002 * truth.moved[1]),
-        "the weights do not move: ": _same(truth, 0 * right),
-        "not finite": _same(truth, float("nan") * right),
-        "gradients are reduced twice": _same(truth, parts.thinned),
-        "only number 2 counts": _same(truth, parts.only(micro_batch=2)),
-        "micro-batch 1 of 4 does not count": _same(truth, parts.only() - parts.only(micro_batch=1)),
-        "only one rank's micro-batches count": _same(truth, parts.only(rank=2)),
+        "the number of ranks": _same(truths, 4 * right),
+        "one over the number of ranks": _same(truths, right / 4),
+        "the number of micro-batches": _same(truths, m * right),
+        "one over the number of micro-batches": _same(truths, right / m),
+        "do not move as before": _same(truths, right.flip(0)),
+        "different weights after the first step": _same(truths, right, right, right, (1 + 2 * tolerance) * right),
+        "and step 2, of 1 micro-batches, is not": _same(truths, right, second=1.002 * truths[0].moved[1]),
+        "of the steps before are still in it": _same(truths, right, second=kept.moved[1], short=kept),
+        "do not move in step 2": _same(truths, right, second=0 * right),
+        "no parameter has a gradient": _same(truths, 0 * right, with_gradient=[0]),
+        "makes no step": _same(truths, 0 * right, with_gradient=[]),
+        "3 parameters have gradients": _same(truths, 0 * right),
+        "with 6 blocks and lists of 1, then 3 micro-batches, the weights do not move": _same(
+            truths, 0 * truths[1].moved[0], shape=1
+        ),
+        "not finite": _same(truths, float("nan") * right),
+        "gradients are reduced twice": _same(truths, parts.thinned),
+        "only number 2 counts": _same(truths, parts.only(micro_batch=2)),
+        "micro-batch 1 of 3 does not count": _same(truths, parts.only() - parts.only(micro_batch=1)),
+        "only one rank's micro-batches count": _same(truths, parts.only(rank=2)),
     }
     assert {words: v.cause for words, v in said.items() if v.points or words not in v.cause} == {}
 
