@@ -24,8 +24,8 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         return Verdict(check, 0, points, cause)
     if missing := sorted({block for step in recorded for block in never_gathered(step, n_layers)}):
         cause = (
-            f"with {n_layers} blocks, a step has no all_gather of {', '.join(missing)}: each block is gathered at least "
-            "once a step, by itself."
+            f"with {n_layers} blocks, a step has no all_gather of {', '.join(missing)}: each block is gathered at "
+            "least once a step, by itself."
         )
         return Verdict(check, 0, points, cause)
     late = {phase: max((late_blocks(step, n_layers)[phase] for step in recorded), key=len) for phase in PHASES}
