@@ -1,6 +1,7 @@
 """Lab 6 before the referee: programs that are repaired, half repaired and wrongly repaired; and its judges alone."""
 
 import json
+from functools import partial
 from itertools import product
 
 import pytest
@@ -183,7 +184,7 @@ def moves():
     return truths, parts, kept
 
 
-def _same(truths, first, *others, second=None, loss=0.0, with_gradient=(3,), shape=0, short=None):
+def _same(truths, first, *others, second=None, loss=0.0, with_gradient=(3,), shape=0, short=None, parts=None):
     """What is said of ranks whose weights move so in the first step of a shape: all alike, or each in its own way."""
 
     def replies(seed, n_layers, lengths):
@@ -203,6 +204,8 @@ def _same(truths, first, *others, second=None, loss=0.0, with_gradient=(3,), sha
     with pytest.MonkeyPatch.context() as patch:
         known = {json.dumps(s): t for s, t in zip(SHAPES, truths, strict=True)}
         patch.setattr(same, "truth_of", lambda seed, kept=False, **s: short if kept and short else known[json.dumps(s)])
+        if parts:
+            patch.setattr(same, "parts_of", lambda *_: parts)
         return judge_replies("lab6.same", {"steps": replies})
 
 
@@ -215,32 +218,33 @@ def test_lists_and_models_of_other_sizes_are_drawn():
 
 def test_the_program_moves_weights_as_before_and_says_the_mean_loss(moves):
     truths, parts, kept = moves
+    tell = partial(_same, truths, parts=parts)
     right, tolerance, m = truths[0].moved[0], same.TOLERANCE, SHAPES[0]["lengths"][0]
-    within = _same(truths, (1 + 0.9 * tolerance) * right, loss=0.9 * same.LOSS_TOLERANCE)
-    assert _same(truths, right).points == within.points == 3
-    half = _same(truths, right, loss=1.1 * same.LOSS_TOLERANCE)
+    within = tell((1 + 0.9 * tolerance) * right, loss=0.9 * same.LOSS_TOLERANCE)
+    assert tell(right).points == within.points == 3
+    half = tell(right, loss=1.1 * same.LOSS_TOLERANCE)
     assert (half.points, "the loss is not the mean" in half.cause) == (1.5, True)
     said = {
-        "the number of ranks": _same(truths, 4 * right),
-        "one over the number of ranks": _same(truths, right / 4),
-        "the number of micro-batches": _same(truths, m * right),
-        "one over the number of micro-batches": _same(truths, right / m),
-        "do not move as before": _same(truths, right.flip(0)),
-        "different weights after the first step": _same(truths, right, right, right, (1 + 2 * tolerance) * right),
-        "and step 2, of 1 micro-batches, is not": _same(truths, right, second=1.002 * truths[0].moved[1]),
-        "of the steps before are still in it": _same(truths, right, second=kept.moved[1], short=kept),
-        "do not move in step 2": _same(truths, right, second=0 * right),
-        "no parameter has a gradient": _same(truths, 0 * right, with_gradient=[0]),
-        "makes no step": _same(truths, 0 * right, with_gradient=[]),
-        "3 parameters have gradients": _same(truths, 0 * right),
-        "with 6 blocks and lists of 1, then 3 micro-batches, the weights do not move": _same(
-            truths, 0 * truths[1].moved[0], shape=1
+        "the number of ranks": tell(4 * right),
+        "one over the number of ranks": tell(right / 4),
+        "the number of micro-batches": tell(m * right),
+        "one over the number of micro-batches": tell(right / m),
+        "do not move as before": tell(right.flip(0)),
+        "different weights after the first step": tell(right, right, right, (1 + 2 * tolerance) * right),
+        "and step 2, of 1 micro-batches, is not": tell(right, second=1.002 * truths[0].moved[1]),
+        "of the steps before are still in it": tell(right, second=kept.moved[1], short=kept),
+        "do not move in step 2": tell(right, second=0 * right),
+        "no parameter has a gradient": tell(0 * right, with_gradient=[0]),
+        "makes no step": tell(0 * right, with_gradient=[]),
+        "3 parameters have gradients": tell(0 * right),
+        "with 6 blocks and lists of 1, then 3 micro-batches, the weights do not move": tell(
+            0 * truths[1].moved[0], shape=1
         ),
-        "not finite": _same(truths, float("nan") * right),
-        "gradients are reduced twice": _same(truths, parts.thinned),
-        "only number 2 counts": _same(truths, parts.only(micro_batch=2)),
-        "micro-batch 1 of 3 does not count": _same(truths, parts.only() - parts.only(micro_batch=1)),
-        "only one rank's micro-batches count": _same(truths, parts.only(rank=2)),
+        "not finite": tell(float("nan") * right),
+        "gradients are reduced twice": tell(parts.thinned),
+        "only number 2 counts": tell(parts.only(micro_batch=2)),
+        "micro-batch 1 of 3 does not count": tell(parts.only() - parts.only(micro_batch=1)),
+        "only one rank's micro-batches count": tell(parts.only(rank=2)),
     }
     assert {words: v.cause for words, v in said.items() if v.points or words not in v.cause} == {}
 
