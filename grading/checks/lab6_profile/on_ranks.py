@@ -197,7 +197,14 @@ def read(implementation, traces: list[dict]) -> list[dict]:
 def _figures(found) -> dict:
     if not isinstance(found, dict):
         raise TypeError(f"read_step must return a dictionary, not {type(found).__name__}")
-    return {k: str(v) if k == "unit" else float(v) for k, v in found.items() if k in FIGURES}
+    return {k: str(v) if k == "unit" else _number(k, v) for k, v in found.items() if k in FIGURES}
+
+
+def _number(name: str, value) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"read_step's {name!r} must be a number, and is {value!r:.60}") from None
 
 
 # ------------------------------------------------------------------------------------------------------- the reference

@@ -90,3 +90,25 @@ def _timeline(trace: dict) -> Timeline:
     mine = [e for e in trace["events"] if e["ph"] == "X" and e["pid"] == trace["rank"] and e["cat"] != "step"]
     spans = (Span(e["cat"], e["name"].split()[0], e["ts"], e["ts"] + e["dur"]) for e in mine)
     return Timeline(0, tuple(spans)).within(start, end)
+
+
+@pytest.mark.parametrize(
+    "returned, words",
+    [
+        (None, "must return a dictionary, not NoneType"),
+        ((1, 2), "must return a dictionary, not tuple"),
+        ({"hidden": None}, "'hidden' must be a number, and is None"),
+        ({"rest": "most"}, "'rest' must be a number, and is 'most'"),
+        ({"computes": 10**400}, "'computes' must be a number"),
+    ],
+)
+def test_what_is_no_figure_is_named(returned, words):
+    with pytest.raises(TypeError, match=words):
+        on_ranks.read(lambda events, rank, step: returned, [draw_trace(1, plain=True)])
+
+
+def test_a_figure_that_is_left_out_is_named():
+    right = [figures_of(t) for t in reading.traces(11)]
+    for check, key in (("lab6.shares", "rest"), ("lab6.hidden", "unit")):
+        verdict = _read(check, [{k: v for k, v in r.items() if k != key} for r in right])
+        assert (verdict.points, f"has no {key!r}" in verdict.cause) == (0, True)
