@@ -12,8 +12,9 @@ BYTES_A_TENSOR = 512  # bytes a tensor that a rank may put into its collectives
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Judge three searches in hybrid shards: nothing altered, whole tensors altered, and also shards altered."""
     figures, problem = {}, ""
-    for name, altered in _searches(s).items():
-        replies = s.order(check, "search", seed=s.seed, altered=altered)
+    inner_alike = bool(s.seed % 2)
+    for name, altered in searches(s).items():
+        replies = s.order(check, "search", seed=s.seed, altered=altered, layouts=[inner_alike, not inner_alike])
         due = sorted({a[0] for a in altered})
         found = [sorted(r["found"]) for r in replies]
         figures[name] = (", ".join(found[0]) or "none found", ", ".join(due) or "none")
@@ -28,14 +29,20 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     return Verdict(check, points, points, "every difference is found, and nothing else, for a few bytes.", "", figures)
 
 
-def _searches(s: Session) -> dict[str, list]:
-    """Return [name, rank to alter, how] for each search. Only shards that are surely not empty are altered."""
+def searches(s: Session) -> dict[str, list]:
+    """Return [name, rank to alter, how, where] for each search. Only shards that are surely not empty are altered."""
     draw, n = random.Random(s.seed), s.tier.world_size
-    float_whole = draw.choice(("mean", "frozen"))
-    whole = [[float_whole, draw.randrange(n), "order"], ["mask", draw.randrange(n), "sign"]]
-    whole += [[draw.choice(("count", "scale")), draw.randrange(n), "last bit"]]
-    mixed = [[name, draw.randrange(n), "last bit"] for name in draw.sample(SHARDED, 2)]
-    mixed += [[draw.choice(WHOLE[:4]), draw.randrange(n), "last bit"]]
+    ends, middle = (0, 1), (0.3, 0.4, 0.5, 0.6, 0.7)
+    parity = draw.sample(("even byte", "odd byte"), 2)  # of two bytes in the middle
+
+    def altered(name: str, how: str, where: tuple[float, ...]) -> list:
+        return [name, draw.randrange(n), how, draw.choice(where)]
+
+    floats, weights = draw.sample(("mean", "frozen"), 2), draw.sample(SHARDED[1:3], 1)
+    whole = [altered(floats[0], "order", ends + middle), altered("mask", "sign", ends + middle)]
+    whole += [altered("count", parity[0], middle), altered("scale", parity[1], ends)]
+    mixed = [altered(SHARDED[0], parity[0], middle), altered(*weights, parity[1], middle)]
+    mixed += [altered(draw.choice(SHARDED[3:]), draw.choice(parity), ends), altered(floats[1], parity[1], middle)]
     return {"nothing altered": [], "whole tensors altered": whole, "shards altered as well": mixed}
 
 
@@ -57,7 +64,8 @@ def _problem(name: str, found: list[list[str]], due: list[str], altered: list) -
         words = {
             "order": "its numbers are in another order on one rank, and their sum is the same",
             "sign": "a zero of it has become -0.0 on one rank, and `==` doesn't tell",
-            "last bit": "one bit of it is different on one rank",
+            "even byte": "one bit of it is different on one rank",
+            "odd byte": "one bit of it is different on one rank",
         }
         shard = "; two replicas hold the same shard" if missed[0] in SHARDED else ""
         return f"{name}: {missed[0]} is not found: {words[how]}{shard}."

@@ -5,39 +5,48 @@ once.
 """
 
 import math
+import random
+from itertools import chain
 
 import torch
 from torch import nn
 
 from grading.boxes.rank_launcher_outside import CrewError, ReferenceCrewError
 from grading.checks.errors_with_nan import largest
-from grading.checks.lab7_debug import hang_training as run
+from grading.checks.lab7_debug import hang_training as on_rank
+from grading.checks.lab7_debug.hang_work import other_work
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict
 
-TOLERANCE = 1e-3  # relative; another order of sums gives about 1e-6
-PADDED_STEPS = (1, 3, 4)  # never a step that ends with a validation
+WAY_TOLERANCE, LOSS_TOLERANCE = 1e-3, 1e-5  # relative; another order of sums gives about 1e-5 and 1e-6
+LR, MAX_NORMS = 0.05, (4.0, 2.0, 100.0)  # gradients' norms are 2.2 to 12: some steps are clipped, all, or none
+NOT_BEFORE_VALIDATION = (0, 1, 3, 4, 6)  # of 7 steps with a validation after 2 and 5
 
 
 def reference_run(s: Session) -> None:
-    s.order_reference("training", **_settings(s)["documents"])
+    s.order_reference("trainings", seed=s.seed, runs=settings(s)["documents"][:2])
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Give half of the points for the run with a broken batch, half for the run with an uneven validation set."""
+    """Give half of the points for a run with broken batches, half for runs with uneven validation sets."""
     problems, figures = [], {}
-    for name, setting in _settings(s).items():
+    for name, runs in settings(s).items():
         try:
-            replies = s.order(check, "training", **setting)
+            replies = s.order(check, "trainings", seed=s.seed, runs=runs)
         except ReferenceCrewError:
             raise
         except CrewError as error:
-            problems.append(_stopped(name, setting, s.tier.world_size, error))
+            problems.append(_stopped(name, runs, s.tier.world_size, error))
             continue
-        cause, seen = _compare(name, replies, setting)
-        figures |= seen
-        problems += [cause] if cause else []
+        causes, worst = [], {}
+        for run, mine in zip(runs, zip(*replies, strict=True), strict=True):
+            cause, seen = _compare(name, list(mine), run, s.seed)
+            causes += [cause] if cause else []
+            worst = {key: max(worst.get(key, 0.0), error) for key, error in seen.items()}
+        limits = {"weights": WAY_TOLERANCE, "validation loss": LOSS_TOLERANCE}
+        figures |= {f"{name}: {key}, relative error": (f"{e:.1e}", f"{limits[key]:g}") for key, e in worst.items()}
+        problems += causes[:1]
     earned = points * (2 - len(problems)) / 2
     if not problems:
         cause = "it trains and validates to the end, skips what it has to, and every document counts once."
@@ -46,103 +55,98 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     return Verdict(check, earned, points, head, detail, figures)
 
 
-def _settings(s: Session) -> dict[str, dict]:
-    """Return two runs: one with a batch without targets, one whose documents can't be divided evenly."""
-    n = s.tier.world_size
-    padded = [PADDED_STEPS[s.seed % 3], 1 + s.seed % (n - 1)]  # a rank other than 0
-    per_round = n * run.BATCH_SIZE
-    uneven = (per_round + 1, per_round + 2, n - 1)[s.seed % 3]
-    return {
-        "batch": dict(seed=s.seed, n_documents=per_round, padded=padded),
-        "documents": dict(seed=s.seed, n_documents=uneven, padded=None),
-    }
+def settings(s: Session) -> dict[str, list[dict]]:
+    """Return the runs by name: one with three broken batches, three whose documents can't be divided evenly."""
+    n, draw = s.tier.world_size, random.Random(s.seed)
+    steps = draw.sample(NOT_BEFORE_VALIDATION, 3)
+    broken = [
+        [step, rank] for step, rank in zip(steps, [draw.randrange(1, n), *draw.choices(range(n), k=2)], strict=True)
+    ]
+    batch = dict(n_steps=7, every=3, batch_size=2, n_documents=2 * n, padded=broken[:2], infinite=broken[2:])
+    size = draw.choice((2, 3))
+    counts = {2 * n * size + 1: size, n - 1: 2, draw.choice((1, n * size + 1, n + n // 2)): 5 - size}
+    uneven = dict(n_steps=3, every=draw.choice((2, 3)), padded=[], infinite=[])
+    runs = [batch, *(uneven | dict(n_documents=count, batch_size=size) for count, size in counts.items())]
+    runs = [run | dict(lr=LR, max_norm=norm) for run, norm in zip(runs, (*MAX_NORMS, MAX_NORMS[0]), strict=False)]
+    return {"batch": runs[:1], "documents": runs[1:]}
 
 
-def _stopped(name: str, setting: dict, world_size: int, error: CrewError) -> str:
-    what = (
-        f"a run where one rank's batch of step {setting['padded'][0]} has no valid target"
-        if name == "batch"
-        else f"a run with {setting['n_documents']} documents for {world_size} ranks in batches of {run.BATCH_SIZE}"
-    )
+def _stopped(name: str, runs: list[dict], world_size: int, error: CrewError) -> str:
+    if name == "batch":
+        broken = sorted(chain(runs[0]["padded"], runs[0]["infinite"]))
+        what = "a run in which one rank's loss is not finite in the steps " + ", ".join(str(step) for step, _ in broken)
+    else:
+        sizes = ", ".join(f"{run['n_documents']} documents in batches of {run['batch_size']}" for run in runs)
+        what = f"one of the runs with {sizes} on {world_size} ranks"
     head, _, detail = str(error).partition("\n")
     return f"{what} {'still hangs' if error.timed_out else 'fails'}: {head}\n{detail.strip()}"
 
 
-def _compare(name: str, replies: list[dict], setting: dict) -> tuple[str, dict]:
-    n, truth = len(replies), truth_of(setting, len(replies))
-    off = max(distance(vector(r["weights"]), vector(truth["weights"])) for r in replies)
-    figures = {f"{name}: weights, relative error": (f"{off:.1e}", f"{TOLERANCE:g}")}
-    if any(r["skipped"] != truth["skipped"] for r in replies):
-        said = replies[next(i for i, r in enumerate(replies) if r["skipped"] != truth["skipped"])]["skipped"]
-        return f"the steps {truth['skipped']} had to be skipped, by every rank; a rank reports {said}.", figures
-    if off > TOLERANCE:
-        return _wrong_weights(off, truth), figures
-    if any(sorted(r["validation"]) != sorted(truth["validation"]) for r in replies):
-        steps = sorted(map(int, truth["validation"]))
-        return f"a validation is due after the steps {steps}, and every rank returns its loss.", figures
-    found = {step: [r["validation"][step] for r in replies] for step in truth["validation"]}
-    worst = largest(abs(x / truth["validation"][step] - 1) for step, xs in found.items() for x in xs)
-    figures[f"{name}: validation loss, relative error"] = (f"{worst:.1e}", f"{TOLERANCE / 10:g}")
-    if not worst <= TOLERANCE / 10:
-        return _wrong_validation(found, truth, setting), figures
-    return _work(name, replies, setting, n, figures), figures
-
-
-def _wrong_weights(off: float, truth: dict) -> str:
-    if math.isinf(off):
-        return "weights are not finite, or not those of the whole model: a broken batch went into an update."
-    skipped = f" Steps to be skipped: {truth['skipped']}." if truth["skipped"] else ""
-    return f"the weights after the run are not those of the right training: an update is missing or altered.{skipped}"
-
-
-def _wrong_validation(found: dict, truth: dict, setting: dict) -> str:
-    step, losses = next(iter(found.items()))
-    if max(losses) - min(losses) > 1e-6 * max(losses):
-        return "the ranks report different validation losses: each has the mean of its own documents."
-    if any(math.isnan(x) for x in losses):
-        return "the validation loss is NaN: a rank without documents has divided by zero, and so all have."
-    which = "some documents do not count, or count twice, or ranks and batches are averaged as if all were full"
-    return (
-        f"the validation loss after step {step} is {losses[0]:.5f}, the mean of all {setting['n_documents']} documents "
-        f"is {truth['validation'][step]:.5f}: {which}."
+def _compare(name: str, replies: list[dict], run: dict, seed: int) -> tuple[str, dict[str, float]]:
+    """Return the first problem in words, or an empty string, and the relative errors."""
+    truth = truth_of(run, seed, len(replies))
+    off = largest(distance(vector(r["way"]), vector(truth["way"])) for r in replies)
+    errors = {"weights": off}
+    for rank, r in enumerate(replies):
+        if r["skipped"] != truth["skipped"]:
+            return f"the steps {truth['skipped']} had to be skipped; rank {rank} reports {r['skipped']}.", errors
+    where = (
+        f"in the run with {run['n_documents']} documents" if name == "documents" else "in the run with broken batches"
     )
+    if off > WAY_TOLERANCE:
+        return f"{where}, {_wrong_weights(off, truth, run)}", errors
+    due = sorted(map(int, truth["validation"]))
+    for rank, r in enumerate(replies):
+        if (found := sorted(map(int, r["validation"]))) != due:
+            return f"{where}, a validation is due after the steps {due}; rank {rank} returns one for {found}.", errors
+    errors["validation loss"] = largest(
+        r["validation"][step] / loss - 1 for r in replies for step, loss in truth["validation"].items()
+    )
+    if errors["validation loss"] > LOSS_TOLERANCE:
+        return _wrong_validation(replies, truth["validation"], run), errors
+    return other_work([r["passes"] for r in replies], due, run), errors
 
 
-def _work(name: str, replies: list[dict], setting: dict, n: int, figures: dict) -> str:
-    """Return words if a document skipped the sharded model or a rank did other ranks' work; else an empty string."""
-    rounds = len(range(run.EVERY - 1, run.N_STEPS, run.EVERY))
-    allowed = rounds * math.ceil(setting["n_documents"] / (n * run.BATCH_SIZE))
-    forwards = max(r["forwards"] for r in replies) - run.N_STEPS
-    rows = sum(r["rows"] - run.N_STEPS * run.SAMPLES for r in replies)
-    figures[f"{name}: forward passes of a rank in validation"] = (f"{forwards}", f"{allowed}")
-    if forwards > allowed or rows > allowed * n * run.BATCH_SIZE:
-        return (
-            f"the loss is right, but a rank makes {forwards} forward passes in validation where {allowed} would do: "
-            "the documents are not shared out."
-        )
-    if rows < rounds * setting["n_documents"]:
-        return f"only {rows} documents went through the sharded model: the validation ran on some copy of it."
+def _wrong_weights(off: float, truth: dict, run: dict) -> str:
+    if math.isinf(off):
+        return "the weights after the run are not finite, or not those of the whole model."
+    words = "the weights after the run are not those of the right training: an update is missing or altered"
+    norms = ", ".join(f"{norm:.2f}" for norm in truth["norms"])
+    return f"{words}. Norms of the right gradients, of which max_norm is {run['max_norm']:g}: {norms}."
+
+
+def _wrong_validation(replies: list[dict], truth: dict, run: dict) -> str:
+    for step, loss in truth.items():
+        losses = [r["validation"][step] for r in replies]
+        if largest(x / loss - 1 for x in losses) <= LOSS_TOLERANCE:
+            continue
+        found = "NaN" if any(map(math.isnan, losses)) else ", ".join(f"{x:.5f}" for x in sorted(set(losses)))
+        if not any(map(math.isnan, losses)) and max(losses) - min(losses) > LOSS_TOLERANCE * abs(loss):
+            found = f"the ranks report different validation losses after step {step}: {found}"
+        else:
+            found = f"the validation loss after step {step} is {found}"
+        return f"{found}; the mean of all {run['n_documents']} documents is {loss:.5f}."
     return ""
 
 
-def truth_of(setting: dict, world_size: int) -> dict:
+def truth_of(run: dict, seed: int, world_size: int) -> dict:
     """Run the same training in this process, on all ranks' batches."""
-    seed, padded = setting["seed"], setting["padded"]
-    model = run.build(seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=run.LR, momentum=0.9)
-    everyone = [run.batches(seed, rank, world_size, padded) for rank in range(world_size)]
-    documents = run.documents(seed, setting["n_documents"])
-    skipped, validation = [], {}
-    for step in range(run.N_STEPS):
-        losses = torch.stack([model(*mine[step]) for mine in everyone])
-        if not torch.isfinite(losses).all():
+    model = on_rank.build(seed)
+    before = project(model.named_parameters(), seed)
+    optimizer = on_rank.optimizer_of(model, run["lr"])
+    everyone = [on_rank.batches(seed, rank, world_size, run) for rank in range(world_size)]
+    documents = on_rank.documents(seed, run["n_documents"])
+    skipped, validation, norms = [], {}, []
+    for step in range(run["n_steps"]):
+        if any(step == broken for broken, _ in chain(run["padded"], run["infinite"])):
             skipped.append(step)
             continue
-        losses.mean().backward()
-        nn.utils.clip_grad_norm_(model.parameters(), run.MAX_NORM)
+        torch.stack([model(*mine[step]) for mine in everyone]).mean().backward()
+        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), run["max_norm"])))
         optimizer.step()
         optimizer.zero_grad()
-        if step % run.EVERY == run.EVERY - 1:
+        if step % run["every"] == run["every"] - 1:
             with torch.no_grad():
                 validation[str(step)] = float(model(documents[:, :-1], documents[:, 1:]))
-    return {"skipped": skipped, "validation": validation, "weights": project(model.named_parameters(), seed)}
+    way = on_rank.way(before, project(model.named_parameters(), seed))
+    return {"skipped": skipped, "validation": validation, "way": way, "norms": norms}

@@ -1,4 +1,4 @@
-"""Part 1 on the ranks: a training under FSDP with a guard against broken batches and a validation."""
+"""Part 1 on the ranks: trainings under FSDP with a guard against broken batches and a validation."""
 
 import math
 
@@ -14,8 +14,7 @@ from shardlab import local_device
 from shardlab.model import Transformer, preset
 from shardlab.text_batches import batch
 
-N_STEPS, EVERY, SAMPLES, SEQ_LEN, BATCH_SIZE = 6, 3, 2, 24, 2
-LR, MAX_NORM = 0.5, 0.3  # chosen so that every step is clipped
+SAMPLES, SEQ_LEN = 2, 24
 
 
 def build(seed: int, n_layers: int = 2) -> Transformer:
@@ -29,14 +28,18 @@ def sharded(model: nn.Module) -> nn.Module:
     return fully_shard(model)
 
 
-def batches(seed: int, rank: int, world_size: int, padded: list[int] | None, device="cpu") -> list[tuple]:
-    """Return this rank's batch of every step. `padded`: the step and the rank whose targets do not count."""
+def optimizer_of(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+
+
+def batches(seed: int, rank: int, world_size: int, run: dict, device="cpu") -> list[tuple]:
+    """Return this rank's batch of every step of a run. `padded`: the steps and ranks whose targets do not count."""
     found = []
-    for step in range(N_STEPS):
+    for step in range(run["n_steps"]):
         tokens, targets = batch(
             seed, step, rank, world_size, global_batch=SAMPLES * world_size, seq_len=SEQ_LEN, device=device
         )
-        found.append((tokens, torch.full_like(targets, -100) if (step, rank) == tuple(padded or ()) else targets))
+        found.append((tokens, torch.full_like(targets, -100) if [step, rank] in run["padded"] else targets))
     return found
 
 
@@ -45,35 +48,62 @@ def documents(seed: int, count: int) -> Tensor:
     return torch.cat([tokens, targets[:, -1:]], 1)
 
 
-def training(implementation, seed: int, n_documents: int, padded: list[int] | None) -> dict:
-    """Run the repaired training; return its result, the weights, and the calls and rows of the sharded model."""
+class Observer:
+    """Hooks on the sharded model: notes each forward pass, and makes the loss of some batches infinite.
+
+    `passes`: (step of the batch that it is, or -1; rows; is a graph built?) of each, in order.
+    """
+
+    def __init__(self, model: nn.Module, batches: list[tuple], infinite: list[int]) -> None:
+        self.passes: list[tuple[int, int, bool]] = []
+        self._batches, self._infinite = batches, infinite
+        model.register_forward_hook(self._note, with_kwargs=True)
+
+    def _note(self, module, args: tuple, kwargs: dict, out: Tensor) -> Tensor | None:
+        tokens = args[0] if args else next(iter(kwargs.values())) if "tokens_BT" not in kwargs else kwargs["tokens_BT"]
+        step = next((i for i, (due, _) in enumerate(self._batches) if torch.equal(tokens, due)), -1)
+        self.passes.append((step, len(tokens), torch.is_grad_enabled()))
+        return out * math.inf if step in self._infinite else None
+
+
+def trainings(implementation, seed: int, runs: list[dict]) -> list[dict]:
+    """Run the repaired training several times; return each time its result, the weights' way, and forward passes."""
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
-    model = sharded(build(seed).to(device))
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
-    forwards: list[int] = []  # rows of each call
-    model.register_forward_pre_hook(lambda module, args: forwards.append(len(args[0])))
-    returned = implementation(
-        model,
-        optimizer,
-        batches(seed, rank, world_size, padded, device),
-        documents(seed, n_documents).to(device),
-        batch_size=BATCH_SIZE,
-        every=EVERY,
-        max_norm=MAX_NORM,
-    )
-    skipped, validation = read(returned, "(skipped, validation), a list and a dictionary", _skipped_and_validation)
-    return {
-        "skipped": skipped,
-        "validation": validation,
-        "weights": project(model.named_parameters(), seed),
-        "forwards": len(forwards),
-        "rows": sum(forwards),
-    }
+    replies = []
+    for run in runs:
+        model = sharded(build(seed).to(device))
+        before = project(model.named_parameters(), seed)
+        mine = batches(seed, rank, world_size, run, device)
+        observer = Observer(model, mine, [step for step, r in run["infinite"] if r == rank])
+        returned = implementation(
+            model,
+            optimizer_of(model, run["lr"]),
+            mine,
+            documents(seed, run["n_documents"]).to(device),
+            batch_size=run["batch_size"],
+            every=run["every"],
+            max_norm=run["max_norm"],
+        )
+        skipped, validation = read(returned, "(skipped, validation), a list and a dictionary", _skipped_and_validation)
+        replies.append(
+            {
+                "skipped": skipped,
+                "validation": validation,
+                "way": way(before, project(model.named_parameters(), seed)),
+                "passes": observer.passes,
+            }
+        )
+    return replies
+
+
+def way(before: dict[str, list[float]], after: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Return how far each projection has moved: an update that is missing shows more than in the weights."""
+    return {name: [b - a for a, b in zip(before[name], after[name], strict=True)] for name in before}
 
 
 def _skipped_and_validation(returned) -> tuple[list[int], dict[str, float]]:
     skipped, validation = returned
-    return [int(step) for step in skipped], {str(step): float(loss) for step, loss in validation.items()}
+    return [int(step) for step in skipped], {str(int(step)): float(loss) for step, loss in validation.items()}
 
 
 def reference(model, optimizer, batches, documents, batch_size, every, max_norm):

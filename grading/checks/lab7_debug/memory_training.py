@@ -1,5 +1,7 @@
 """Part 3 on the ranks: gradient accumulation under FSDP, and every byte that is live meanwhile."""
 
+import gc
+import tracemalloc
 from bisect import bisect_right
 
 import torch
@@ -7,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from grading.checks.lab7_debug.hang_training import build, sharded
+from grading.checks.lab7_debug.hang_training import build, sharded, way
 from grading.checks.lab7_debug.returned_values import read
 from grading.judge.tensor_projections import project
 from grading.judge.verdict_pictures import moments
@@ -16,33 +18,59 @@ from shardlab.measure.memory import MemoryTracker
 from shardlab.text_batches import batch
 
 N_LAYERS, N_STEPS, MICRO_BATCHES, SAMPLES, SEQ_LEN = 8, 4, 2, 1, 64
+LR, EPS = (
+    0.1,
+    1.0,
+)  # AdamW with so large an eps takes SGD's steps: it neither hides a gradient's scale nor magnifies noise
 
 
-def steps(seed: int, rank: int, world_size: int, device) -> list[list[tuple[Tensor, Tensor]]]:
+def steps(seed: int, rank: int, world_size: int, device, n_steps: int) -> list[list[tuple[Tensor, Tensor]]]:
     where = dict(global_batch=SAMPLES * world_size, seq_len=SEQ_LEN, device=device)
     return [
         [batch(seed, step * MICRO_BATCHES + i, rank, world_size, **where) for i in range(MICRO_BATCHES)]
-        for step in range(N_STEPS)
+        for step in range(n_steps)
     ]
 
 
+def _training(seed: int, n_steps: int) -> tuple:
+    model = sharded(build(seed, N_LAYERS).to(local_device()))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, eps=EPS)
+    return model, optimizer, steps(seed, dist.get_rank(), dist.get_world_size(), local_device(), n_steps)
+
+
 def accumulation(implementation, seed: int) -> dict:
-    """Run the repaired training; return its history, the weights, and the bytes at the peak and after each step."""
-    rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
-    model = sharded(build(seed, N_LAYERS).to(device))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    mine = steps(seed, rank, world_size, device)
+    """Run the repaired training; return its history, the weights' way, and the bytes at the peak and after each step."""
+    model, optimizer, mine = _training(seed, N_STEPS)
+    before = project(model.named_parameters(), seed)
     with MemoryTracker(model, optimizer) as tracker:
         optimizer.register_step_post_hook(lambda *_: tracker.mark("step"))
         returned = implementation(model, optimizer, mine)
     after = _live_at(tracker)
     return {
         "history": read(returned, "(loss, right) of each step, a list of pairs", _pairs),
-        "weights": project(model.named_parameters(), seed),
+        "way": way(before, project(model.named_parameters(), seed)),
         "peak": tracker.peak.by_category(),
         "moments": moments(tracker),
         "after": after,
     }
+
+
+def python_memory(implementation, seed: int, n_steps: int) -> list[int]:
+    """Return the bytes that Python and numpy hold after each step of the repaired training."""
+    model, optimizer, mine = _training(seed, n_steps)
+    after = []
+
+    def look(*_) -> None:
+        gc.collect()
+        after.append(tracemalloc.get_traced_memory()[0])
+
+    optimizer.register_step_post_hook(look)
+    tracemalloc.start()
+    try:
+        implementation(model, optimizer, mine)
+    finally:
+        tracemalloc.stop()
+    return after
 
 
 def _pairs(history) -> list[list[float]]:

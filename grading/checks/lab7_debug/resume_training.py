@@ -2,15 +2,18 @@
 
 import os
 import tempfile
+from hashlib import sha256
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from grading.checks.lab7_debug.hang_training import build, sharded
 from grading.judge.tensor_projections import project
 from shardlab import local_device
+from shardlab.measure.traffic import record_traffic
 from shardlab.text_batches import batch
 
 N_SAMPLES, GLOBAL_BATCH, SEQ_LEN, DECAY = 84, 12, 24, 0.8
@@ -67,12 +70,20 @@ class Run:
 
 
 def interrupted(implementation, name: str, seed: int, dropout: float, stop: int, last: int) -> dict:
-    """Save after `stop` steps and go on to `last`: the state that a resumed run has to reach."""
+    """Save after `stop` steps and go on to `last`: the state that a resumed run has to reach.
+
+    `state` is from before `save`, `kept` from after it; `sent` are the bytes of its largest collectives' buffers.
+    """
     folder = _folder(name)
     run = Run(seed, weights_seed=seed, dropout=dropout, n_steps=last)
-    before = [run.step() for _ in range(stop)]
-    implementation(folder).save(run)
-    return {"before": before} | _go_on(run, seed, last - stop) | {"written": _written(folder)}
+    for _ in range(stop):
+        run.step()
+    state, checkpoint = _state(run), implementation(folder)
+    with record_traffic() as traffic:
+        checkpoint.save(run)
+    sent = sum(max(c.input_bytes, c.output_bytes) for c in traffic.collectives)
+    saved = {"state": state, "kept": _state(run), "sent": sent, "written": _written(folder)}
+    return saved | _go_on(run, seed, last - stop)
 
 
 class Unsaved:
@@ -87,7 +98,36 @@ def resumed(implementation, name: str, seed: int, dropout: float, stop: int, las
     """Load the saved run in another process, with other weights and random numbers, and go on to `last`."""
     run = Run(seed, weights_seed=seed + 1, dropout=dropout, n_steps=last)
     implementation(_folder(name)).load(run)
-    return _go_on(run, seed, last - stop)
+    return {"kept": _state(run)} | _go_on(run, seed, last - stop)
+
+
+def _state(run: Run) -> dict:
+    """Return fingerprints of what a step reads, which only tell causes: sums over ranks, and this rank's random state."""
+    states = [(p, run.optimizer.state.get(p, {})) for p in run.model.parameters()]
+    parts = {
+        "the weights": [p for p, _ in states],
+        "the average of the weights": list(run.average.values()),
+        "AdamW's averages of gradients": [state.get("exp_avg") for _, state in states],
+        "AdamW's averages of squared gradients": [state.get("exp_avg_sq") for _, state in states],
+        "AdamW's counts of steps": [state.get("step") for _, state in states],
+    }
+    sums = torch.stack([_sums(tensors) for tensors in parts.values()])
+    dist.all_reduce(sums)
+    found = dict(zip(parts, sums.tolist(), strict=True))
+    found["AdamW's counts of steps"] = [x / dist.get_world_size() for x in found["AdamW's counts of steps"]]
+    cuda = torch.cuda.get_rng_state() if local_device().type == "cuda" else torch.empty(0)
+    random = sha256(torch.get_rng_state().numpy().tobytes() + cuda.numpy().tobytes()).hexdigest()
+    return found | {"the random state": random}
+
+
+def _sums(tensors: list) -> Tensor:
+    """Return sums of this rank's parts, and of their squares, weighted by the tensors' numbers."""
+    total = torch.zeros(2, dtype=torch.float64, device=local_device())
+    for i, t in enumerate(tensors):
+        if isinstance(t, Tensor):
+            local = (t.to_local() if isinstance(t, DTensor) else t).detach().double().to(total.device)
+            total += (i + 1) * torch.stack([local.sum(), local.square().sum()])
+    return total
 
 
 def _go_on(run: Run, seed: int, count: int) -> dict:

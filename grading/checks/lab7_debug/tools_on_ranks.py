@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -61,20 +62,22 @@ WHOLE = ("frozen", "scale", "mean", "count", "mask")
 SHARDED = ("first.weight", "second.0.weight", "second.1.weight", "first.bias", "second.0.bias", "second.1.bias")
 
 
-def search(implementation, seed: int, altered: list) -> dict:
-    """Return what the submission finds. `altered`: [name, rank, how] of each tensor that one rank holds differently."""
-    n = dist.get_world_size()
+def search(implementation, seed: int, altered: list, layouts: list[bool]) -> dict:
+    """Return what the submission finds.
+
+    `altered`: [name, rank, how, where] of each tensor that one rank holds differently, `where` from 0 (its first byte
+    or number) to 1. `layouts`: for the inner and the outer unit, whether neighbouring ranks hold the same part.
+    """
     torch.manual_seed(seed)
     zoo = Zoo().to(local_device())
-    mesh = dist.init_device_mesh(local_device().type, (2, n // 2), mesh_dim_names=("replicate", "shard"))
     whole = {zoo.frozen, zoo.scale}
-    fully_shard(zoo.second, mesh=mesh)
-    fully_shard(zoo, mesh=mesh, ignored_params=whole)
+    fully_shard(zoo.second, mesh=_mesh(layouts[0]))
+    fully_shard(zoo, mesh=_mesh(layouts[1]), ignored_params=whole)
     tensors = dict(chain(zoo.named_parameters(), zoo.named_buffers()))
     with torch.no_grad():
-        for name, rank, how in altered:
+        for name, rank, how, where in altered:
             if dist.get_rank() == rank:
-                _alter(tensors[name], how)
+                alter(tensors[name], how, where)
     with record_traffic() as traffic:
         found = implementation(zoo)
     return {
@@ -84,17 +87,28 @@ def search(implementation, seed: int, altered: list) -> dict:
     }
 
 
+def _mesh(neighbours_are_alike: bool) -> DeviceMesh:
+    """Return a mesh of two replicas; of four ranks, 0 and 1 hold the same part, or 0 and 2."""
+    ranks = torch.arange(dist.get_world_size())
+    ranks = ranks.view(-1, 2).T if neighbours_are_alike else ranks.view(2, -1)
+    return DeviceMesh(local_device().type, ranks, mesh_dim_names=("replicate", "shard"))
+
+
 def _names(found) -> list[str]:
     if isinstance(found, str):
         raise TypeError
     return [str(name) for name in found]
 
 
-def _alter(t: Tensor, how: str) -> None:
+def alter(t: Tensor, how: str, where: float) -> None:
+    """Change a few bits of this rank's part of the tensor."""
     t = (t.to_local() if isinstance(t, DTensor) else t).reshape(-1)
-    if how == "last bit":
-        t.view(torch.uint8)[-1] ^= 1
+    if how in ("even byte", "odd byte"):
+        i = round(where * (t.numel() * t.element_size() - 2)) // 2 * 2
+        t.view(torch.uint8)[i + (how == "odd byte")] ^= 1
     elif how == "order":  # the same numbers, in another order
-        t.copy_(t.flip(0))
+        i = round(where * (t.numel() - 1))
+        j = next(j for j in range(t.numel()) if t[j] != t[i])
+        t[[i, j]] = t[[j, i]]
     elif how == "sign":  # the sign of a zero
-        t[0] = -0.0
+        t[round(where * (t.numel() - 1))] = -0.0
