@@ -27,13 +27,15 @@ class _Rank:
     log: list[list] = field(default_factory=list)
 
 
-def hang(seed: int, kind: str, mesh: tuple[int, int]) -> Hang:
+def hang(seed: int, kind: str, mesh: tuple[int, int], twice: bool = False) -> Hang:
+    """Make up a hung run. `twice`: the call that is left out comes twice in a row."""
     draw = random.Random(f"{seed} {kind} {mesh}")
     program = _program(draw, two_axes=mesh[0] > 1)
     n, ahead = mesh[0] * mesh[1], draw.choice((1, 2, 3))
     culprit, at = draw.randrange(n), draw.randrange(len(program) // 2, len(program) - 4)
     if kind == "leaves out":  # a collective on which no other replica can stop first
-        at = draw.choice([i for i in range(at - 4, len(program) - 4) if program[i][0] == "shard"])
+        shard = [i for i in range(len(program) // 2 - 4, len(program) - 4) if program[i][0] == "shard"]
+        at = draw.choice([i for i in shard if program[i] == program[i + 1]] if twice else [i for i in shard if i >= at - 4])
     axis = program[at][0]
     plan = program[:at] if kind == "stops" else program[:at] + program[at + 1 :]
     ranks = [_Rank(plan if r == culprit else program) for r in range(n)]
@@ -41,7 +43,7 @@ def hang(seed: int, kind: str, mesh: tuple[int, int]) -> Hang:
         pass
     seq = _first_missing(culprit, axis, sum(a == axis for a, _ in program[:at]), ranks)
     if kind == "leaves out" and not any(e[0] == axis and e[2] == seq for e in ranks[culprit].log):
-        return hang(seed + 1_000_003, kind, mesh)  # ranks wait for each other, so the fault is ambiguous
+        return hang(seed + 1_000_003, kind, mesh, twice)  # ranks wait for each other, so the fault is ambiguous
     kept = draw.randint(22, 26)  # the recorder's ring: more than a step
     return Hang(kind, mesh, [r.log[-kept:] for r in ranks], (culprit, axis, seq))
 

@@ -15,7 +15,7 @@ from shardlab.model import preset
 STOPS, MORE_STEPS = (16, 19, 20, 21, 26), 4  # an epoch has 7 steps: they come in the third and the fourth
 LOSS_TOLERANCE, WEIGHT_TOLERANCE = 1e-4, 1e-4  # on other ranks, or on a GPU; anything forgotten gives more
 LARGEST_SHARE = 0.6  # share of the whole state that one file may hold
-SENT_SHARE = 0.1  # share of the whole state that `save` may put through a rank's collectives
+SENT_SHARE = 0.2  # share of the whole state that `save` may put through a rank's collectives
 STATE_BYTES = 16 * preset("1M", n_layers=2).n_params  # weights, AdamW's two moments, and the average
 RANDOM, SUM_TOLERANCE = "the random state", 1e-9  # of a run's state; only its causes need them
 OTHERS = {2: (1,), 4: (2, 3), 8: (4, 6)}  # numbers of ranks to resume on
