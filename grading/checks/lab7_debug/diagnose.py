@@ -9,7 +9,9 @@ EACH = 4  # runs of each kind and mesh; in the first of those that leave out a c
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Give half of the points if every run with one axis is right."""
-    hangs = [hang(s.seed * EACH + i, kind, mesh, twice=i == 0) for kind in KINDS for mesh in MESHES for i in range(EACH)]
+    hangs = [
+        hang(s.seed * EACH + i, kind, mesh, twice=i == 0) for kind in KINDS for mesh in MESHES for i in range(EACH)
+    ]
     found = s.order(check, "diagnoses", world_size=1, device="cpu", records=[h.records for h in hangs])[0]
     wrong = [(h, tuple(f)) for h, f in zip(hangs, found, strict=True) if tuple(f) != h.fault]
     wrong_1d = [pair for pair in wrong if pair[0].mesh[0] == 1]

@@ -59,9 +59,8 @@ def settings(s: Session) -> dict[str, list[dict]]:
     """Return the runs by name: one with three broken batches, three whose documents can't be divided evenly."""
     n, draw = s.tier.world_size, random.Random(s.seed)
     steps = draw.sample(NOT_BEFORE_VALIDATION, 3)
-    broken = [
-        [step, rank] for step, rank in zip(steps, [draw.randrange(1, n), *draw.choices(range(n), k=2)], strict=True)
-    ]
+    ranks = [draw.randrange(1, n), *draw.choices(range(n), k=2)]
+    broken = [list(pair) for pair in zip(steps, ranks, strict=True)]
     batch = dict(n_steps=7, every=3, batch_size=2, n_documents=2 * n, padded=broken[:2], infinite=broken[2:])
     size = draw.choice((2, 3))
     counts = {2 * n * size + 1: size, n - 1: 2, draw.choice((1, n * size + 1, n + n // 2)): 5 - size}
@@ -90,9 +89,7 @@ def _compare(name: str, replies: list[dict], run: dict, seed: int) -> tuple[str,
     for rank, r in enumerate(replies):
         if r["skipped"] != truth["skipped"]:
             return f"the steps {truth['skipped']} had to be skipped; rank {rank} reports {r['skipped']}.", errors
-    where = (
-        f"in the run with {run['n_documents']} documents" if name == "documents" else "in the run with broken batches"
-    )
+    where = "in the run with " + ("broken batches" if name == "batch" else f"{run['n_documents']} documents")
     if off > WAY_TOLERANCE:
         return f"{where}, {_wrong_weights(off, truth, run)}", errors
     due = sorted(map(int, truth["validation"]))

@@ -35,7 +35,9 @@ def hang(seed: int, kind: str, mesh: tuple[int, int], twice: bool = False) -> Ha
     culprit, at = draw.randrange(n), draw.randrange(len(program) // 2, len(program) - 4)
     if kind == "leaves out":  # a collective on which no other replica can stop first
         shard = [i for i in range(len(program) // 2 - 4, len(program) - 4) if program[i][0] == "shard"]
-        at = draw.choice([i for i in shard if program[i] == program[i + 1]] if twice else [i for i in shard if i >= at - 4])
+        at = draw.choice(
+            [i for i in shard if program[i] == program[i + 1]] if twice else [i for i in shard if i >= at - 4]
+        )
     axis = program[at][0]
     plan = program[:at] if kind == "stops" else program[:at] + program[at + 1 :]
     ranks = [_Rank(plan if r == culprit else program) for r in range(n)]
