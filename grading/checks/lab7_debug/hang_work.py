@@ -12,14 +12,13 @@ def other_work(passes: list[list], due: list[int], run: dict) -> str:
     """
     for rank, mine in enumerate(passes):
         times = Counter(step for step, *_ in mine)
-        if other := [step for step in range(run["n_steps"]) if times[step] != 1]:
-            return (
-                f"on rank {rank} the batch of step {other[0]} went through the model {times[other[0]]} times, not once."
-            )
+        for step in range(run["n_steps"]):
+            if times[step] != 1:
+                return f"on rank {rank} the batch of step {step} went through the model {times[step]} times, not once."
     validations = [_validations(mine) for mine in passes]
     for rank, mine in enumerate(validations):
-        if extra := sorted(mine.keys() - {*due}):
-            return f"rank {rank} makes {len(mine[extra[0]])} forward passes after step {extra[0]}, and no validation is due."
+        for step in sorted(mine.keys() - {*due}):
+            return f"rank {rank} makes {len(mine[step])} forward passes after step {step}, and no validation is due."
     allowed = math.ceil(run["n_documents"] / (len(passes) * run["batch_size"]))
     for step in due:
         by_rank = [mine.get(step, []) for mine in validations]

@@ -78,5 +78,5 @@ def _other_numbers(replies: list[dict], due: list[dict]) -> str:
                 return f"rank {rank} reports {hits:g} tokens predicted right in step {step}, and {hits_due:g} are."
     off = largest(distance(vector(m["way"]), vector(r["way"])) for m, r in zip(replies, due, strict=True))
     if off > WAY_TOLERANCE:
-        return f"the losses are right, but the weights at the end are not: their way is {off:.1e} apart from the right one."
+        return f"the losses are right, but the weights at the end are not: the sum of all updates is {off:.1e} off."
     return ""

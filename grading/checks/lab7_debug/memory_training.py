@@ -21,7 +21,7 @@ N_LAYERS, N_STEPS, MICRO_BATCHES, SAMPLES, SEQ_LEN = 8, 4, 2, 1, 64
 LR, EPS = (
     0.1,
     1.0,
-)  # AdamW with so large an eps takes SGD's steps: it neither hides a gradient's scale nor magnifies noise
+)  # AdamW with so large an eps takes SGD's steps: it neither hides scale nor magnifies rounding
 
 
 def steps(seed: int, rank: int, world_size: int, device, n_steps: int) -> list[list[tuple[Tensor, Tensor]]]:
@@ -39,7 +39,7 @@ def _training(seed: int, n_steps: int) -> tuple:
 
 
 def accumulation(implementation, seed: int) -> dict:
-    """Run the repaired training; return its history, the weights' way, and the bytes at the peak and after each step."""
+    """Run the repaired training; return its history, all updates, and the bytes at the peak and after each step."""
     model, optimizer, mine = _training(seed, N_STEPS)
     before = project(model.named_parameters(), seed)
     with MemoryTracker(model, optimizer) as tracker:

@@ -19,9 +19,7 @@ __all__ = [
     "search",
     "trainings",
 ]
-experts_of_rank_0 = experts_alone = experts_mean_of_decisions = (
-    experts  # their references make the mistakes in the names
-)
+experts_of_rank_0 = experts_alone = experts_mean_of_decisions = experts  # the mistakes of their references
 
 REFERENCE = {
     "trainings": hang_training.reference,

@@ -40,16 +40,14 @@ def judge_resharding(s: Session, check: str, points: float) -> Verdict:
         if cause:
             return Verdict(check, 0, points, cause, "", figures)
     shares = (("largest file", "written", LARGEST_SHARE), ("collectives of `save` on a rank", "sent", SENT_SHARE))
-    much = {}
+    much = ""
     for name, key, share in shares:
         most, allowed = max(r[key] for r in saved), int(share * STATE_BYTES)
         figures[name] = (f"{most:,d} bytes", f"{allowed:,d} bytes")
-        much |= {name: (most, allowed)} if most > allowed else {}
-    for name, (most, allowed) in much.items():
-        cause = (
-            f"{why}, it goes on as it should. But {name}: {most:,d} bytes of {STATE_BYTES:,d}; allowed: {allowed:,d}."
-        )
-        return Verdict(check, points / 2, points, cause, "", figures)
+        if most > allowed:
+            much = much or f"{name}: {most:,d} bytes of {STATE_BYTES:,d}; allowed: {allowed:,d}."
+    if much:
+        return Verdict(check, points / 2, points, f"{why}, it goes on as it should. But {much}", "", figures)
     return Verdict(check, points, points, f"{why}, it goes on as if nothing had happened.", "", figures)
 
 

@@ -102,7 +102,7 @@ def resumed(implementation, name: str, seed: int, dropout: float, stop: int, las
 
 
 def _state(run: Run) -> dict:
-    """Return fingerprints of what a step reads, which only tell causes: sums over ranks, and this rank's random state."""
+    """Return sums over ranks of what a step reads, and this rank's random state, by name; they only tell causes."""
     states = [(p, run.optimizer.state.get(p, {})) for p in run.model.parameters()]
     parts = {
         "the weights": [p for p, _ in states],
