@@ -119,6 +119,11 @@ def judge_replies(check: str, mine: dict, reference: dict | None = None, seed: i
         return lab.CHECKS[check].judge(session, check, lab.CHECKS[check].points)
 
 
+def falls_short(said: dict) -> dict:
+    """Of those whose cause is to have these words, and who are to get so many points: who has others."""
+    return {words: v.text() for words, (v, points) in said.items() if v.points != points or words not in v.cause}
+
+
 def surprises_of(sample: Sample, answers: dict[str, bytes], referee: Referee, checks: tuple[str, ...]) -> list[str]:
     """`surprises`, of some of the lab's checks: the cause is held against theirs if one of them gives it."""
     first = next((name for name in referee.checks if name in sample.points), None)
