@@ -22,14 +22,16 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     replies, due = s.order(check, "experts", seed=s.seed), s.order_reference("experts", seed=s.seed)
     mine, right, speed = [r["biases"] for r in replies], due[0]["biases"], run.speed_of(s.seed)
     off = max(_apart(a, right) for a in mine) / speed
-    moved = max(distance(vector(r["way"]), vector(due[0]["way"])) for r in replies)
+    right_way = vector(due[0]["way"])
+    worst = max((vector(r["way"]) for r in replies), key=lambda way: distance(way, right_way))
+    moved = distance(worst, right_way)
     figures = {
         "biases, largest difference from the right ones": (f"{off:.2f} steps", "0.00 steps"),
         "weights' way, relative error": (f"{moved:.1e}", f"{TOLERANCE:g}"),
     }
     cause = _wrong_biases(s, mine, speed) if not off <= 0.01 else ""
     if not cause and moved > TOLERANCE:
-        cause = f"the biases are right, but {_wrong_way(vector(replies[0]['way']), vector(due[0]['way']))}"
+        cause = f"the biases are right, but {_wrong_way(worst, right_way)}"
     if cause:
         return Verdict(check, 0, points, cause, "", figures)
     extra = max((_extra(r, due[0]) for r in replies), key=lambda e: (len(e), max(e, default=0)))
