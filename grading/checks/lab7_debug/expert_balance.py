@@ -29,9 +29,12 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         "biases, largest difference from the right ones": (f"{off:.2f} steps", "0.00 steps"),
         "weights' way, relative error": (f"{moved:.1e}", f"{TOLERANCE:g}"),
     }
-    cause = _wrong_biases(s, mine, speed) if not off <= 0.01 else ""
-    if not cause and moved > TOLERANCE:
-        cause = f"the biases are right, but {_wrong_way(worst, right_way)}"
+    # the first layer's loads are planned: only those of the others change with the weights
+    first_right = all(_apart(a[:1], right[:1]) <= speed / 100 for a in mine)
+    if moved > TOLERANCE and first_right:
+        cause = f"the first layer's biases are right, but {_wrong_way(worst, right_way)}"
+    else:
+        cause = _wrong_biases(s, mine, speed) if not off <= 0.01 else ""
     if cause:
         return Verdict(check, 0, points, cause, "", figures)
     extra = max((_extra(r, due[0]) for r in replies), key=lambda e: (len(e), max(e, default=0)))
