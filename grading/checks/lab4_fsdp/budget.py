@@ -1,11 +1,11 @@
-"""Judge training within the memory budget: each rank's peak, and losses compared with those of torch's DDP.
+"""Judge training within the memory budget: each rank's peak, losses and gradients compared with torch's DDP's.
 
 On GPUs the reference is checkpointed FSDP, which has DDP's losses and fits: see `on_ranks.reference`.
 """
 
 from functools import partial
 
-from grading.checks.lab4_fsdp import on_ranks
+from grading.checks.lab4_fsdp import judge_learning, on_ranks
 from grading.judge.hidden_memory import hidden_bytes, in_words
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
@@ -31,14 +31,18 @@ def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
         "peak of each rank": (", ".join(mib(sum(r["peak"].values())) for r in replies), mib(budget)),
         "losses beside DDP's, relative difference": (f"{error:.1e}", f"{TOLERANCE:g}"),
     }
-    if error > TOLERANCE:
-        cause = why_losses_differ(mine, right, s.seed)
-    elif peak > budget:
+    if peak > budget:
         cause = _too_much(worst)
+    elif wrong := judge_learning.fault(s, check, depth):
+        cause = wrong
+    elif error > TOLERANCE:
+        cause = which_loss_differs(mine, right)
     elif hidden := hidden_bytes(s, check, "train", CLAIMS, SPARE_MEMORY, **arguments):
         cause = in_words(hidden)
     else:
         cause, got = "it trains within the budget, as DDP would.", points
+    if peak <= budget:
+        figures |= judge_learning.figures(s, check, depth)
     return Verdict(check, got, points, cause, "", figures, picture=_picture(s, replies, worst, reference))
 
 
@@ -64,13 +68,13 @@ def loss_error(mine: list[list[float]], right: list[list[float]]) -> float:
     return max(abs(a - b) / b if a == a else float("inf") for a, b in pairs)
 
 
-def why_losses_differ(mine: list[list[float]], right: list[list[float]], seed: int) -> str:
-    if loss_error([m[:1] for m in mine], [r[:1] for r in right]) > TOLERANCE:
-        return "the first loss is not DDP's: the model computes something else, or in another precision."
-    return (
-        "the first loss is right and the later ones are not: the optimizer does not do AdamW's step with the lr "
-        f"that it is given ({on_ranks.learning_rate(seed):g}) on the parameters that the model computes with."
-    )
+def which_loss_differs(mine: list[list[float]], right: list[list[float]]) -> str:
+    """Name the first loss that is not the reference's."""
+    for step, (losses, due) in enumerate(zip(zip(*mine, strict=True), zip(*right, strict=True), strict=True)):
+        for rank, (a, b) in enumerate(zip(losses, due, strict=True)):
+            if loss_error([[a]], [[b]]) > TOLERANCE:
+                return f"the loss of step {step + 1} on rank {rank} is {a:.4f}, and DDP's is {b:.4f}."
+    return ""
 
 
 def _too_much(worst: dict) -> str:

@@ -13,17 +13,25 @@ from shardlab.model import ModelConfig
 
 INSTANCES = 3
 RANKS = 2
+LONGEST_S, TIMES_OF_REFERENCE = 15.0, 10.0  # a busy machine allows more: so many times what `ddp_peaks` takes
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    drawn = [_instance(s.seed * INSTANCES + i) for i in range(INSTANCES)]
-    depths = [i.pop("n_layers") for i in drawn]
+    drawn = _instances(s.seed)
+    depths = [i.pop("right") for i in drawn]
     measured = [i | {"depths": [n, n + 1]} for i, n in zip(drawn, depths, strict=True)]
-    peaks = s.order_reference("ddp_peaks", world_size=RANKS, device="cpu", seed=s.seed, instances=measured)[0]
+    reference = s.order_reference("ddp_peaks", world_size=RANKS, device="cpu", seed=s.seed, instances=measured)[0]
+    peaks, limit_s = reference["peaks"], max(LONGEST_S, TIMES_OF_REFERENCE * reference["seconds"])
     asked = [i | {"budget_bytes": (low + high) // 2} for i, (low, high) in zip(drawn, peaks, strict=True)]
     found = s.order(check, "largest_depth", world_size=1, device="cpu", instances=asked)[0]
-    off = [n - right for n, right in zip(found, depths, strict=True)]
-    figures = {"blocks, beside the largest depth that trains": (", ".join(f"{n:+d}" for n in off), "+0")}
+    off = [n - right for n, right in zip(found["depths"], depths, strict=True)]
+    figures = {
+        "blocks, beside the largest depth that trains": (", ".join(f"{n:+d}" for n in off), "+0"),
+        "seconds, of all": (f"{found['seconds']:.1f}", f"{limit_s:.0f}"),
+    }
+    if found["seconds"] > limit_s:
+        cause = f"it takes {found['seconds']:.0f} s, where {limit_s:.0f} s are allowed."
+        return Verdict(check, 0, points, cause, "", figures)
     if not any(off):
         return Verdict(check, points, points, "it is the largest depth that DDP trains, on every budget.", "", figures)
     near = max(map(abs, off)) <= 1
@@ -72,18 +80,52 @@ _MISTAKES = {
 }
 
 
-def _instance(seed: int) -> dict:
+def _instances(seed: int) -> list[dict]:
+    """Draw a tied model with a large vocabulary, one with few heads of keys, and one with many activations.
+
+    So every number that a depth depends on changes some answer. One config's own depth is too large, and does not count.
+    """
     draw = random.Random(seed)
-    dim = draw.choice((64, 96, 128))
-    config = ModelConfig(
-        vocab_size=draw.choice((256, 512, 1024)),
-        dim=dim,
-        n_layers=1,
-        n_heads=4,
-        n_kv_heads=draw.choice((2, 4)),
-        hidden_dim=draw.choice((2, 3, 4)) * dim,
-        max_seq_len=256,
-    )
-    # In every draw, one model's activations are negligible compared with its states, and one has many
-    shape = {"micro_batch": (1, 2, 4)[seed % INSTANCES], "seq_len": draw.choice((64, 80))}
-    return {"config": asdict(config), "n_layers": draw.randint(6, 10)} | shape
+    own_depths = draw.sample((2, 5, 24), INSTANCES)
+    drawn = [
+        {name: draw.choice(values) for name, values in kind.items()} | {"n_layers": n}
+        for kind, n in zip(_KINDS, own_depths, strict=True)
+    ]
+    return draw.sample([_instance(draw.randint(9, 12), **each) for each in drawn], INSTANCES)
+
+
+_KINDS = (  # what each is drawn from; `times` is the hidden width, in widths
+    {
+        "dim": (64,),
+        "times": (2, 3),
+        "vocab_size": (1024, 1280),
+        "n_kv_heads": (2,),
+        "tied": (True,),
+        "micro_batch": (1,),
+        "seq_len": (64, 80),
+    },
+    {
+        "dim": (96, 128),
+        "times": (2,),
+        "vocab_size": (256, 512),
+        "n_kv_heads": (1,),
+        "tied": (False,),
+        "micro_batch": (2,),
+        "seq_len": (96, 112),
+    },
+    {
+        "dim": (64, 96),
+        "times": (4,),
+        "vocab_size": (256, 768),
+        "n_kv_heads": (4,),
+        "tied": (False,),
+        "micro_batch": (4,),
+        "seq_len": (96, 128),
+    },
+)
+
+
+def _instance(right: int, dim: int, times: int, micro_batch: int, seq_len: int, **config) -> dict:
+    """Return a model and its steps, and the depth that is asked for."""
+    config = ModelConfig(dim=dim, n_heads=4, hidden_dim=times * dim, max_seq_len=256, **config)
+    return {"config": asdict(config), "right": right, "micro_batch": micro_batch, "seq_len": seq_len}

@@ -1,14 +1,17 @@
-"""Judge what a step holds, sends and computes: three checks of the same record, taken on the ranks.
+"""Judge what a step holds, sends and computes: three checks of the same record, taken on the ranks. See unit_messages.
 
 The expected values come from shardplan.formulas, and the cause of a failure from shardplan.compare_formulas.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 
 import torch
 
-from grading.checks.lab4_fsdp import on_ranks
+from grading.checks.lab4_fsdp import on_ranks, unit_messages
+from grading.checks.lab4_fsdp.finished_answers import in_words
+from grading.checks.lab4_fsdp.unit_messages import SPARE_MESSAGES, Message, Units, gathers, root_again
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardlab.measure.sharding_evidence import Evidence, Sent
@@ -30,9 +33,8 @@ UNITS = {
     "gradients_reduced": "not all gradients are reduced",
     "wire_bytes": "more is sent than FULL_SHARD needs",
 }
-FEW_ELEMENTS = 16  # a collective this small is a count or a checksum
-SPARE_MESSAGES = 1
 ROUNDING = 0.01  # allowed beyond one more forward of the blocks
+LEAST_AGAIN = 0.25  # of a forward of the blocks must be computed again
 LEAST_DROPPED = 0.25  # share of a plain step's peak activations that must be dropped
 
 
@@ -44,66 +46,74 @@ def judge_sharded(s: Session, check: str, points: float) -> Verdict:
         f"{name.replace('_', ' ')} between steps": (mib(e.held["between"][name]), mib(due))
         for name, due in (("parameters", expected.parameters), ("optimizer_states", expected.optimizer_states))
     }
-    if found:
-        return Verdict(check, 0, points, _in_words(found, STATES), "", figures)
-    if not all(r["torchs"] for r in replies):
-        return Verdict(check, 0, points, "no module is a unit of torch's FSDP: this lab is about torch's own engine.")
+    wrong = _in_words(found, STATES) or _not_torchs(replies)
     cause = f"each rank keeps a {s.tier.world_size}th of parameters, gradients and optimizer states, and nothing else."
-    return Verdict(check, points, points, cause, "", figures)
+    return Verdict(check, 0 if wrong else points, points, wrong or cause, "", figures)
+
+
+def _not_torchs(replies: list[dict]) -> str:
+    if not all(r["torchs"] for r in replies):
+        return "no module is a unit of torch's FSDP: this lab is about torch's own engine."
+    return in_words(replies)
 
 
 def judge_units(s: Session, check: str, points: float) -> Verdict:
     """Judge how much is whole at once, and in how many messages it is gathered and reduced."""
-    expected = _expected(s.tier.name, 1)
-    found, e = _worst(_account(s, check, 1), expected, UNITS)
-    n_units, gathers, reduces = len(expected.units), _count(e, "all_gather"), _count(e, "reduce_scatter")
-    due = {"all_gather": 2 * n_units - 1, "reduce_scatter": n_units}
+    replies, units = _account(s, check, 1), units_due(s.tier.name, 1)
+    wrong, e = _not_by_unit(replies, s.tier.name, 1)
+    due = {"all_gather": 2 * units.n_blocks + 1, "reduce_scatter": units.n_blocks + 1}
+    sent = _messages(e)
     figures = {
-        "all_gathers in a step": (f"{gathers}", f"{due['all_gather'] + SPARE_MESSAGES}"),
-        "reduce_scatters in a step": (f"{reduces}", f"{due['reduce_scatter'] + SPARE_MESSAGES}"),
-        "whole parameters and gradients at once": (mib(e.peak["unsharded"]), mib(expected.unsharded_peak)),
+        f"{kind}s in a step": (f"{len(gathers(sent, kind))}", f"{n + SPARE_MESSAGES}") for kind, n in due.items()
     }
-    if gathers > due["all_gather"] + SPARE_MESSAGES or reduces > due["reduce_scatter"] + SPARE_MESSAGES:
-        cause = (
-            f"{gathers} all_gathers and {reduces} reduce_scatters, where {due['all_gather']} and "
-            f"{due['reduce_scatter']} would do: the units are too small, or gathered too often."
-        )
-        return Verdict(check, 0, points, cause, "", figures)
-    if not gathers or not reduces:
-        return Verdict(check, 0, points, "nothing is gathered or reduce_scattered: nothing is in units.", "", figures)
-    if gathers == reduces == 1:
-        cause = "the whole model is one unit: all of it is gathered at the start, and stays until backward is through."
-        return Verdict(check, 0, points, cause, "", figures)
-    if found:
-        return Verdict(check, 0, points, _in_words(found, UNITS), "", figures)
+    figures["whole parameters and gradients at once"] = (
+        mib(e.peak["unsharded"]),
+        mib(_expected(s.tier.name, 1).unsharded_peak),
+    )
     cause = "one block is whole at a time, or two; each is gathered for forward and for backward, and freed."
-    return Verdict(check, points, points, cause, "", figures)
+    return Verdict(check, 0 if wrong else points, points, wrong or cause, "", figures)
+
+
+def _not_by_unit(replies: list[dict], tier: str, depth: int) -> tuple[str, Evidence]:
+    """Return in words what the first rank that has not one unit a block does, and its evidence; else an empty text."""
+    units, most = units_due(tier, depth), 4 * (units_due(tier, depth).root + 2 * units_due(tier, depth).block)
+    for reply in replies:
+        e = _evidence(reply)
+        sent, expected = _messages(e), _expected(tier, depth)
+        if root_again(sent, units):
+            expected = replace(expected, root_reshards=True)
+        broken = failures(e, expected)
+        found = _in_words({name: broken[name] for name in UNITS if name in broken}, UNITS)
+        if wrong := unit_messages.wrong_sizes(sent, units) or found or unit_messages.wrong_counts(sent, units):
+            return wrong, e
+        if (whole := reply["unsharded_in_forward"]) > most + expected.spare_bytes:
+            return f"in forward {mib(whole)} are whole at once, and the root and two blocks have {mib(most)}.", e
+    return "", _evidence(replies[0])
 
 
 def judge_recompute(s: Session, check: str, points: float) -> Verdict:
     """Judge the cost of checkpointing: FLOPs and messages compared with no checkpointing. It must be sharded, too."""
     replies, expected = _account(s, check, 2), _expected(s.tier.name, 2)
     plain = s.order_reference("record_step", tier=s.tier.name, seed=s.seed, depth=2)[0]
-    again = max(r["flops"] for r in replies) - plain["flops"]
     forward = _forward_of_blocks(s.tier.name, plain["flops"])
-    e, base = (_evidence(r) for r in (replies[0], plain))
-    gathers, due = _count(e, "all_gather"), _count(base, "all_gather")
-    kept, bar = e.peak["activations"], (1 - LEAST_DROPPED) * base.peak["activations"]
+    again = [(r["flops"] - plain["flops"]) / forward for r in replies]
+    least, most = min(again), max(again)
+    kept = max(_evidence(r).peak["activations"] for r in replies)
+    bar = (1 - LEAST_DROPPED) * _evidence(plain).peak["activations"]
     figures = {
-        "computed again, in forwards of all blocks": (f"{again / forward:.2f}", "1"),
-        "all_gathers in a step": (f"{gathers}", f"{due + SPARE_MESSAGES}"),
+        "computed again, in forwards of all blocks": (f"{least:.2f} to {most:.2f}", f"{LEAST_AGAIN:g} to 1"),
         "most activations at once": (mib(kept), mib(bar)),
     }
     if kept > bar:
-        cause = "the activations are all kept, as without checkpointing: no block is recomputed."
-    elif again > forward * (1 + ROUNDING):
-        cause = f"{again / forward:.2f} forwards of all blocks are computed again: something is recomputed twice."
-    elif gathers > due + SPARE_MESSAGES:
-        cause = f"{gathers} all_gathers where {due} would do: recomputation gathers its block once more."
-    elif found := _worst(replies, expected, STATES | UNITS)[0]:
-        cause = f"it is not sharded as in part 2: {_in_words(found, STATES | UNITS)}"
-    elif not all(r["torchs"] for r in replies):
-        cause = "no module is a unit of torch's FSDP: this lab is about torch's own engine."
+        cause = f"{mib(kept)} of activations are held at once on some rank, where at most {mib(bar)} are allowed."
+    elif most > 1 + ROUNDING:
+        cause = f"{most:.2f} forwards of all blocks are computed again: something is recomputed twice."
+    elif least < LEAST_AGAIN:
+        cause = f"{least:.2f} forwards of all blocks are computed again, and {LEAST_AGAIN:g} is the least."
+    elif wrong := _in_words(_worst(replies, expected, STATES)[0], STATES) or _not_by_unit(replies, s.tier.name, 2)[0]:
+        cause = f"it is not sharded as in part 2: {wrong}"
+    elif wrong := _not_torchs(replies):
+        cause = wrong
     else:
         cause = "activations are dropped, and cost at most one more forward of the blocks, and no message."
         return Verdict(check, points, points, cause, "", figures)
@@ -124,8 +134,8 @@ def _worst(replies: list[dict], expected: Expected, names: Iterable[str]) -> tup
 
 
 def _in_words(found: dict[str, str], meanings: dict[str, str]) -> str:
-    name = next(iter(found))
-    return f"{meanings[name]}: {found[name]}."
+    name = next(iter(found), None)
+    return "" if name is None else f"{meanings[name]}: {found[name]}."
 
 
 def _evidence(reply: dict) -> Evidence:
@@ -133,8 +143,8 @@ def _evidence(reply: dict) -> Evidence:
     return Evidence(**e | {name: tuple(Sent(**s) for s in e[name]) for name in ("sent", "sent_in_no_sync")})
 
 
-def _count(e: Evidence, kind: str) -> int:
-    return sum(s.kind == kind and s.elements > FEW_ELEMENTS for s in e.sent)
+def _messages(e: Evidence) -> list[Message]:
+    return [Message(m.kind, m.group_size, m.elements) for m in e.sent]
 
 
 @cache
@@ -142,6 +152,10 @@ def _expected(tier: str, depth: int) -> Expected:
     with torch.device("meta"):
         model = Transformer(on_ranks.config_of(TIERS[tier], depth))
     return Expected("FULL_SHARD", units_of(model, model.blocks), TIERS[tier].world_size)
+
+
+def units_due(tier: str, depth: int) -> Units:
+    return Units.of(_expected(tier, depth).units, TIERS[tier].world_size)
 
 
 def _forward_of_blocks(tier: str, step_flops: int) -> float:

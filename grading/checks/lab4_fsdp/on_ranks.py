@@ -1,6 +1,8 @@
 """Lab 4 on the ranks: train the given model as the submission wrapped it, and record a step."""
 
 import gc
+import math
+import time
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from statistics import median
@@ -14,7 +16,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
+from grading.checks.lab4_fsdp.arithmetic_on_rank import efficiency, largest_depth, price
+from grading.checks.lab4_fsdp.finished_answers import finished_answers
 from grading.checks.lab4_fsdp.host_device_bytes import Crossings
+from grading.checks.lab4_fsdp.learning_on_ranks import record_learning
 from grading.judge.timed_laps import serve_laps
 from grading.judge.verdict_pictures import moments
 from shardlab import local_device
@@ -123,34 +128,60 @@ def _every_tensor() -> list[Tensor]:
         return [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.is_floating_point()]
 
 
+def learn(implementation, tier: str, seed: int, depth: int) -> dict:
+    """Return what the wrapped model learns in three batches, see `record_learning`. The lr makes decay visible."""
+    data, lr = batches(TIERS[tier], seed), 10 * learning_rate(seed)
+    model, optimizer = implementation(build(config_of(TIERS[tier], depth), seed), lr)
+    return record_learning(model, optimizer, lr, data)
+
+
 def record_step(implementation, tier: str, seed: int, depth: int) -> dict:
     """Record what a step in the steady state holds and sends (see `sharding_evidence`), and its FLOPs."""
     data = batches(TIERS[tier], seed, 1)[0]
-    model, optimizer = implementation(build(config_of(TIERS[tier], depth), seed), learning_rate(seed))
+    model, lr = build(config_of(TIERS[tier], depth), seed), learning_rate(seed)
+    with finished_answers() as finished:
+        model, optimizer = implementation(model, lr)
     evidence = probe(model, optimizer, lambda: model(*data))
-    with FlopCounterMode(display=False) as counter:
-        train_step(model, optimizer, *data)
+    with FlopCounterMode(display=False) as counter, MemoryTracker(model, optimizer) as memory:
+        loss = model(*data)
+        in_forward = max(now["unsharded"] for _, now in memory.timeline())
+        loss.backward()
     torchs = any(isinstance(m, (FSDPModule, FullyShardedDataParallel)) for m in model.modules())
-    return {"evidence": asdict(evidence), "flops": counter.get_total_flops(), "torchs": torchs}
+    return {
+        "evidence": asdict(evidence),
+        "flops": counter.get_total_flops(),
+        "unsharded_in_forward": in_forward,
+        "torchs": torchs,
+        "finished": sorted(finished),
+    }
 
 
 def offload(implementation, tier: str, seed: int) -> dict:
     """Return losses, bytes that one step asks to copy between device and host, and parameter bytes on the device."""
     data = batches(TIERS[tier], seed)
-    model, optimizer = implementation(build(config_of(TIERS[tier], 1), seed), learning_rate(seed))
+    model, lr = build(config_of(TIERS[tier], 1), seed), learning_rate(seed)
+    with finished_answers() as finished:
+        model, optimizer = implementation(model, lr)
     losses = [train_step(model, optimizer, *b) for b in data]
     with Crossings(model) as crossings, record_traffic() as traffic:
         train_step(model, optimizer, *data[-1])
+    states = [t for state in optimizer.state.values() for t in plain_tensors(list(state.values())) if t.numel() > 1]
     shards = [t for p in model.parameters() for t in plain_tensors(p)]
-    on_device = sum(t.nbytes for t in shards if t.device.type == "cuda")
-    sent = {"all_gather": traffic.count("all_gather"), "reduce_scatter": traffic.count("reduce_scatter")}
     copies = {"to_device": crossings.to_device_bytes, "to_host": crossings.to_host_bytes}
-    return {"losses": losses, "on_device": on_device, "held": sum(t.nbytes for t in shards)} | copies | sent
+    return copies | {
+        "losses": losses,
+        "on_device": sum(t.nbytes for t in [*shards, *states] if t.device.type == "cuda"),
+        "sent": [(c.kind, len(c.members), sum(math.prod(shape) for shape in c.shape)) for c in traffic.collectives],
+        "torchs": any(isinstance(m, FSDPModule) for m in model.modules()),
+        "finished": sorted(finished),
+    }
 
 
-def ddp_peaks(implementation, seed: int, instances: list[dict]) -> list[list[int]]:
-    """Return the peak bytes of torch's DDP at each of an instance's `depths`. The submission takes no part."""
-    return [[_ddp_peak(seed, i["config"], i["micro_batch"], i["seq_len"], n) for n in i["depths"]] for i in instances]
+def ddp_peaks(implementation, seed: int, instances: list[dict]) -> dict:
+    """Return the peak bytes of torch's DDP at each of an instance's `depths`, and the seconds that this took."""
+    start = time.monotonic()
+    peaks = [[_ddp_peak(seed, i["config"], i["micro_batch"], i["seq_len"], n) for n in i["depths"]] for i in instances]
+    return {"peaks": peaks, "seconds": time.monotonic() - start}
 
 
 def _ddp_peak(seed: int, config: dict, micro_batch: int, seq_len: int, n_layers: int) -> int:
@@ -161,19 +192,6 @@ def _ddp_peak(seed: int, config: dict, micro_batch: int, seq_len: int, n_layers:
         for b in data:
             train_step(model, optimizer, *b)
     return memory.peak.peak_bytes
-
-
-def largest_depth(implementation, instances: list[dict]) -> list[int]:
-    return [int(implementation(**i | {"config": ModelConfig(**i["config"])})) for i in instances]
-
-
-def price(implementation, instances: list[dict]) -> list[dict]:
-    found = [implementation(**i | {"config": ModelConfig(**i["config"])}) for i in instances]
-    return [{name: float(value) for name, value in dict(each).items()} for each in found]
-
-
-def efficiency(implementation, tables: list[list[dict]]) -> list[dict[str, float]]:
-    return [{str(int(n)): float(e) for n, e in dict(implementation(runs)).items()} for runs in tables]
 
 
 def laps(implementation, address: str) -> None:
@@ -226,7 +244,8 @@ def seconds_of_a_step(implementation, tier: str) -> float:
 
 
 def _squares(model: nn.Module) -> float:
-    return sum(_local(p.grad).double().square().sum().item() for p in model.parameters())
+    """Return the squared norm of this rank's gradients. A rank may have no part of a parameter, and no gradient."""
+    return sum(_local(p.grad).double().square().sum().item() for p in model.parameters() if p.grad is not None)
 
 
 def lap_batch(seed: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
@@ -237,5 +256,7 @@ def _local(t: Tensor) -> Tensor:
     return t.to_local() if isinstance(t, DTensor) else t
 
 
-REFERENCE = {"train": reference, "ddp_peaks": None}
+ON_ONE_RANK = (largest_depth, price, efficiency)  # drills of another file
+
+REFERENCE = {"train": reference, "learn": reference, "ddp_peaks": None}
 REFERENCE |= dict.fromkeys(("record_step", "laps", "device_laps", "seconds_of_a_step"), by_block)

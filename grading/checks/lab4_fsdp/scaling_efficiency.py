@@ -2,23 +2,29 @@
 
 import random
 from collections.abc import Callable
-from math import inf, isfinite
+from math import inf, isfinite, prod
 from statistics import mean, median
 
+from grading.checks.lab4_fsdp.finished_answers import in_words
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 CLOSE = 0.002  # relative
 KINDS = ("weak", "strong")
 TABLES = 4  # of each kind
+RUNS = 4  # of a table
+FACTORS = ("micro_batch", "accumulation", "seq_len")
 Tokens = Callable[[dict], float]
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Give half of the points for each kind of scaling."""
-    tables = {kind: [_table(s.seed * TABLES + i, kind) for i in range(TABLES)] for kind in KINDS}
+    tables = {kind: _tables(s.seed, kind) for kind in KINDS}
     every = [table for kind in KINDS for table in tables[kind]]
-    replies = s.order(check, "efficiency", world_size=1, device="cpu", tables=every)[0]
+    reply = s.order(check, "efficiency", world_size=1, device="cpu", tables=every)[0]
+    if used := in_words([reply]):
+        return Verdict(check, 0, points, used)
+    replies = reply["efficiencies"]
     found = dict(zip(KINDS, (replies[:TABLES], replies[TABLES:]), strict=True))
     off = {kind: _worst(found[kind], tables[kind], truth) for kind in KINDS}
     figures = {f"{kind} scaling, relative error": (f"{error:.2g}", f"{CLOSE:g}") for kind, error in off.items()}
@@ -39,24 +45,36 @@ def truth(runs: list[dict], summary=median, skip: int = 1, tokens: Tokens | None
 
 def _tokens(run: dict) -> float:
     """Return the tokens of a step on all ranks."""
-    return run["ranks"] * run["micro_batch"] * run["accumulation"] * run["seq_len"]
+    return run["ranks"] * prod(run[name] for name in FACTORS)
 
 
-def _table(seed: int, kind: str) -> list[dict]:
-    """Draw runs in any order. Strong scaling: the global batch is fixed; micro-batch or accumulation shrinks."""
+def _tables(seed: int, kind: str) -> list[list[dict]]:
+    """Draw tables of runs, in any order. Each has its own smallest number of ranks, and none is first in its table.
+
+    Weak scaling: a rank's tokens stay, and two of the three factors change. Strong scaling: one factor or two shrink.
+    """
     draw = random.Random(f"{kind} {seed}")
-    first, n_runs, one_s = draw.choice((1, 2, 4)), 4, draw.uniform(0.5, 3.0)
-    shrinks = draw.choice(("micro_batch", "accumulation"))
-    runs = []
-    for i in range(n_runs):
-        batch = {"micro_batch": 8, "accumulation": 8}
-        if kind == "strong":
-            batch[shrinks] //= 2**i
+    fewest = draw.sample((1, 2, 3, 4), TABLES)
+    counts = draw.sample((5, 6, 7, 8), TABLES)
+    return [
+        _table(draw, kind, i, first, n_steps) for i, (first, n_steps) in enumerate(zip(fewest, counts, strict=True))
+    ]
+
+
+def _table(draw: random.Random, kind: str, turn: int, first: int, n_steps: int) -> list[dict]:
+    one_s, runs = draw.uniform(0.5, 3.0), []
+    factors = [*FACTORS[turn % 3 :], *FACTORS[: turn % 3]]
+    for i in range(RUNS):
+        tokens = {"micro_batch": 32, "accumulation": 16, "seq_len": 2048}
+        tokens[factors[i % 2]] //= 2**i
+        tokens[factors[2]] *= 2**i if kind == "weak" else 1
         usual = one_s * (0.2 * i + (1 if kind == "weak" else 2**-i))
-        steps = [usual * draw.uniform(0.95, 1.05) for _ in range(draw.choice((5, 7, 9)))]
+        steps = [usual * draw.uniform(0.95, 1.05) for _ in range(n_steps + i)]
         steps[draw.randrange(1, len(steps))] *= 3  # a checkpoint was written, so use the median
-        runs.append({"ranks": first * 2**i, "step_s": [4 * usual, *steps], "seq_len": 2048} | batch)
+        runs.append({"ranks": first * 2**i, "step_s": [4 * usual, *steps]} | tokens)
     draw.shuffle(runs)
+    if runs[0]["ranks"] == first:
+        runs.append(runs.pop(0))
     return runs
 
 
@@ -101,7 +119,12 @@ _MISTAKES = {
         runs, tokens=lambda r: _tokens(r) / r["ranks"]
     ),
     "every run is taken to consume the same tokens, as in strong scaling": lambda runs: truth(runs, tokens=lambda r: 1),
-    "accumulation is left out of the tokens": lambda runs: truth(runs, tokens=lambda r: _tokens(r) / r["accumulation"]),
+    **{
+        f"`{name}` is left out of the tokens": lambda runs, name=name: truth(
+            runs, tokens=lambda r: _tokens(r) / r[name]
+        )
+        for name in FACTORS
+    },
     "that is the speedup, not yet divided by the ranks": _speedup,
     "divided by N, though the run with the fewest ranks has more than one": _over_n,
     "the warm-up step is counted": lambda runs: truth(runs, skip=0),
