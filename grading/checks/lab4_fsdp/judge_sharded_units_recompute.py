@@ -23,9 +23,9 @@ from shardplan.formulas import Expected, units_of
 # Each promise, and what a broken one means for the student
 STATES = {
     "parameters_sharded": "the parameters are not sharded",
-    "gradients_sharded": "the gradients are not sharded",
+    "gradients_sharded": "a rank holds more than its share of the gradients",
     "optimizer_states_sharded": "the optimizer holds more than its share",
-    "nothing_else_held": "something besides the states is kept, such as a copy of weights",
+    "nothing_else_held": "something besides the states is kept",
 }
 UNITS = {
     "freed_after_use": "units are not freed after use",

@@ -80,8 +80,10 @@ def _instance(n_layers: int, vocab_size: int, dim: int, n_kv_heads: int, times: 
 
 
 def _off(found: float, right: float) -> float:
-    """Return the relative error; infinity if the reply is not finite."""
-    return abs(found / right - 1) if isfinite(found) else inf
+    """Return the relative error; infinity if the reply is not finite, or not the 0 that a mistake would give."""
+    if not isfinite(found) or not right:
+        return 0.0 if found == right else inf
+    return abs(found / right - 1)
 
 
 def _cause(name: str, replies: list[dict], instances: list[dict], truths: list[dict]) -> str:
@@ -91,7 +93,7 @@ def _cause(name: str, replies: list[dict], instances: list[dict], truths: list[d
         if max(_off(r[name], w) for r, w in zip(replies, wrong, strict=True)) <= CLOSE:
             return f"{name}: {words}."
     ratio = mean(r[name] / t[name] for r, t in zip(replies, truths, strict=True))
-    return f"{name} is {ratio:.2f} times what it should be, on average over {len(instances)} models and links."
+    return f"{name} is {ratio:.7g} times what it should be, on average over {len(instances)} models and links."
 
 
 def _share(i: dict) -> float:

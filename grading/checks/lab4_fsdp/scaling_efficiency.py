@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 from math import inf, isfinite, prod
-from statistics import mean, median
+from statistics import mean, median, median_high, median_low
 
 from grading.checks.lab4_fsdp.finished_answers import in_words
 from grading.judge.session import Session
@@ -111,7 +111,19 @@ def _over_n(runs: list[dict]) -> dict[str, float]:
     return {n: e / fewest for n, e in truth(runs).items()}
 
 
+def _over_first(runs: list[dict]) -> dict[str, float]:
+    right = truth(runs)
+    return {n: e / right[str(runs[0]["ranks"])] for n, e in right.items()}
+
+
 _MISTAKES = {
+    "all are compared with the first run of the list, which has not the fewest ranks": _over_first,
+    "of an even number of steps, the median is the mean of the two in the middle": lambda runs: truth(
+        runs, summary=median_high
+    ),
+    "of an even number of steps the median is the mean of the two in the middle": lambda runs: truth(
+        runs, summary=median_low
+    ),
     "step times alone are compared; but the ranks' batches are not equal": lambda runs: truth(
         runs, tokens=lambda r: r["ranks"]
     ),
