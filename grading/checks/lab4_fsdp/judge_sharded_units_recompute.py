@@ -34,6 +34,7 @@ UNITS = {
     "wire_bytes": "more is sent than FULL_SHARD needs",
 }
 ROUNDING = 0.01  # allowed beyond one more forward of the blocks
+BLOCKS_IN_FORWARD = 3  # whole at once: one in use, one on its way, and the message of one
 LEAST_AGAIN = 0.25  # of a forward of the blocks must be computed again
 LEAST_DROPPED = 0.25  # share of a plain step's peak activations that must be dropped
 
@@ -76,7 +77,7 @@ def judge_units(s: Session, check: str, points: float) -> Verdict:
 
 def _not_by_unit(replies: list[dict], tier: str, depth: int) -> tuple[str, Evidence]:
     """Return in words what the first rank that has not one unit a block does, and its evidence; else an empty text."""
-    units, most = units_due(tier, depth), 4 * (units_due(tier, depth).root + 2 * units_due(tier, depth).block)
+    units, most = units_due(tier, depth), 4 * (units_due(tier, depth).root + BLOCKS_IN_FORWARD * units_due(tier, depth).block)
     for reply in replies:
         e = _evidence(reply)
         sent, expected = _messages(e), _expected(tier, depth)
@@ -86,8 +87,9 @@ def _not_by_unit(replies: list[dict], tier: str, depth: int) -> tuple[str, Evide
         found = _in_words({name: broken[name] for name in UNITS if name in broken}, UNITS)
         if wrong := unit_messages.wrong_sizes(sent, units) or found or unit_messages.wrong_counts(sent, units):
             return wrong, e
-        if (whole := reply["unsharded_in_forward"]) > most + expected.spare_bytes:
-            return f"in forward {mib(whole)} are whole at once, and the root and two blocks have {mib(most)}.", e
+        if (whole := reply["whole_in_forward"]) > most + expected.spare_bytes:
+            words = f"the root and {BLOCKS_IN_FORWARD} blocks have {mib(most)}"
+            return f"in forward {mib(whole)} are whole or on their way at once, and {words}.", e
     return "", _evidence(replies[0])
 
 

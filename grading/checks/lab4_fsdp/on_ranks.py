@@ -144,13 +144,13 @@ def record_step(implementation, tier: str, seed: int, depth: int) -> dict:
     evidence = probe(model, optimizer, lambda: model(*data))
     with FlopCounterMode(display=False) as counter, MemoryTracker(model, optimizer) as memory:
         loss = model(*data)
-        in_forward = max(now["unsharded"] for _, now in memory.timeline())
+        in_forward = max(now["unsharded"] + now["buckets"] for _, now in memory.timeline())
         loss.backward()
     torchs = any(isinstance(m, (FSDPModule, FullyShardedDataParallel)) for m in model.modules())
     return {
         "evidence": asdict(evidence),
         "flops": counter.get_total_flops(),
-        "unsharded_in_forward": in_forward,
+        "whole_in_forward": in_forward,
         "torchs": torchs,
         "finished": sorted(finished),
     }
