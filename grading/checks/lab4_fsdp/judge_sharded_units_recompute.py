@@ -77,7 +77,10 @@ def judge_units(s: Session, check: str, points: float) -> Verdict:
 
 def _not_by_unit(replies: list[dict], tier: str, depth: int) -> tuple[str, Evidence]:
     """Return in words what the first rank that has not one unit a block does, and its evidence; else an empty text."""
-    units, most = units_due(tier, depth), 4 * (units_due(tier, depth).root + BLOCKS_IN_FORWARD * units_due(tier, depth).block)
+    units, most = (
+        units_due(tier, depth),
+        4 * (units_due(tier, depth).root + BLOCKS_IN_FORWARD * units_due(tier, depth).block),
+    )
     for reply in replies:
         e = _evidence(reply)
         sent, expected = _messages(e), _expected(tier, depth)

@@ -57,9 +57,6 @@ def shard_and_offload(net, learning_rate):
 
 
 # %% offload_price
-import functools
-
-
 @functools.cache
 def offload_price(shape, ranks, link, memory):
     of_root = 2 * shape.vocab_size * shape.dim + shape.dim
