@@ -53,20 +53,18 @@ def wrong_sizes(sent: list[Message], units: Units) -> str:
         return "nothing is gathered, or nothing reduce_scattered: nothing is in units."
     if odd := {m.group_size for m in sent if m.kind in ("all_gather", "reduce_scatter")} - {units.ranks}:
         return f"messages go among {min(odd)} ranks, where all {units.ranks} shard."
-    both = (arrive, units.block_shard, units.root_shard), (leave, units.block, units.root)
-    for elements, block, root in both:
+    ways = (arrive, units.block_shard, units.root_shard), (leave, units.block, units.root)
+    for elements, block, root in ways:
         if max(elements) > (1 + CLOSE) * max(block, root):
             whole = 4 * max(elements) * (units.ranks if elements is arrive else 1)
             if len(elements) == 1:
                 return f"the whole model is one unit: {mib(whole)} are gathered at once."
             return f"a unit of {mib(whole)} is more than one block: a block has {mib(4 * units.block)}."
-    for elements, block, root in both:
+    for elements, block, root in ways:
         _, rest = _split(elements, block)
         if len(rest) > 1 + SPARE_MESSAGES:
-            return (
-                f"{len(arrive)} all_gathers and {len(leave)} reduce_scatters, of which {len(rest)} are of another size "
-                "than a block: the units are too small."
-            )
+            both = f"{len(arrive)} all_gathers and {len(leave)} reduce_scatters"
+            return f"{both}, and {len(rest)} are of another size than a block, where the root takes one or two."
         times = sum(rest) / root
         if min(abs(times - n) for n in ((1, 2) if elements is arrive else (1,))) > CLOSE:
             return f"what is in no block's unit has {times:.2f} times the elements of the root: some block is no unit."

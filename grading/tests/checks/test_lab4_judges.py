@@ -188,7 +188,7 @@ def test_one_unit_a_block_and_a_root_that_is_gathered_once_or_twice_are_right():
         (messages(of_block=2), "a unit of 1.50 MiB is more than one block"),
         (messages(gathers=1), "blocks are gathered 4 times in a step, where 8 are due"),
         (messages(gathers=3), "blocks are gathered 12 times in a step, where 8 are due"),
-        (messages(root_gathers=3), "the units are too small"),
+        (messages(root_gathers=3), "of another size than a block"),
         (messages(blocks=3), "blocks are gathered 6 times"),
         (messages(extra=[Message("all_gather", 2, UNITS.block_shard)]), "messages go among 2 ranks, where all 4"),
         (messages(extra=[Message("reduce_scatter", 4, UNITS.block)]), "reduced 5 times in a step, where 4 are due"),
