@@ -38,10 +38,10 @@ def searches(s: Session) -> dict[str, list]:
     def altered(name: str, how: str, where: tuple[float, ...]) -> list:
         return [name, draw.randrange(n), how, draw.choice(where)]
 
-    floats, weights = draw.sample(("mean", "frozen"), 2), draw.sample(SHARDED[1:3], 1)
+    floats, weight = draw.sample(("mean", "frozen"), 2), draw.choice(SHARDED[1:3])
     whole = [altered(floats[0], "order", ends + middle), altered("mask", "sign", ends + middle)]
     whole += [altered("count", parity[0], middle), altered("scale", parity[1], ends)]
-    mixed = [altered(SHARDED[0], parity[0], middle), altered(*weights, parity[1], middle)]
+    mixed = [altered(SHARDED[0], parity[0], middle), altered(weight, parity[1], middle)]
     mixed += [altered(draw.choice(SHARDED[3:]), draw.choice(parity), ends), altered(floats[1], parity[1], middle)]
     return {"nothing altered": [], "whole tensors altered": whole, "shards altered as well": mixed}
 
