@@ -3,7 +3,7 @@
 import shlex
 from typing import Any
 
-from shardlive.session import RankError, Ranks
+from shardlive.session import Ranks
 from shardsim import simulated
 
 HELP = """%ranks start 4 [--network "2x2 nodes, 1 GB/s inside, 100 MB/s between"] [--device cpu]
@@ -20,13 +20,6 @@ def load_ipython_extension(ipython) -> None:
     commands = Commands(ipython.user_ns)
     ipython.register_magic_function(commands.ranks, "line_cell", "ranks")
     ipython.user_ns["pull"] = commands.pull
-    ipython.set_custom_exc((RankError,), lambda shell, kind, error, tb, tb_offset=None: _shown(kind, error))
-
-
-def _shown(kind: type, error: RankError) -> list[str]:
-    """Show an error of a rank as the rank saw it, without the notebook's own frames."""
-    print(error)
-    return [f"{kind.__name__}: {str(error).splitlines()[0]}"]
 
 
 class Commands:

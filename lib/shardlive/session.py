@@ -25,6 +25,10 @@ _GRACE_S = 1.0  # for ranks to answer
 class RankError(RuntimeError):
     """A cell failed, or a rank ended: the text names the ranks and the line."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the ranks' frames, without the notebook's. IPython calls this."""
+        return [f"RankError: {self}"]
+
 
 class Ranks:
     """N ranks that stay between cells: `run` a cell on all or some of them, `pull` a value from each.

@@ -46,7 +46,7 @@ def test_a_notebook_talks_to_ranks_that_stay():
     assert "ipykernel" not in shown[8]  # not the notebook's own frames
     assert shown[9] == "10"
     assert "%ranks resart is no command. There are:" in shown[10] and "%ranks restart | stop" in shown[10]
-    assert "[every rank] lost:" in shown[11] or "[rank 0] " in shown[11]
+    assert shown[11] == "[ranks 0, 1] lost: x, twice\n[rank 2]     lost: x, twice, y"
     assert shown[12] == ""
 
 
