@@ -98,7 +98,7 @@ def test_labs_3_and_4_draw_the_tiers_model_on_the_ranks_device(drawn, monkeypatc
     monkeypatch.setattr(lab3, "Net", drawn)
     monkeypatch.setattr(lab4, "Transformer", drawn)
     with pytest.raises(drawn.error, match="meta"):
-        lab3.Run(None, 0, "gpu4", [4], 64)
+        lab3.Run(lab3.Replicated, 0, "gpu4", [4])
     with pytest.raises(drawn.error, match="meta"):
         lab4.build(preset("1B"), 0)
 

@@ -10,6 +10,7 @@ from submissions import falls_short, judge_replies
 from grading.boxes.rank_launcher_outside import CrewError
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab7_debug import hang as hang_judge
+from grading.checks.lab7_debug import hang_work
 from shardlab.tier import TIERS
 
 MIB = 2**20
@@ -135,12 +136,19 @@ def test_a_run_that_is_no_longer_the_same_training_costs_half(trained):
             "went through the model 0 times": (judged_hang(trained, name, passes=one["passes"][1:]), 2),
             "went through the model 2 times": (judged_hang(trained, name, passes=[[0, 2, True], *one["passes"]]), 2),
             "no validation is due": (judged_hang(trained, name, passes=[[-1, 2, False], *one["passes"]]), 2),
-            "documents went through the sharded model": (judged_hang(trained, name, passes=passes([-1, 0, False])), 2),
             "fails: it raised": (judged_hang(trained, name, CrewError("it raised")), 2),
             "still hangs: no result": (judged_hang(trained, name, CrewError("no result", timed_out=True)), 2),
         }
         assert falls_short(said) == {}
         assert judged_hang(trained, name, way=ways[1.0009]).points == 4
+
+
+def test_too_few_documents_of_all_ranks_together_are_named():
+    run = {"n_steps": 1, "n_documents": 3, "batch_size": 2}
+    passes = [[[0, 2, True], [-1, 2, False]], [[0, 2, True], [-1, 1, False]]]
+    assert hang_work.other_work(passes, [0], run) == ""
+    passes[1][1][1] = 0
+    assert "2 documents went through the sharded model for it, of 3" in hang_work.other_work(passes, [0], run)
 
 
 def test_each_draw_of_runs_breaks_several_steps_and_clips_only_some():
