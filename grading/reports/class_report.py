@@ -20,7 +20,7 @@ from grading.judge.find_lab import cell_name, lab_module
 from grading.judge.verdict import Verdict
 from grading.reports.similarity import Pair, alike
 from shardbench import environment
-from shardcourse.lessons.lint import code_cells
+from shardcourse.lessons.cells import code_cells
 
 ALIKE = 0.6  # pairs that share this much or more are named
 REFERENCES = "grading.checks"  # this package is in every student's home, and in the box

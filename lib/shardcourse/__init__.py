@@ -6,6 +6,7 @@ Each part stands alone:
     figures/            one function for each figure; widgets/: figures with controls
     claims/             the claims of the course's sources, each one tested
     leaky_programs, scaling, trace_exercise      the material of lessons 6, 10 and 12
+    who                 a picture of the part of a tensor that each live rank holds
     source_text         source code and error reports, formatted for a lesson
     cli/                the command line; the only part that imports `grading`
 """

@@ -28,7 +28,14 @@ except ImportError as error:
         "(in a terminal: wsl --install), open Ubuntu, and set shardlab up there. NVIDIA's GPUs work in it."
     ) from error
 
+import importlib
+
 from shardlab.launch import LaunchError, launch, local_device, warm_up
 
 __version__ = "0.1.0"
 __all__ = ["LaunchError", "launch", "local_device", "warm_up"]
+
+
+def load_ipython_extension(ipython) -> None:
+    """Load the notebook's commands for live ranks: `%load_ext shardlab` is short for `%load_ext shardlive`."""
+    importlib.import_module("shardlive").load_ipython_extension(ipython)

@@ -4,7 +4,7 @@
         r.run("x = torch.ones(2) * rank; dist.all_reduce(x); x")  # [every rank] tensor [2] float32: 6, 6
         r.pull("x.sum().item()")                                  # [12.0, 12.0, 12.0, 12.0]
 
-In a notebook, `%load_ext shardlive`, `%ranks start 4`, and then `%%ranks` or `%%ranks 0,2-3` above a cell.
+In a notebook, `%load_ext shardlab`, `%ranks start 4`, and then `%%ranks` or `%%ranks 0,2-3` above a cell.
 
 Read in this order:
 

@@ -15,11 +15,22 @@ HELP = """%ranks start 4 [--network "2x2 nodes, 1 GB/s inside, 100 MB/s between"
 _WITH_A_VALUE = ("--network", "--device")
 
 
+_loaded: list["Commands"] = []
+
+
 def load_ipython_extension(ipython) -> None:
     """Register `%ranks` and `%%ranks`, and the function `pull(expression)`; IPython calls this."""
     commands = Commands(ipython.user_ns)
+    _loaded[:] = [commands]
     ipython.register_magic_function(commands.ranks, "line_cell", "ranks")
     ipython.user_ns["pull"] = commands.pull
+
+
+def live_ranks() -> Ranks:
+    """Return the ranks that `%ranks` talks to. Raises RuntimeError if none have been started."""
+    if not _loaded:
+        raise RuntimeError("no ranks have been started: %load_ext shardlab, then %ranks start 4")
+    return _loaded[0].there
 
 
 class Commands:
@@ -33,35 +44,37 @@ class Commands:
         words, options = _split(line)
         if cell is not None:
             chosen = chosen_ranks(" ".join(words))
-            self._there().run(cell, chosen, **dict.fromkeys((o.removeprefix("--") for o in options), True))
+            self.there.run(cell, chosen, **dict.fromkeys((o.removeprefix("--") for o in options), True))
             return
         match words:
             case ["start", *n] if not n or n[0].isdigit():
                 if self.live is not None:
-                    self.live._end()
+                    self.live.end()
                 network = simulated(options["--network"]) if "--network" in options else None
                 device = options.get("--device", "cpu" if network else None)
                 self.live = Ranks(int(n[0]) if n else 4, device=device, network=network)
                 print(f"{self.live.world_size} ranks are there")
             case []:
-                print(self._there().pending or "no rank waits")
+                print(self.there.pending or "no rank waits")
             case ["push", *names]:
-                self._there().push(**{name: self.names[name] for name in names})
+                self.there.push(**{name: self.names[name] for name in names})
             case ["debug", rank, *expression] if rank.isdigit():
-                print(self._there().debug(int(rank), " ".join(expression)))
+                print(self.there.debug(int(rank), " ".join(expression)))
             case ["restart"]:
-                print(self._there().restart() or "started again: no names were lost")
+                print(self.there.restart() or "started again: no names were lost")
             case ["stop"]:
-                live, self.live = self._there(), None
+                live, self.live = self.there, None
                 live.stop()
             case _:
                 raise ValueError(f"%ranks {line} is no command. There are:\n{HELP}")
 
     def pull(self, expression: str, ranks=None) -> list[Any]:
         """Return the value of an expression on each rank."""
-        return self._there().pull(expression, ranks)
+        return self.there.pull(expression, ranks)
 
-    def _there(self) -> Ranks:
+    @property
+    def there(self) -> Ranks:
+        """The ranks that have been started; RuntimeError if none have been."""
         if self.live is None:
             raise RuntimeError("no ranks have been started: %ranks start 4")
         return self.live

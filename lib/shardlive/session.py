@@ -51,13 +51,13 @@ class Ranks:
 
     def _start(self) -> None:
         self._job, self._cell, self._told = LiveJob(self.world_size, self._settings), 0, ""
-        self._end = weakref.finalize(self, self._job.kill)
+        self.end = weakref.finalize(self, self._job.kill)
         try:
             warm_up()
             self._job.start()
             self._job.connect()
         except BaseException:
-            self._end()
+            self.end()
             raise
 
     def run(
@@ -135,7 +135,7 @@ class Ranks:
     def restart(self) -> str:
         """End all ranks and start new ones. Return the names that are lost, in words."""
         lost = {r.number: cloudpickle.loads(r.value[1].value) for r in self._asked(None, "pull", "")}
-        self._end()
+        self.end()
         self._start()
         return "\n".join(
             values({n: f"lost: {', '.join(names)}" for n, names in lost.items() if names}, self.world_size)
@@ -143,8 +143,8 @@ class Ranks:
 
     def stop(self) -> None:
         """End all ranks. Raises RankError, afterwards, if one was still in a cell or had ended."""
-        left = self._end.alive and (self._gone() or self.pending)
-        self._end()
+        left = self.end.alive and (self._gone() or self.pending)
+        self.end()
         if left:
             raise RankError(f"the ranks have been stopped, but not everything was over. {left}")
 
@@ -152,7 +152,7 @@ class Ranks:
         return self
 
     def __exit__(self, kind, error, tb) -> None:
-        self._end() if kind else self.stop()
+        self.end() if kind else self.stop()
 
     def _wait(self, printed: Printed) -> None:
         """Return when every cell has ended, or when what has not ended waits for ranks that do nothing."""
@@ -185,7 +185,7 @@ class Ranks:
 
     def _there(self, ranks: Iterable[int] | None) -> list[LiveRank]:
         """Return the chosen ranks; all that are there, if none are named."""
-        if not self._end.alive:
+        if not self.end.alive:
             raise RuntimeError("the ranks have been stopped: start them again")
         self._job.listen(0)
         numbers = range(self.world_size) if ranks is None else list(dict.fromkeys(ranks))

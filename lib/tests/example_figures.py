@@ -44,6 +44,7 @@ NAMES = (
     "laps_in_turn",
     "bucket_curve",
     "chunks_over_hops",
+    "slices",
     "curves_beside_points",
     "scaling_efficiency",
     "pipeline_schedules",
@@ -174,7 +175,11 @@ def predicted_step_s(cap_mb: float, n: int = N) -> float:
 def examples(quick: bool = False) -> dict[str, LessonFigure]:
     """By name, in the order of NAMES. `quick`: without those of a simulated network, which take ten seconds."""
     found = memory_figures(launch(memories, N, device="cpu")) | planned_figures()
-    found |= {"chunks_over_hops": chunks_picture(), "pipeline_schedules": pipeline_picture()}
+    found |= {
+        "chunks_over_hops": chunks_picture(),
+        "pipeline_schedules": pipeline_picture(),
+        "slices": slices_picture(),
+    }
     if not quick:
         times = launch(step_times, N, network=simulated(LINK))[0]
         weak = scaling(make_step, 1, seq_len=8, network=simulated(LINK), rounds=3, steps=3)
@@ -229,6 +234,11 @@ def chunks_picture() -> LessonFigure:
     before, after = zip(*launch(halfway, N, device="cpu"), strict=True)
     hops = {"before": before, "after a reduce_scatter": after}
     return figures.chunks_over_hops(hops, title="Whose numbers are in which chunk")
+
+
+def slices_picture() -> LessonFigure:
+    held = [(f"DTensor: a shard\nrows {2 * r}:{2 * r + 2}, 64 bytes", ((r / N, (r + 1) / N), (0, 1))) for r in range(N)]
+    return figures.slices([*held, ("Parameter: whole\n[8, 8], 256 bytes", ((0, 1), (0, 1)))], "Who holds a weight now")
 
 
 def pipeline_picture() -> LessonFigure:

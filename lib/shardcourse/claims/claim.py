@@ -10,6 +10,13 @@ FILE = Path(__file__).parents[2] / "benchmarks" / "claims.toml"
 VERDICTS = ("holds", "holds under conditions", "wrong")
 SHOWN_BY = ("plan", "measured", "torch")
 LESSONS = range(16)
+PAGES = {  # the five pages that the course grew from: title and author, as far as the page tells
+    "000": "FSDP + ZeRO: Sharded Training, by Şükrü Yusuf Kaya",
+    "001": "Week 14: Data Parallelism (DDP, ZeRO, FSDP)",
+    "002": "PyTorch FSDP Anatomy, by Şükrü Yusuf Kaya",
+    "003": "torch.distributed In Depth, by Şükrü Yusuf Kaya",
+    "004": "DeepSpeed ZeRO Stage 1/2/3 + ZeRO-Infinity, by Şükrü Yusuf Kaya",
+}
 
 Value = bool | float | str
 Findings = Mapping[str, Value]  # the value found, by condition

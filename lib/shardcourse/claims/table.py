@@ -8,7 +8,7 @@ from rich import box
 from rich.markup import escape as plain
 from rich.table import Table
 
-from shardcourse.claims.claim import Claim, Findings, Value, claims
+from shardcourse.claims.claim import PAGES, Claim, Findings, Value, claims
 from shardcourse.claims.trial import Trial, try_claim
 from shardcourse.figures.style import BLUE, ORANGE, PINK, TEXT
 
@@ -57,12 +57,16 @@ def counted(claims: Sequence[Claim]) -> str:
     return f"{len(claims)} {claim}: {holds} hold, {conditions} hold under conditions, {wrong} {are} wrong"
 
 
-def claims_on_trial(lesson: int | None = None) -> "ClaimsPage":
-    """Try the claims that belong to a lesson (all claims if None) on this machine.
+def claims_on_trial(lesson: int | None = None, *ids: str) -> "ClaimsPage":
+    """Try the claims that belong to a lesson (all claims if None) on this machine; with `ids`, only these of them.
 
-    Raises RuntimeError if one of them comes out differently from `lib/benchmarks/claims.toml`.
+    Raises RuntimeError if one of them comes out differently from `lib/benchmarks/claims.toml`, ValueError if an id
+    names no claim of this lesson.
     """
-    trials = [try_claim(claim) for claim in claims().values() if lesson in (None, claim.lesson)]
+    chosen = {c.id: c for c in claims().values() if lesson in (None, c.lesson)}
+    if strange := [name for name in ids if name not in chosen]:
+        raise ValueError(f"lesson {lesson} has no claim {strange[0]!r}: there are {', '.join(chosen)}")
+    trials = [try_claim(claim) for claim in (map(chosen.get, ids) if ids else chosen.values())]
     if problems := [problem for trial in trials for problem in trial.problems]:
         raise RuntimeError("on this machine a claim comes out differently:\n" + "\n".join(problems))
     return ClaimsPage([replace(trial.claim, found=trial.found) for trial in trials])
@@ -89,6 +93,7 @@ def _row(c: Claim) -> str:
         f'<span style="color: {colour}; font-weight: bold">{MARKS[c.verdict]} {c.verdict}</span> '
         f"{escape(c.claim)} <span style='color: {TEXT}'>({', '.join(map(escape, c.sources))})</span>"
     )
+    pages = "; ".join(PAGES[number] for number in dict.fromkeys(source[:3] for source in c.sources))
     rows = [("claimed", said(c), ""), *((when, in_words(value, c.unit), mark) for when, value, mark in _marked(c))]
     found = "".join(
         f"<tr><td style='{_LEFT}'>{escape(when)}</td><td style='{_RIGHT}'>{words}</td><td>{mark}</td></tr>"
@@ -97,7 +102,8 @@ def _row(c: Claim) -> str:
     return (
         f"<details style='margin: 0.3em 0'><summary style='cursor: pointer'>{summary}</summary>"
         f"<div style='margin: 0.3em 1.5em'><table style='font-size: inherit'>{found}</table>"
-        f"<p>{escape(c.truth)} <span style='color: {TEXT}'>Shown by: {c.shown_by}; lesson {c.lesson}.</span></p>"
+        f"<p>{escape(c.truth)} <span style='color: {TEXT}'>From: {escape(pages)}. Shown by: {c.shown_by}; "
+        f"lesson {c.lesson}.</span></p>"
         "</div></details>"
     )
 

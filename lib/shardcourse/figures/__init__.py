@@ -14,6 +14,7 @@ from shardcourse.figures.plan import planned_memory, planned_stacks, step_parts
 from shardcourse.figures.predicted_measured import predicted_beside_measured
 from shardcourse.figures.scaling import scaling_efficiency
 from shardcourse.figures.search import speed_against_memory
+from shardcourse.figures.slices import slices
 from shardcourse.figures.timeline import timelines
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "planned_stacks",
     "predicted_beside_measured",
     "scaling_efficiency",
+    "slices",
     "speed_against_memory",
     "step_parts",
     "timelines",

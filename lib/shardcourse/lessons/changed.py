@@ -7,10 +7,9 @@ from pathlib import Path
 
 import nbformat
 import torch
-from IPython.core.inputtransformer2 import TransformerManager
 
+from shardcourse.lessons.cells import as_python, code_cells
 from shardcourse.lessons.folders import ROOT
-from shardcourse.lessons.lint import code_cells
 
 PACKAGES = {folder.name: folder for folder in (ROOT / "lib").glob("shard*") if (folder / "__init__.py").exists()}
 PACKAGES["grading"] = ROOT / "grading"
@@ -24,7 +23,7 @@ def digest(notebook: Path) -> str:
     found = hashlib.sha256(
         "\0".join([torch.__version__, *(cell.cell_type + cell.source for cell in nb.cells)]).encode()
     )
-    program = TransformerManager().transform_cell("\n".join(cell.source for cell in code_cells(nb)))
+    program = "\n".join(as_python(cell.source) for cell in code_cells(nb))
     for file in [*sorted(imported(program)), *DATA]:
         found.update(file.read_bytes())
     return found.hexdigest()[:16]

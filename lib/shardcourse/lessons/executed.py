@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from shardcourse.lessons.lint import code_cells, markdown
+from shardcourse.lessons.cells import code_cells, markdown
 
 _NUMBER = re.compile(r"(?<![\w.,])(\d+(?:,\d{3})+|\d+)(\.\d+)?(?![\w.]*\d)")
 _UNIT = re.compile(r"\s*(%|×|times\b|[kKMGTP]i?B\b|bytes\b|[µm]?s\b|[kMGT]?b/s\b|seconds\b|tokens\b|[TGP]?FLOP)")

@@ -9,20 +9,33 @@ import nbformat
 from nbformat import NotebookNode
 
 from shardcourse.claims import claims
+from shardcourse.lessons.cells import as_python, code_cells, markdown, tagged
+from shardcourse.lessons.lengths import length_problems
 from shardcourse.lessons.tidy import tidied
 
 SCREEN = 40  # lines of code that can be seen at once
+TOO_LONG = {"0", "1", "2", "3", "4", "5a", "6a", "7a", "8a", "9", "10", "11a", "12", "13a", "14", "15"}
+MOST_CLAIMS = 3  # that a lesson puts on trial; the appendix has all
 
 
 def problems(path: Path) -> list[str]:
-    """Return all problems of a lesson as it is committed."""
+    """Return all problems of a lesson as it is committed. Lessons in TOO_LONG are still to be shortened."""
     nb = nbformat.read(path, as_version=4)
     nbformat.validate(nb)
-    number = int(path.stem[:2]) if path.stem[:2].isdigit() else None
+    number = number_of(path)
     found = form_problems(nb) + link_problems(nb, path.parent)
-    if number is None:
+    if not number:
         return found
-    return found + anatomy_problems(nb, number) + prediction_problems(nb) + claim_problems(nb, number)
+    if number not in TOO_LONG:
+        found += length_problems(nb)
+    parts = [nbformat.read(part, as_version=4) for part in path.parent.glob(f"{path.name[:2]}*.ipynb")]
+    return found + anatomy_problems(nb, number) + prediction_problems(nb) + claim_problems(parts, number)
+
+
+def number_of(path: Path) -> str:
+    """Return a lesson's number as its title has it: "5a" of 05a_zero_3_from_scratch.ipynb; "" of an appendix."""
+    found = re.match(r"0?(\d+[ab]?)_", path.name)
+    return found[1] if found else ""
 
 
 def form_problems(nb: NotebookNode) -> list[str]:
@@ -37,7 +50,7 @@ def form_problems(nb: NotebookNode) -> list[str]:
     return found
 
 
-def anatomy_problems(nb: NotebookNode, number: int) -> list[str]:
+def anatomy_problems(nb: NotebookNode, number: str) -> list[str]:
     """Check for one question, a prediction that may stay empty, folded answers, and what to read next."""
     found, text = [], markdown(nb)
     title, question = [*re.split(r"\n+", nb.cells[0].source), ""][:2]
@@ -81,24 +94,18 @@ def link_problems(nb: NotebookNode, folder: Path) -> list[str]:
     return found
 
 
-def claim_problems(nb: NotebookNode, number: int) -> list[str]:
-    """Check that the lesson calls `claims_on_trial` if any claim belongs to it."""
-    if not any(claim.lesson == number for claim in claims().values()):
+def claim_problems(parts: list[NotebookNode], number: str) -> list[str]:
+    """Check that one part of the lesson (5a, 5b) calls `claims_on_trial` if any claim belongs to it."""
+    lesson = int(number.rstrip("ab"))
+    if not any(claim.lesson == lesson for claim in claims().values()):
         return []
-    called = f"claims_on_trial({number})"
-    return [] if any(called in cell.source for cell in code_cells(nb)) else [f"no cell calls {called}"]
-
-
-def code_cells(nb: NotebookNode) -> list[NotebookNode]:
-    return [cell for cell in nb.cells if cell.cell_type == "code"]
-
-
-def tagged(nb: NotebookNode, tag: str) -> list[NotebookNode]:
-    return [cell for cell in code_cells(nb) if tag in cell.metadata.get("tags", [])]
-
-
-def markdown(nb: NotebookNode) -> str:
-    return "\n\n".join(cell.source for cell in nb.cells if cell.cell_type == "markdown")
+    called = re.compile(rf"claims_on_trial\({lesson}\b(.*?)\)", re.S)
+    calls = [call[1] for nb in parts for c in code_cells(nb) for call in called.finditer(c.source)]
+    if len(calls) != 1:
+        return [f"{len(calls)} cells call claims_on_trial({lesson}, ...), not one"]
+    most = len(re.findall(r'"[\w-]+"', calls[0])) or MOST_CLAIMS + 1
+    too_many = number not in TOO_LONG and most > MOST_CLAIMS
+    return [f"claims_on_trial({lesson}, ...) does not name at most {MOST_CLAIMS} claims"] if too_many else []
 
 
 def _without_code(text: str) -> str:
@@ -106,7 +113,9 @@ def _without_code(text: str) -> str:
 
 
 def _names(source: str, context: type) -> set[str]:
-    return {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name) and isinstance(n.ctx, context)}
+    return {
+        n.id for n in ast.walk(ast.parse(as_python(source))) if isinstance(n, ast.Name) and isinstance(n.ctx, context)
+    }
 
 
 def _anchors(nb: NotebookNode) -> set[str]:

@@ -27,7 +27,7 @@ def three():
     ranks = Ranks(3, device="cpu")
     processes = [psutil.Process(pid) for pid in ranks.pull("__import__('os').getpid()")]
     yield ranks
-    ranks._end()
+    ranks.end()
     assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 

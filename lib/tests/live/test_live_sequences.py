@@ -125,7 +125,7 @@ class Sequences(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "live"):
-            self.live._end()
+            self.live.end()
             assert not [pid for pid in self.pids if pid != os.getpid() and psutil.pid_exists(pid) and _lives(pid)]
 
 

@@ -21,7 +21,7 @@ def texts(cells: list[str], allow_errors: bool = True) -> list[str]:
 def test_a_notebook_talks_to_ranks_that_stay():
     shown = texts(
         [
-            "%load_ext shardlive\n%ranks start 3 --device cpu",
+            "%load_ext shardlab\n%ranks start 3 --device cpu",
             "%%ranks\nx = torch.ones(2) * rank\nx.sum().item()",
             "%%ranks 0\ndist.all_reduce(x)",
             "%ranks",
@@ -53,6 +53,6 @@ def test_a_notebook_talks_to_ranks_that_stay():
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("last", ["%%ranks\n1 / 0", "%ranks stop"])
 def test_a_notebook_fails_where_a_rank_fails_or_something_is_pending_at_its_end(last):
-    cells = ["%load_ext shardlive\n%ranks start 2 --device cpu", "%%ranks 0\ndist.barrier()"]
+    cells = ["%load_ext shardlab\n%ranks start 2 --device cpu", "%%ranks 0\ndist.barrier()"]
     with pytest.raises(CellExecutionError, match="RankError"):
         texts([*cells, last.replace("%%ranks\n", "%%ranks 1\n")], allow_errors=False)

@@ -1,27 +1,30 @@
-"""course/README.md leads where it says: its lessons are there, and so are the sections that treat a source's topic."""
+"""course/README.md and SOURCES.md lead where they say: lessons are there, and sections that treat a source's topic."""
 
 import re
+from pathlib import Path
 
 import nbformat
 import pytest
 
 from shardcourse.claims import claims
+from shardcourse.lessons.cells import markdown
 from shardcourse.lessons.folders import ROOT
-from shardcourse.lessons.lint import markdown
+from shardcourse.lessons.lint import number_of
 
 COURSE = ROOT / "course"
 TEXT = (COURSE / "README.md").read_text()
-LESSONS = sorted(COURSE.glob("[0-9][0-9]_*.ipynb"))
-PLACE = re.compile(r"\[(\d+)\]\((\w+\.ipynb)\) (.+)")
+SOURCES = (COURSE / "SOURCES.md").read_text()
+LESSONS = sorted(COURSE.glob("[0-9][0-9]*_*.ipynb"))
+PLACE = re.compile(r"\[(\d+[ab]?)\]\((\w+\.ipynb)\) (.+)")
 
 
-def topics(text: str) -> list[tuple[str, list[tuple[int, str, str]]]]:
+def topics(text: str) -> list[tuple[str, list[tuple[str, str, str]]]]:
     """(page and section, [(lesson, file, heading)]) of each row."""
     rows = [line.split(" | ") for line in text.splitlines() if re.match(r"\| 00\d ", line)]
     places = [[PLACE.fullmatch(p) for p in row[2].removesuffix(" |").split("; ")] for row in rows]
     assert all(all(row) for row in places), "a place is a link to a lesson and the heading of a section"
     return [
-        (row[0].removeprefix("| "), [(int(p[1]), p[2], p[3]) for p in found])
+        (row[0].removeprefix("| "), [(p[1], p[2], p[3]) for p in found])
         for row, found in zip(rows, places, strict=True)
     ]
 
@@ -36,13 +39,13 @@ def unfounded(text: str) -> list[str]:
     """Places that are not there."""
     known = {path.name: headings(path) for path in LESSONS}
     named = {place for _, places in topics(text) for place in places}
-    wrong = [p for p in named if p[2] not in known.get(p[1], ()) or not p[1].startswith(f"{p[0]:02d}_")]
+    wrong = [p for p in named if p[2] not in known.get(p[1], ()) or number_of(Path(p[1])) != p[0]]
     return sorted(f"{file}: {heading}" for _, file, heading in wrong)
 
 
 def untreated(text: str) -> list[str]:
     """Claims whose section of a page has no row that leads to their lesson."""
-    treated = {(source, lesson) for source, places in topics(text) for lesson, _, _ in places}
+    treated = {(source, int(lesson.rstrip("ab"))) for source, places in topics(text) for lesson, _, _ in places}
     missing = {(s, c.lesson) for c in claims().values() for s in c.sources} - treated
     return sorted(f"{source}: lesson {lesson}" for source, lesson in missing)
 
@@ -52,7 +55,7 @@ def misquoted(text: str) -> list[str]:
     found = []
     for path in LESSONS:
         first = nbformat.read(path, as_version=4).cells[0].source
-        number, title = re.match(r"# (\d+)\. (.*)", first).groups()
+        number, title = re.match(r"# (\d+[ab]?)\. (.*)", first).groups()
         question, minutes = re.search(r"^\*\*(.*)\*\*$", first, re.M)[1], re.search(r"About (\d+) minutes", first)[1]
         if f"| {number} | [{title}]({path.name}) | {question} | {minutes} |" not in text:
             found.append(path.name)
@@ -60,11 +63,11 @@ def misquoted(text: str) -> list[str]:
 
 
 def test_every_section_that_is_named_is_there():
-    assert unfounded(TEXT) == []
+    assert unfounded(SOURCES) == []
 
 
 def test_every_claims_source_leads_to_the_claims_lesson():
-    assert untreated(TEXT) == []
+    assert untreated(SOURCES) == []
 
 
 def test_the_lessons_are_given_in_their_own_words():
@@ -75,12 +78,13 @@ def test_the_lessons_are_given_in_their_own_words():
     ("check", "old", "new"),
     [
         (unfounded, "What is a unit?", "What was a unit?"),
-        (unfounded, "[6](06_fsdp.ipynb) What is a unit?", "[7](06_fsdp.ipynb) What is a unit?"),
+        (unfounded, "[6a](06a_fsdp.ipynb) What is a unit?", "[7a](06a_fsdp.ipynb) What is a unit?"),
         (untreated, "| 002 FMD d |", "| 002 FMD e |"),
         (untreated, "[9](09_offload.ipynb) States in a file", "[10](10_many_nodes.ipynb) A straggler"),
         (misquoted, "FSDP for real](", "FSDP](")
     ],
 )  # fmt: skip
 def test_a_planted_mistake_is_found(check, old, new):
-    assert old in TEXT
-    assert len(check(TEXT.replace(old, new))) == 1
+    text = TEXT if check is misquoted else SOURCES
+    assert old in text
+    assert len(check(text.replace(old, new))) == 1

@@ -1,0 +1,1 @@
+"""One picture that explains for each lesson, drawn without any measurement. Each file draws one: `draw()`."""
