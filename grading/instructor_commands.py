@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from difflib import get_close_matches
 from pathlib import Path
 
 from rich.console import Console
@@ -139,5 +140,7 @@ def _labs(classroom: Classroom, lab: str | None) -> list[str]:
     if lab is None:
         return there
     if lab not in there:
-        raise SystemExit(f"there is no lab {lab!r}; there are {', '.join(there)}")
+        near = [name for name in there if name.startswith(lab)] or get_close_matches(lab, there, 1)
+        advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(there)}"
+        raise SystemExit(f"there is no lab {lab!r}: {advice}")
     return [lab]

@@ -4,6 +4,7 @@ solutions/ is nbgrader's source and labs/ its release; submissions, autograded n
 in grading/ and are not tracked.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 
 c = get_config()  # noqa: F821  (nbgrader's loader defines it)
@@ -44,4 +45,9 @@ c.Execute.timeout = 600  # of a cell, for Validate in a student's JupyterLab: a 
 c.RefereeExecutor.shelf = str(course / "grading" / "judged")
 
 c.HTMLExporter.sanitize_html = True  # of feedback, and of formgrader's pages
-c.HTMLExporter.filters = {"clean_html": "grading.boxes.sanitise.clean_html"}
+c.HTMLExporter.filters = {
+    "clean_html": "grading.boxes.sanitise.clean_html",
+    "markdown2html": "grading.reports.feedback_math.markdown2html",
+}
+formgrader = Path(find_spec("nbgrader").origin).parent / "server_extensions" / "formgrader" / "templates"
+c.HTMLExporter.extra_template_basedirs = [str(course / "grading" / "reports" / "templates"), str(formgrader)]

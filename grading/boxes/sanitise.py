@@ -30,7 +30,17 @@ _ATTRIBUTES = {
     "img": lambda tag, name, value: name in ("alt", "width", "height") or (name, value[:11]) == ("src", "data:image/"),
 }
 _STYLES = ["color", "background-color", "border-left", "border-collapse", "padding", "padding-left", "margin-left"]
-_STYLES += ["text-align", "vertical-align", "white-space", "font-weight", "font-style", "font-family", "font-size"]
+_STYLES += [
+    "text-align",
+    "vertical-align",
+    "white-space",
+    "font-weight",
+    "font-style",
+    "font-family",
+    "font-size",
+    "display",
+    "cursor",
+]
 _CLEANER = bleach.Cleaner(
     tags=_TAGS,
     attributes=_ATTRIBUTES,

@@ -5,9 +5,10 @@ replace the outputs of a graded cell, and nbgrader reads the points as usual. So
 regrading and feedback still work.
 """
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
+from ipykernel.compiler import get_file_name
 from nbformat import NotebookNode, from_dict
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import NbGraderPreprocessor
@@ -18,6 +19,7 @@ from grading.gradebook.result_cache import Shelf, made_of
 from grading.judge.find_lab import check_name
 from grading.judge.judge_submission import JUDGE, Judged, Settings, Submission
 from grading.judge.verdict import Verdict
+from shardlab.launch.in_a_notebook import name_cells
 
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # holds a verdict's record in an autograded notebook
 
@@ -82,7 +84,11 @@ def _write(judged: Judged, nb: NotebookNode, checks: dict[int, str]) -> None:
     for cell, ran in zip(nb.cells, judged.cells, strict=False):  # there are no outputs if the run left nothing
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = from_dict(ran["outputs"]), ran["execution_count"]
-    verdicts = {v.check: v for v in judged.verdicts}
+    names = {Path(get_file_name(c.source)).name: _name(i, c) for i, c in enumerate(nb.cells) if c.cell_type == "code"}
+    verdicts = {
+        v.check: replace(v, cause=name_cells(v.cause, names), detail=name_cells(v.detail, names))
+        for v in judged.verdicts
+    }
     for i, check in checks.items():
         if verdict := verdicts.get(check):
             record = verdict.as_json() | {"picture": ""}  # the HTML has it
@@ -90,6 +96,11 @@ def _write(judged: Judged, nb: NotebookNode, checks: dict[int, str]) -> None:
             shown = new_output("display_data", forms)
             points = new_output("execute_result", {"text/plain": f"{verdict.points:g}"}, execution_count=1)
             nb.cells[i].outputs = [shown, points]
+
+
+def _name(index: int, cell: NotebookNode) -> str:
+    """Return a cell's name for a student: the lab's name for it, or its place in the notebook."""
+    return f"cell {cell.metadata.get('nbgrader', {}).get('grade_id') or index + 1}"
 
 
 def read_verdicts(nb: NotebookNode) -> list[Verdict]:

@@ -18,6 +18,7 @@ FALSE_FAIL = 1e-3
 HANGS = 2  # an answer that hung this often is not run again, since each time costs the full deadline
 MOST_OF_AN_ERROR = 20_000  # characters
 _OWN_FRAME = re.compile(r'  File "[^"\n]*/grading/boxes/rank_launcher_inside\.py".*\n(?:    .*\n)*')
+_UNWRITTEN = re.compile(r'(File "[^"\n]*", line \d+), in (\w+)\n(?:    .*\n)*NotImplementedError *$', re.M)
 NOT_HANDED_IN = "the notebook did not hand in an answer for this check."
 
 
@@ -119,4 +120,8 @@ def _failed(name: str, points: float, error: CrewError, words: str) -> Verdict:
     """
     text = _OWN_FRAME.sub("", f"{str(error)[:MOST_OF_AN_ERROR]}\n")
     head, _, detail = report(RuntimeError(text), add_code=False).partition("\n")
+    if unwritten := _UNWRITTEN.search(f"{head}\n{detail}"):
+        return Verdict(
+            name, 0, points, f"nothing is written yet in {unwritten[2]}, {unwritten[1]}: NotImplementedError"
+        )
     return Verdict(name, 0, points, words + head, detail.strip())

@@ -54,7 +54,10 @@ class Verdict:
         table = f"<table>{''.join(rows)}</table>" if self.figures else ""
         source = f"data:image/png;base64,{self.picture}"
         picture = f'<br><img src="{source}" alt="yours beside the reference" width="740">' if self.picture else ""
-        detail = f"<details><summary>Details</summary><pre>{escape(self.detail)}</pre></details>" if self.detail else ""
+        summary = (
+            '<summary style="display: list-item; cursor: pointer">Details</summary>'  # as nbgrader's page resets it
+        )
+        detail = f"<details>{summary}<pre>{escape(self.detail)}</pre></details>" if self.detail else ""
         return (
             f'<div style="border-left: 4px solid {colour}; padding-left: 0.8em">'
             f'<b style="color: {colour}">{self.word}</b> {escape(self.check)}: '

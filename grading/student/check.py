@@ -13,6 +13,7 @@ from typing import Any
 from grading.boxes.notebook_settings import ANSWERS
 from grading.judge.find_lab import lab_module
 from grading.judge.referee import Referee
+from shardlab.launch.in_a_notebook import name_cells, without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
 from shardlab.tier import Tier
@@ -39,10 +40,13 @@ def hand_in(name: str, answer: Any, tier: Tier | str | None = None) -> None:
         return
     with waiting(f"judging {name}"):
         referee = _referee(name.split(".")[0], tier.name if isinstance(tier, Tier) else tier)
-        verdict = referee.judge({name: pickled}, only=name)[0]
-    print(verdict.text())
+        try:
+            verdict = referee.judge({name: pickled}, only=name)[0]
+        except KeyboardInterrupt as error:
+            raise without_frames(error, f"{name} was interrupted; nothing is lost")  # noqa: B904  it is the same error
+    print(name_cells(verdict.text()))
     if not (verdict.passed or verdict.inconclusive):
-        raise CheckFailed(f"{name}: {verdict.cause}")
+        raise CheckFailed(name_cells(f"{name}: {verdict.cause}"))
 
 
 @cache

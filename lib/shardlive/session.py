@@ -11,6 +11,7 @@ import cloudpickle
 
 from shardlab.launch import warm_up
 from shardlab.launch.api import settings_of
+from shardlab.launch.in_a_notebook import name_cells
 from shardlab.launch.pickling import dumps
 from shardlive.live_job import LiveJob, LiveRank
 from shardlive.rank_side import Answer
@@ -103,7 +104,8 @@ class Ranks:
             raise RankError(gone)
         if errors := {n: a for n, a in answers.items() if a.error}:
             heads = values({n: a.error for n, a in errors.items()}, self.world_size)
-            raise RankError("\n".join([*heads, "", next(iter(errors.values())).traceback.rstrip()]))
+            report = "\n".join([*heads, "", next(iter(errors.values())).traceback.rstrip()])
+            raise RankError(name_cells(report))
 
     def pull(self, expression: str, ranks: Iterable[int] | None = None) -> list[Any]:
         """Return the value of an expression on each rank, also on one that waits. Tensors come to the CPU."""

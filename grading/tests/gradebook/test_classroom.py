@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
 from submissions import LAB, ROOT
 
 from grading.boxes.notebook_outside import NotebookRun
@@ -64,8 +65,11 @@ def test_points_reach_the_gradebook_to_the_half_whatever_the_notebook_claims(cla
     assert grade.points["lab2-plan"] == 1.5
     assert grade.total == 1.5
     assert sum(grade.max_points.values()) == 15
-    page = classroom.feedback(LAB, "ada")
-    assert "times as late as the best" in page.read_text(encoding="utf-8")
+    page = classroom.feedback(LAB, "ada").read_text(encoding="utf-8")
+    assert "times as late as the best" in page
+    listed = BeautifulSoup(page, "html.parser").find("table", class_="results").get_text(" ", strip=True)
+    assert "lab2.plan ✗ 1.5 of 3 points" in listed and "Test cell" not in page
+    assert "<math" in page and "https://cdn" not in page and "<script" not in page, "formulas need no script"
 
 
 def test_a_submission_that_cannot_be_judged_keeps_its_old_grade(classroom, monkeypatch):

@@ -17,21 +17,23 @@ _RICH = {"holds": "green", "holds under conditions": "yellow", "wrong": "red"}
 _HTML = {"holds": BLUE, "holds under conditions": ORANGE, "wrong": PINK}
 
 
-def claims_table(claims: Sequence[Claim]) -> Table:
-    """Return a table with a line for each claim: what it says, the findings, the verdict's mark, the lesson."""
+def claims_table(claims: Sequence[Claim], width: int = 120) -> Table:
+    """Return a table with a line for each claim: the verdict's mark, what it says, the findings, id and lesson.
+
+    In a terminal of less than 100 columns all words stand in one column, so that no id is broken: ids are to be typed.
+    """
+    narrow = width < 100
     table = Table(box=box.SIMPLE, title=counted(claims), caption="✓ holds   ~ holds under conditions   ✗ wrong")
-    for header, options in (
-        ("", {}),
-        ("claim", {"ratio": 1}),
-        ("says", {"justify": "right"}),
-        ("found", {"justify": "right"}),
-        ("lesson", {"justify": "right"}),
-    ):
-        table.add_column(header, **options)
+    table.add_column("")
+    table.add_column("claim", ratio=1, min_width=0 if narrow else max((len(c.id) for c in claims), default=0))
+    for header in () if narrow else ("says", "found"):
+        table.add_column(header, justify="right")
     for c in claims:
         mark = f"[{_RICH[c.verdict]}]{MARKS[c.verdict]}[/]"
-        words = f"{plain(c.claim)}\n[dim]{c.id}, {', '.join(c.sources)}[/]"
-        table.add_row(mark, words, said(c), found_in_short(c.found, c.unit), str(c.lesson))
+        says, found = said(c), found_in_short(c.found, c.unit)
+        lines = [plain(c.claim), f"says {says}; found {found}"] if narrow else [plain(c.claim)]
+        lines += [f"[dim]{c.id}; {', '.join(c.sources)}; lesson {c.lesson}[/]"]
+        table.add_row(mark, "\n".join(lines), *(() if narrow else (says, found)))
     return table
 
 

@@ -24,8 +24,22 @@ app.add_typer(bench, name="bench")
 in_a_log = not sys.stdout.isatty() and "COLUMNS" not in os.environ
 console = Console(width=110 if in_a_log else None)  # rich would take 80 and break words
 
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, help="print shardlab's, Python's and torch's version")
+]
 Lab = Annotated[str | None, typer.Argument(help="for example lab2_ddp; all labs if left out")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="write the figures to this file")]
+
+
+@app.callback(invoke_without_command=True)
+def main(version: Version = False) -> None:
+    if version:
+        import platform
+        from importlib.metadata import version as version_of
+
+        names = "shardlab", "torch", "nbgrader", "jupyterlab"
+        print(", ".join(f"{name} {version_of(name)}" for name in names) + f", Python {platform.python_version()}")
+        raise typer.Exit
 
 
 @app.command()

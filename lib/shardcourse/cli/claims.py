@@ -30,7 +30,7 @@ def claims_command(
     except ValueError as error:
         print(f"shardlab claims: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
-    console.print(one_claim(chosen[0]) if len(chosen) == 1 else claims_table(chosen))
+    console.print(one_claim(chosen[0]) if len(chosen) == 1 else claims_table(chosen, console.width))
     problems = _try(chosen, console) if check else []
     _write([asdict(claim) for claim in chosen], json_file)
     raise typer.Exit(bool(problems))
@@ -46,7 +46,9 @@ def _choose(part: str, lesson: int | None, verdict: str | None) -> list:
     known = claims()
     named = [known[part]] if part in known else [c for c in known.values() if part in c.id]
     if not named:
-        raise ValueError(f"no claim {part!r}; did you mean {get_close_matches(part, known, 1, 0.0)[0]!r}?")
+        near = get_close_matches(part, known, 1)
+        advice = f"did you mean {near[0]!r}?" if near else "`shardlab claims` lists all"
+        raise ValueError(f"no claim has {part!r} in its id: {advice}")
     found = [c for c in named if lesson in (None, c.lesson) and verdict in (None, c.verdict)]
     if not found:
         raise ValueError("no such claim: there are others with this name, but in other lessons or with other verdicts")

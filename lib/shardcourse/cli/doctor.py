@@ -53,7 +53,7 @@ def _shared_memory() -> list[Finding]:
         return []
     free = shutil.disk_usage("/dev/shm").free
     remedy = "in a container, start it with --shm-size=1g (NCCL and data loaders want it; CPU ranks do not)"
-    found = f"{free / 2**20:.0f} MiB free"
+    found = f"{free / GIB:.1f} GiB free" if free >= GIB else f"{free / 2**20:.0f} MiB free"
     needed = torch.cuda.is_available()
     return [Finding("shared memory", found, free >= (256 if needed else 64) << 20, remedy, needed)]
 

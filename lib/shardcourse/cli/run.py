@@ -4,6 +4,7 @@
 """
 
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +52,10 @@ def run_command(
     from shardlab.tier import detect
 
     chosen = notebooks or course_notebooks()
+    if chosen and not any(notebook.is_file() for notebook in chosen):  # with others, it is one of the outcomes
+        near = get_close_matches(chosen[0].name, [n.name for n in chosen[0].parent.glob("*.ipynb")], 1)
+        print(f"shardlab run: no file {chosen[0]}{f'; did you mean {near[0]}?' if near else ''}", file=sys.stderr)
+        raise typer.Exit(2)
     if since:
         chosen = chosen_since(chosen, since, turn)
     try:

@@ -15,6 +15,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+from shardlab.launch.in_a_notebook import without_frames
 from shardlab.launch.job import Job
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
@@ -71,6 +72,8 @@ def launch(
         job.start()
         with waiting(f"running on {world_size} ranks"):
             return job.results(timeout_s)
+    except KeyboardInterrupt as error:
+        raise without_frames(error, f"interrupted; {world_size} ranks ended")  # noqa: B904  it is the same error
     finally:
         job.kill()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardlab.launch import flight_recorder
 from shardlab.launch.hang_report import faulty_ranks, first_disagreement, laggard, stuck_collectives
+from shardlab.launch.in_a_notebook import name_cells
 from shardlab.launch.rank_main import SETUP
 
 if TYPE_CHECKING:
@@ -142,4 +143,4 @@ def _names(ranks: list["RankProcess"]) -> str:
 
 
 def _error(parts: list[str | None], rank: int | None, **how: bool) -> LaunchError:
-    return LaunchError("\n\n".join(p for p in parts if p), rank, **how)
+    return LaunchError(name_cells("\n\n".join(p for p in parts if p)), rank, **how)

@@ -1,12 +1,17 @@
 """The command line says what it can do, and what is wrong in the user's words."""
 
+import io
 import json
+import re
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
+from rich.console import Console
 from typer.testing import CliRunner
 
+from shardcourse.claims import claims
+from shardcourse.claims.table import claims_table
 from shardcourse.cli import doctor
 from shardcourse.cli.app import app
 from shardcourse.lessons import changed, folders
@@ -97,3 +102,30 @@ def test_run_executes_a_notebook_and_names_the_error(source, outcome, tmp_path, 
 def test_a_tier_that_is_not_here_is_said_before_anything_runs():
     result = shell.invoke(app, ["run", "--tier", "gpu16"])
     assert result.exit_code == 2 and "there are cpu, cpu8, gpu1" in result.output
+
+
+def test_the_version_names_what_a_report_of_a_fault_needs():
+    said = shell.invoke(app, ["--version"]).output
+    assert re.match(r"shardlab \d.*, torch 2\.\d+.*, nbgrader .*, jupyterlab .*, Python 3\.\d+", said)
+
+
+def test_a_file_that_is_not_there_is_said_before_anything_runs(tmp_path):
+    (tmp_path / "06a_fsdp.ipynb").write_text("{}")
+    done = shell.invoke(app, ["run", str(tmp_path / "6_fsdp.ipynb")])
+    assert done.exit_code == 2 and "did you mean 06a_fsdp.ipynb?" in done.output
+
+
+def test_a_claim_that_is_nothing_like_any_id_gets_no_guess():
+    done = shell.invoke(app, ["claims", "qqq"])
+    assert done.exit_code == 2 and "`shardlab claims` lists all" in done.output
+    near = shell.invoke(app, ["claims", "ddp-8b-128-gbs"])
+    assert near.exit_code == 2 and "did you mean 'ddp-8b-128-gb'?" in near.output
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_id_of_a_claim_is_broken(width):
+    console = Console(width=width, file=io.StringIO())
+    console.print(claims_table(list(claims().values()), width))
+    said = console.file.getvalue()
+    assert [c.id for c in claims().values() if c.id not in said] == []
+    assert all(len(line) <= width for line in said.splitlines())
