@@ -50,7 +50,24 @@ class LessonFigure(Figure):
 
     def _repr_png_(self):
         width, height = (int(inches * DPI) for inches in self.get_size_inches())
-        return self.png(), {"width": width, "height": height}
+        return self.png(), {"width": width, "height": height, "alt": self.alt}
+
+    def __repr__(self) -> str:
+        return self.alt
+
+    @property
+    def alt(self) -> str:
+        """Return the figure in words, for readers who hear the page: titles, axes, and what the legend names."""
+        titles = [self.get_suptitle(), *(ax.get_title(loc="left") or ax.get_title() for ax in self.axes)]
+        axes = [f"{a.get_label_text()}" for ax in self.axes for a in (ax.xaxis, ax.yaxis)]
+        legends = [*self.legends, *(ax.get_legend() for ax in self.axes)]
+        named = [text.get_text() for legend in legends if legend for text in legend.get_texts()]
+        inside = [] if any(axes) else [text.get_text() for ax in self.axes for text in ax.texts]
+        parts = {"": titles, "axes: ": axes, "shown: ": named, "words: ": inside}
+        words = [
+            head + ", ".join(dict.fromkeys(" ".join(w.split()) for w in part if w)) for head, part in parts.items()
+        ]
+        return "Figure. " + ". ".join(word for word in words if word and not word.endswith(": "))
 
     def png(self) -> bytes:
         picture = io.BytesIO()

@@ -1,5 +1,7 @@
 """The course as a web site for readers: every lesson with the outputs of its last run."""
 
+import ast
+import re
 import shutil
 from pathlib import Path
 
@@ -7,10 +9,20 @@ import nbformat
 from nbformat import NotebookNode
 from rich.console import Console
 
+from shardcourse.lessons.cells import as_python
 from shardcourse.lessons.folders import ROOT, build, copy_files, shown
 from shardcourse.lessons.run import run_notebook
 
 SITE = Path(__file__).parent / "site"
+PARTS = {
+    "Ground": range(3),
+    "Data parallel": range(3, 4),
+    "Sharding": range(4, 7),
+    "Memory": range(7, 10),
+    "At scale": range(10, 12),
+    "When it goes wrong": range(12, 14),
+    "Beyond": range(14, 100),
+}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 RUN, BOOK = build("run"), build("book")
 
@@ -23,8 +35,10 @@ def make_book(console: Console) -> bool:
     if problems := _add_lessons(pages / "course", console):
         console.print("\n".join(problems), style="red", markup=False)
         return False
-    shutil.copyfile(ROOT / "course" / "README.md", pages / "course" / "README.md")
-    (pages / "questions.md").write_text(questions(sorted((ROOT / "course").glob("[01]*.ipynb"))))
+    for name in ("README.md", "SOURCES.md"):
+        shutil.copyfile(ROOT / "course" / name, pages / "course" / name)
+    shutil.copyfile(ROOT / "lib" / "pictures" / "ddp_buckets.png", pages / "ddp_buckets.png")
+    write_index(pages / "index.md", sorted((ROOT / "course").glob("[01]*.ipynb")))
     for lab in sorted((ROOT / "labs").glob("*/*.ipynb")):
         target = pages / lab.relative_to(ROOT)
         target.parent.mkdir(parents=True)
@@ -56,22 +70,47 @@ def _add_lessons(folder: Path, console: Console) -> list[str]:
     return problems
 
 
-def questions(lessons: list[Path]) -> str:
-    """Return each lesson's title, as a link, and the question that it answers."""
-    cells = [nbformat.read(lesson, as_version=4).cells[0].source for lesson in lessons]
-    rows = [(lesson.name, *cell.split("\n\n")[:2]) for lesson, cell in zip(lessons, cells, strict=True)]
-    return "\n\n".join(f"[{title.removeprefix('# ')}](course/{name})<br>\n{q.strip('*')}" for name, title, q in rows)
+def write_index(index: Path, lessons: list[Path]) -> None:
+    """Write the list of lessons into the first page: by part, each with its minutes and the question it answers."""
+    words = []
+    for part, numbers in PARTS.items():
+        chosen = [lesson for lesson in lessons if int(lesson.name[:2]) in numbers]
+        entries = [f"course/{lesson.stem}" for lesson in chosen]
+        listed = "\n\n".join(map(_entry, chosen))
+        tree = "\n".join(["```{toctree}", ":hidden:", f":caption: {part}", "", *entries, "```"])
+        words += [f"## {part}\n\n{listed}\n\n{tree}"] if chosen else []
+    index.write_text(index.read_text().replace("<!-- lessons -->", "\n\n".join(words)))
+
+
+def _entry(lesson: Path) -> str:
+    first = nbformat.read(lesson, as_version=4).cells[0].source
+    title, question = first.split("\n\n")[:2]
+    minutes = re.search(r"About \d+ minutes", first)
+    time = f" <small>({minutes[0].lower()})</small>" if minutes else ""
+    return f"[{title.removeprefix('# ')}](course/{lesson.name}){time}<br>\n{question.strip('*')}"
 
 
 def as_page(executed: NotebookNode) -> NotebookNode:
-    """Return the notebook without papermill's additions and without widgets, which need a kernel."""
+    """Return the notebook without papermill's additions and without widgets, which need a kernel.
+
+    Cells that only import are folded. A figure's words, its text form, become the alternative text of its picture.
+    """
     cells = _as_written(executed)
     for cell in cells:
-        cell.metadata = {"tags": cell.metadata.get("tags", [])}
+        tags = cell.metadata.get("tags", [])
+        cell.metadata = {"tags": [*tags, "hide-input"] if cell.cell_type == "code" and _only_imports(cell) else tags}
         for output in cell.get("outputs", []):
-            if WIDGET in output.get("data", {}):
+            data = output.get("data", {})
+            if WIDGET in data:
                 output.data = {"text/markdown": "*Here stands a widget. It can be moved in JupyterLab.*"}
+            elif "image/png" in data:
+                cell.metadata["mystnb"] = {"image": {"alt": " ".join(data.get("text/plain", "").split())}}
     return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": executed.metadata.kernelspec})
+
+
+def _only_imports(cell: NotebookNode) -> bool:
+    body = ast.parse(as_python(cell.source)).body
+    return bool(body) and all(isinstance(node, ast.Import | ast.ImportFrom) for node in body) and not cell.outputs
 
 
 def is_run_of(ran: Path, lesson: Path) -> bool:

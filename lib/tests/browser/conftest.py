@@ -6,7 +6,7 @@ import pytest
 from course_copy import ROOT, copy_course
 from lab import MissingBrowser, browser, check_installed, jupyterlab
 
-PARTS = ("course", "labs", "solutions", "grading/nbgrader_config.py")
+PARTS = ("course", "labs", "solutions", "grading/nbgrader_config.py", "grading/labconfig")
 
 
 @pytest.fixture(scope="module")

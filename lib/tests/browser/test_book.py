@@ -3,13 +3,17 @@
 For `make look`. One small lesson stands in for all of them: what they say is for `make course`.
 """
 
+import base64
 import shutil
 
 import nbformat
 import pytest
+from course_copy import ROOT
+from nbformat import from_dict
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from shardcourse.lessons.book import SITE, questions, typeset
+from shardcourse.figures.style import figure
+from shardcourse.lessons.book import SITE, as_page, typeset, write_index
 from shardcourse.lessons.tidy import KERNEL
 
 pytestmark = [
@@ -22,12 +26,24 @@ LESSON = """# 0. A lesson
 
 **What is a zebrafinch?**
 
+About 7 minutes.
+
 A formula: $a^2 = \\frac{1}{2}$. [The appendix](appendix_claims_on_trial.ipynb)."""
 
 
 def write(path, cells) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(new_notebook(cells=cells, metadata=KERNEL), path)
+    nbformat.write(as_page(new_notebook(cells=cells, metadata=from_dict(KERNEL))), path)
+
+
+def drawn():
+    """The output of a cell that draws a wide figure."""
+    with figure(7.4, 2) as (fig, ax):
+        ax.plot([0, 1])
+        ax.set(title="A zebrafinch's weight", xlabel="days", ylabel="grams")
+    png, metadata = fig._repr_png_()
+    data = {"image/png": base64.b64encode(png).decode(), "text/plain": repr(fig)}
+    return new_output("display_data", data, metadata={"image/png": metadata})
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +51,22 @@ def pages(tmp_path_factory):
     pages = tmp_path_factory.mktemp("book") / "pages"
     shutil.copytree(SITE, pages)
     output = new_output("stream", name="stdout", text="42 bytes")
-    write(pages / "course" / "00_lesson.ipynb", [new_markdown_cell(LESSON), new_code_cell("f()", outputs=[output])])
+    write(
+        pages / "course" / "00_start_here.ipynb",
+        [
+            new_markdown_cell(LESSON),
+            new_code_cell("import torch"),
+            new_code_cell("f()", outputs=[output]),
+            new_code_cell("draw()", outputs=[drawn()]),
+            new_markdown_cell(f"| wide | table |\\n|---|---|\\n| {'x' * 90} | {'y' * 90} |"),
+        ],
+    )
     write(pages / "course" / "appendix_claims_on_trial.ipynb", [new_markdown_cell("# Appendix")])
     write(pages / "labs" / "lab1" / "lab1.ipynb", [new_markdown_cell("# Lab 1")])
     (pages / "course" / "README.md").write_text("# The course\n")
-    (pages / "questions.md").write_text(questions([pages / "course" / "00_lesson.ipynb"]))
+    (pages / "course" / "SOURCES.md").write_text("# Sources\n")
+    shutil.copyfile(ROOT / "lib" / "pictures" / "ddp_buckets.png", pages / "ddp_buckets.png")
+    write_index(pages / "index.md", [pages / "course" / "00_start_here.ipynb"])
     return pages
 
 
@@ -61,6 +88,28 @@ def test_a_reader_finds_the_lesson_by_its_question(page):
     assert page.locator("article math").bounding_box()["height"] > 10
     page.click("article >> text=The appendix")
     assert page.inner_text("h1").startswith("Appendix")
+
+
+def test_the_first_page_says_how_long_a_lesson_takes_and_in_which_part_it_is(page):
+    page.goto(page.start)
+    assert "(about 7 minutes)" in page.inner_text("article") and "Ground" in page.inner_text("article h2")
+    assert "Ground" in page.inner_text("nav.bd-links")
+
+
+def test_a_figure_keeps_its_shape_and_nothing_scrolls_sideways_on_a_phone(page):
+    page.goto(page.start.replace("index.html", "course/00_start_here.html"))
+    page.set_viewport_size({"width": 390, "height": 800})
+    shape = page.locator("article img").bounding_box()
+    assert abs(shape["width"] / shape["height"] - 3.7) < 0.05 and shape["width"] < 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.set_viewport_size({"width": 1280, "height": 800})
+    assert page.locator("article img").bounding_box()["width"] == 740
+
+
+def test_a_picture_has_words_and_imports_are_folded(page):
+    page.goto(page.start.replace("index.html", "course/00_start_here.html"))
+    assert page.get_attribute("article img", "alt") == "Figure. A zebrafinch's weight. axes: days, grams"
+    assert not page.locator("article >> text=import torch").is_visible()
 
 
 def test_search_answers_without_a_server(page):

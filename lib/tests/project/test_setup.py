@@ -7,6 +7,7 @@ import re
 import tomllib
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,6 +16,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from shardcourse.lessons.book import BOOK
 
 NAMES = ["pyproject.toml", "constraints.txt", "environment.yml", "Makefile"]
 PYTHONS = [f"3.{minor}" for minor in range(30)]
@@ -215,3 +218,13 @@ def test_every_pin_is_there_for_the_first_python_3_11(texts):
 
 def test_ci_makes_what_it_calls_a_part():
     assert ci_targets("part demo\n    part test tests\n# part of it\npart() {\n") == {"demo", "test"}
+
+
+def test_the_workflow_runs_what_is_there():
+    """It was held against GitHub's schema of workflows; here its commands are those of this repository."""
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "course.yml").read_text())["jobs"]
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert commands == [".ci/run", "make book"]
+    assert re.search(r"^book:", (ROOT / "Makefile").read_text(), re.M)
+    (uploaded,) = [step for step in jobs["book"]["steps"] if "upload-pages" in step.get("uses", "")]
+    assert BOOK.relative_to(ROOT) / "html" == Path(uploaded["with"]["path"])

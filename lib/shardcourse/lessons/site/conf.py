@@ -25,4 +25,3 @@ html_css_files = ["book.css"]
 html_show_sphinx = False
 html_theme_options = {"show_toc_level": 2, "home_page_in_toc": True, "navbar_persistent": []}
 html_context = {"default_mode": "auto"}  # light or dark, like the reader's system
-exclude_patterns = ["questions.md"]  # a part of the index
