@@ -1,10 +1,11 @@
 """What a notebook shows when ranks fail or are interrupted: its own cells by their numbers, and no frame of ours."""
 
+import linecache
 import re
 import sys
 from collections.abc import Mapping
 
-_FRAME = re.compile(r'File "(?:[^"\n]*/)?(\d+\.py)", line (\d+)')
+_FRAME = re.compile(r'File "(?:[^"\n]*/)?(\d+\.py)", line (\d+)(, in .*\n(?!    ))?')
 _PLACE = re.compile(r"\b(\d+\.py):(\d+)\b")  # as the flight record has it
 
 
@@ -17,17 +18,26 @@ def without_frames(error: BaseException, text: str) -> BaseException:
 def name_cells(text: str, names: Mapping[str, str] | None = None) -> str:
     """Return a report in which a cell's temporary file, "1470340909.py", is called `Cell In[11]`, as IPython does.
 
-    `names`: other names, by file. Without a notebook nothing is replaced.
+    `names`: other names, by file. If left out, they are those of this notebook, and frames get the line of code that
+    the ranks don't know. Without a notebook nothing is replaced.
     """
-    names = _cells_of_this_notebook() if names is None else names
-    if not names:
-        return text
-    text = _FRAME.sub(lambda m: f"{names[m[1]]}, line {m[2]}" if m[1] in names else m[0], text)
+    files = {} if names else _cells_of_this_notebook()
+    names = names or {name: f"Cell In[{number}]" for name, (_, number) in files.items()}
+
+    def named(m: re.Match) -> str:
+        if m[1] not in names:
+            return m[0]
+        rest = m[3] or ""
+        code = linecache.getline(files[m[1]][0], int(m[2])).strip() if rest and files else ""
+        return f"{names[m[1]]}, line {m[2]}{rest}" + (f"    {code}\n" if code else "")
+
+    text = _FRAME.sub(named, f"{text}\n").removesuffix("\n")
     return _PLACE.sub(lambda m: f"{names[m[1]]}, line {m[2]}" if m[1] in names else m[0], text)
 
 
-def _cells_of_this_notebook() -> dict[str, str]:
+def _cells_of_this_notebook() -> dict[str, tuple[str, int]]:
+    """Return (file, number) of each cell that has run, by the file's name without its folder."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
-    return {file.rsplit("/", 1)[-1]: f"Cell In[{number}]" for file, number in numbers.items()}
+    return {file.rsplit("/", 1)[-1]: (file, number) for file, number in numbers.items()}

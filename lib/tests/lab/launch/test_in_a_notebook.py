@@ -39,4 +39,4 @@ def test_an_error_of_a_rank_names_the_cell_and_its_line():
     nb = new_notebook(cells=[new_code_cell(cell) for cell in cells])
     with pytest.raises(CellExecutionError) as caught:
         NotebookClient(nb, kernel_name="python3", timeout=60).execute()
-    assert "Cell In[2], line 3, in fails" in str(caught.value)
+    assert "Cell In[2], line 3, in fails\n    return y / 0\n" in str(caught.value)
