@@ -160,6 +160,7 @@ def _benchmark(name: str, words: str) -> None:
 
 
 _benchmark("launch", "Time the start of four CPU ranks: our launch, first and warm, compared with torchrun.")
+_benchmark("live", "Compare live ranks with ipyparallel's engines, where it is installed: start, cell, wait, error.")
 _benchmark("ddp", "Compare our DDP with torch's: step time, peak bytes, traffic.")
 _benchmark(
     "parallel",
@@ -214,7 +215,7 @@ def bench_grader(
 @bench.command("all")
 def bench_all(json_file: JsonFile = None) -> None:
     """Run all benchmarks but `first` and `grader`, into one file."""
-    names = ("launch", "ddp", "parallel", "interconnect", "shaped", "plan", "labs")
+    names = ("launch", "live", "ddp", "parallel", "interconnect", "shaped", "plan", "labs")
     _write({name: _measure(name) for name in names}, json_file)
 
 
