@@ -2,8 +2,8 @@
 
 Each round starts a fresh process for each of the two, in turn. ipyparallel is measured only where it is installed; it
 is no dependency of the course. The measures are those of a reader at a notebook: seconds until the next cell can run,
-and lines that equal output of four ranks fills. None means that the tool has no such thing: a collective that some ranks
-have not called blocks ipyparallel's cell until the ranks call it.
+and lines that equal output of four ranks fills. None: the tool has no such thing. A collective that some ranks have not
+called blocks ipyparallel's cell until they call it.
 """
 
 import importlib.util
