@@ -5,7 +5,8 @@ Each part stands alone:
     lessons/            the form of a notebook, its rules, how it is executed, the book
     figures/            one function for each figure; widgets/: figures with controls
     claims/             the claims of the course's sources, each one tested
-    leaky_programs, scaling, trace_exercise      the material of lessons 6, 10 and 12
+    leaky_programs, scaling, trace_exercise      the material of lessons 6b, 10 and 12
+    measured_step, unit_states      a step's memory and messages; which units are whole, moment by moment
     who                 a picture of the part of a tensor that each live rank holds
     source_text         source code and error reports, formatted for a lesson
     cli/                the command line; the only part that imports `grading`

@@ -1,8 +1,9 @@
-"""Six programs that shard a model with FSDP2 but save too little memory, each with its cure, for lesson 6.
+"""Six programs that shard a model with FSDP2 but save too little memory, each with its fix, for lesson 6b.
 
 Look at the memory of a step before you read on: each function gives away the cause.
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,23 +15,21 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_ac
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
+from shardcourse.measured_step import MeasuredStep, forward_backward, measure_step
 from shardlab import local_device
 from shardlab.model import Block, Transformer, preset, rotary_angles
 
 
-def plain(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-    loss = model(tokens, targets)
-    loss.backward()
-    return loss.detach()
-
-
 @dataclass
-class Patient:
+class Program:
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    train: Callable[[nn.Module, Tensor, Tensor], Tensor] = plain  # forward and backward; returns the loss
+    train: Callable[[nn.Module, Tensor, Tensor], Tensor] = forward_backward  # returns the loss
     sizes: dict[str, int] = field(default_factory=dict)  # micro_batch, seq_len
-    keeps: object = None
+    keeps: object = None  # what the program still holds during the step
+
+    def measure(self) -> MeasuredStep:
+        return measure_step(self.model, self.optimizer, self.train, every_tensor=True, **self.sizes)
 
 
 def _model(cls: type = Transformer, **changes) -> Transformer:
@@ -49,58 +48,70 @@ def _adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), foreach=False)
 
 
-def healthy(cured: bool = True) -> Patient:
+def sound_program(fixed: bool = True) -> Program:
+    """Shard each block, then the model, then make the optimizer: the program to compare with."""
     model = _shard(_model())
-    return Patient(model, _adamw(model))
+    return Program(model, _adamw(model))
 
 
-def patient_a(cured: bool = False) -> Patient:
+def program_a(fixed: bool = False) -> Program:
     """Make the optimizer before sharding. It then holds parameters without gradients that the model no longer uses."""
     model = _model()
     early = _adamw(model)
     _shard(model)
-    return Patient(model, _adamw(model) if cured else early)
+    return Program(model, _adamw(model) if fixed else early)
 
 
-def patient_b(cured: bool = False) -> Patient:
-    """Hold the logits of all positions at once, several times. The cure makes them for 64 positions at a time."""
-    model = _shard(_model(ChunkedLoss if cured else Transformer, n_layers=2, vocab_size=4096))
-    return Patient(model, _adamw(model), sizes={"micro_batch": 2, "seq_len": 128})
+def program_b(fixed: bool = False) -> Program:
+    """Hold the logits of all positions at once, several times. The fix makes them for 64 positions at a time."""
+    model = _shard(_model(ChunkedLoss if fixed else Transformer, n_layers=2, vocab_size=4096))
+    return Program(model, _adamw(model), sizes={"micro_batch": 2, "seq_len": 128})
 
 
-def patient_c(cured: bool = False) -> Patient:
+def program_c(fixed: bool = False) -> Program:
     """Make the whole model one unit: all parameters are gathered at once, and all gradients exist at the same time."""
-    model = _shard(_model()) if cured else fully_shard(_model())
-    return Patient(model, _adamw(model))
+    model = _shard(_model()) if fixed else fully_shard(_model())
+    return Program(model, _adamw(model))
 
 
-def patient_d(cured: bool = False) -> Patient:
-    """Accumulate unsharded gradients over micro-batches without synchronisation. The cure reduces after each one."""
+def program_d(fixed: bool = False) -> Program:
+    """Accumulate whole gradients over micro-batches without synchronisation. The fix reduces after each one."""
     model = _shard(_model())
-    return Patient(model, _adamw(model), partial(_four_micro_batches, sync_each=cured))
+    return Program(model, _adamw(model), partial(_four_micro_batches, sync_each=fixed))
 
 
-def patient_e(cured: bool = False) -> Patient:
+def program_e(fixed: bool = False) -> Program:
     """Keep the full state_dict in a variable after it is loaded."""
     full = {name: p.detach().clone() for name, p in _model().named_parameters()}
     model = _model()
     model.load_state_dict(full)
-    if cured:
+    if fixed:
         del full
     model = _shard(model)
-    return Patient(model, _adamw(model), keeps=None if cured else full)
+    return Program(model, _adamw(model), keeps=None if fixed else full)
 
 
-def patient_f(cured: bool = False) -> Patient:
-    """Keep all activations, which no sharding divides. The cure keeps one tensor a block and recomputes the rest."""
+def program_f(fixed: bool = False) -> Program:
+    """Keep all activations, which FSDP does not shard. The fix keeps one tensor a block and recomputes the rest."""
     model = _model()
-    if cured:
+    if fixed:
         apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Block))
     model = _shard(model)
-    return Patient(model, _adamw(model), sizes={"micro_batch": 2, "seq_len": 256})
+    return Program(model, _adamw(model), sizes={"micro_batch": 2, "seq_len": 256})
 
 
-PATIENTS = {"A": patient_a, "B": patient_b, "C": patient_c, "D": patient_d, "E": patient_e, "F": patient_f}
+PROGRAMS = {"A": program_a, "B": program_b, "C": program_c, "D": program_d, "E": program_e, "F": program_f}
+
+
+def measure_programs() -> dict[tuple[str, bool], MeasuredStep]:
+    """Measure the sound program, and each leaky one as it is and fixed: {(name, fixed): step}."""
+    gc.freeze()  # tensors from before do not count as "other"
+    found = {("sound", False): sound_program().measure()}
+    for name, make in PROGRAMS.items():
+        for fixed in (False, True):
+            gc.collect()
+            found[name, fixed] = make(fixed).measure()
+    return found
 
 
 def _four_micro_batches(model: nn.Module, tokens: Tensor, targets: Tensor, *, sync_each: bool) -> Tensor:
