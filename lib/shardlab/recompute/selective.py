@@ -1,5 +1,6 @@
 """Selective recomputation: keep the results of some operations, so that the second call skips these operations."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
@@ -12,10 +13,12 @@ from torch.utils.flop_counter import flop_registry
 
 from shardlab.recompute.region import rng_states_of, set_rng_states
 
+_PRODUCT = re.compile(r"mm(_v2)?\b|attention|attn")  # grouped and custom ones, which torch's FLOP counter does not know
+
 
 def save_products(ctx, op, *args, **kwargs) -> CheckpointPolicy:
     """Policy: keep the results of matrix products, convolutions and attention, which take nearly all of the FLOPs."""
-    is_product = getattr(op, "overloadpacket", op) in flop_registry or "attention" in op.name()
+    is_product = getattr(op, "overloadpacket", op) in flop_registry or _PRODUCT.search(op.name())
     return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
 
 
