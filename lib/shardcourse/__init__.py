@@ -7,6 +7,8 @@ Each part stands alone:
     claims/             the claims of the course's sources, each one tested
     leaky_programs, scaling, trace_exercise      the material of lessons 6b, 10 and 12
     measured_step, unit_states      a step's memory and messages; which units are whole, moment by moment
+    small_run, killed_writer, lost_time, two_nodes      the material of lesson 11
+    pictures/           pictures that explain; exercises/: checks of the exercises
     who                 a picture of the part of a tensor that each live rank holds
     source_text         source code and error reports, formatted for a lesson
     cli/                the command line; the only part that imports `grading`

@@ -134,7 +134,8 @@ def missing_in_legend(fig: Figure) -> list[str]:
     """Where there is a legend it names every look that areas have, but for those with outlines: predictions."""
     if not fig.legends:
         return []
-    named = {look(handle) for legend in fig.legends for handle in legend.legend_handles}
+    handles = [handle for legend in fig.legends for handle in legend.legend_handles]
+    named = {look(handle) for handle in handles if hasattr(handle, "get_facecolor")}  # a line has no face
     areas = [area for ax in fig.axes for area in [*ax.patches, *ax.collections] if hasattr(area, "get_hatch")]
     drawn = {look(area) for area in areas if area.get_linewidth() in (0, [0]) and area.get_window_extent().width > 1}
     return [f"an area of {missing} has no name" for missing in drawn - named]
