@@ -10,6 +10,7 @@ Each part stands alone:
     measured_step, unit_states      a step's memory and messages; which units are whole, moment by moment
     small_run, killed_writer, lost_time, two_nodes      the material of lesson 11
     pictures/           pictures that explain; exercises/: checks of the exercises
+    slow_fsdp_job, toy_device      what lesson 12 measures
     who                 a picture of the part of a tensor that each live rank holds
     source_text         source code and error reports, formatted for a lesson
     cli/                the command line; the only part that imports `grading`

@@ -1,10 +1,12 @@
-"""The exercise of lesson 12: find all_gather and reduce_scatter in a trace, and their share of the step.
+"""Lesson 12's reading of a trace: its all_gathers and reduce_scatters, their share of the step, and who called them.
 
 print(markdown(communication(read_profile(prof))))
 """
 
+import json
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 from shardtrace.timeline import Timeline
 
@@ -49,3 +51,26 @@ def markdown(rows: list[Share]) -> str:
         times = f"{r.total_s * 1e3:.1f} | {r.exposed_s * 1e3:.1f} | {r.share:.0%} | {r.exposed_share:.0%}"
         lines.append(f"| {r.kind} | {r.count} | {r.bytes / 1e6:.2f} | {times} |")
     return "\n".join(lines)
+
+
+_OF_INTEREST = ("torch/autograd", "torch/distributed", "torch/_tensor")
+_PLUMBING = ("wrapper", "_wrap", "_fn", "__call__", "decorate_context")
+
+
+def callers(trace: Path, endings: tuple[str, ...]) -> list[str]:
+    """Return the Python calls around the first c10d operation whose name ends so, outermost first.
+
+    `trace` was recorded with `with_stack=True`. Only torch's own calls without wrappers, and cells of a notebook.
+    """
+    events = [e for e in json.loads(trace.read_text())["traceEvents"] if "dur" in e]
+    call = next(e for e in events if e["name"].startswith("c10d::") and e["name"].endswith(endings))
+    around = [
+        e
+        for e in events
+        if (e.get("cat"), e["tid"]) == ("python_function", call["tid"])
+        and e["ts"] <= call["ts"]
+        and e["ts"] + e["dur"] >= call["ts"] + call["dur"]
+    ]
+    names = [e["name"] for e in sorted(around, key=lambda e: (e["ts"], -e["dur"]))]
+    torchs = [n for n in names if n.startswith(_OF_INTEREST) and not n.endswith(_PLUMBING) or "ipykernel" in n]
+    return [n.split("/")[-1] if "ipykernel" in n else n.removeprefix("torch/") for n in torchs]
