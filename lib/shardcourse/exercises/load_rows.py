@@ -42,7 +42,7 @@ def check_loader(load: Loader) -> str:
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        launch(save_rows, 4, folder, stream=False)
+        launch(save_rows, 4, folder, device="cpu", stream=False)
         return _checked(load, folder)
 
 
@@ -56,7 +56,7 @@ def _checked(load: Loader, folder: Path) -> str:
     if problem := _with_a_file_missing(load, folder, index, whole):
         return problem
     try:
-        found = launch(partial(_on_a_rank, load), 3, folder, stream=False)[0]
+        found = launch(partial(_on_a_rank, load), 3, folder, device="cpu", stream=False)[0]
     except LaunchError as error:
         return f"On three real ranks it fails. {str(error).strip().splitlines()[-1]}"
     wrong = [name for name in whole if not torch.equal(found[name], whole[name])]

@@ -1,6 +1,7 @@
 """Check of lesson 11b's exercise: a training loop in which all ranks stop, save and resume at the same step."""
 
 import tempfile
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,38 +13,41 @@ from shardlab import LaunchError, launch, state
 
 Told = Callable[[int], bool]
 Training = Callable[[Path, int, int, Told], dict[int, float]]
+Run = Callable[[Path, tuple[int, ...]], list[dict[int, float]]]  # (folder, SEEN_FROM) -> each rank's losses
 
 N, LAST, EVERY = 4, 10, 4
 SEEN_FROM = (5, 4, 6, 5)  # the step after which each rank sees the stop file
 NEVER = (LAST,) * N
-_TIMEOUT_S = 12.0
 
 
 def check_training(training: Training) -> str:
     """Return in words what is wrong with `training(folder, last, every, told)`, or that it is right."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        undisturbed = launch(_losses, N, stream=False)[0]
+        folder, began = Path(name), time.monotonic()
+        undisturbed = launch(_losses, N, device="cpu", stream=False)[0]
+        timeout_s = max(10.0, 8 * (time.monotonic() - began))  # longer on a busy machine
+        run = partial(launch, partial(_run, training), N, timeout_s=timeout_s, device="cpu", stream=False)
         try:
             for case in (_not_told, _told_at_different_steps, _resumed):
-                if problem := case(training, folder, undisturbed):
+                if problem := case(run, folder, undisturbed):
                     return problem
         except LaunchError as error:
             return _in_words(error)
     return "Right: all ranks stop after the same step, and the job that resumes has the losses of the undisturbed run."
 
 
-def _not_told(training: Training, folder: Path, undisturbed: dict[int, float]) -> str:
-    found = launch(partial(_run, training), N, folder / "whole", NEVER, timeout_s=_TIMEOUT_S, stream=False)
-    if any(losses != undisturbed for losses in found):
-        return f"Without a stop file: {_difference(found[0], undisturbed, 0)}."
+def _not_told(run: Run, folder: Path, undisturbed: dict[int, float]) -> str:
+    found = run(folder / "whole", NEVER)
+    for losses in found:
+        if losses != undisturbed:
+            return f"Without a stop file: {_difference(losses, undisturbed, 0)}."
     step = _saved_step(folder / "whole")
     due = LAST // EVERY * EVERY
     return "" if step == due else f"Without a stop file the last checkpoint is of step {step}, not of step {due}."
 
 
-def _told_at_different_steps(training: Training, folder: Path, undisturbed: dict[int, float]) -> str:
-    found = launch(partial(_run, training), N, folder / "told", SEEN_FROM, timeout_s=_TIMEOUT_S, stream=False)
+def _told_at_different_steps(run: Run, folder: Path, undisturbed: dict[int, float]) -> str:
+    found = run(folder / "told", SEEN_FROM)
     ends = [max(losses, default=-1) for losses in found]
     if len(set(ends)) > 1:
         return f"The ranks stop after different steps: {', '.join(map(str, ends))}."
@@ -54,8 +58,8 @@ def _told_at_different_steps(training: Training, folder: Path, undisturbed: dict
     return "" if step == due else f"The stopped ranks have saved step {step}; {due} steps were done."
 
 
-def _resumed(training: Training, folder: Path, undisturbed: dict[int, float]) -> str:
-    found = launch(partial(_run, training), N, folder / "told", NEVER, timeout_s=_TIMEOUT_S, stream=False)[0]
+def _resumed(run: Run, folder: Path, undisturbed: dict[int, float]) -> str:
+    found = run(folder / "told", NEVER)[0]
     first = SEEN_FROM[0] + 1
     rest = {step: loss for step, loss in undisturbed.items() if step >= first}
     return "" if found == rest else f"After the restart: {_difference(found, rest, first)}."
