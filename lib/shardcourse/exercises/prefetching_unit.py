@@ -16,7 +16,7 @@ N = 2
 
 
 class Moment(NamedTuple):
-    """What is there while a block computes."""
+    """Units that are gathered or on their way while a block computes."""
 
     phase: str  # forward or backward
     block: int

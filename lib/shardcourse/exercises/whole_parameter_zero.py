@@ -17,7 +17,7 @@ OPTIONS = {"lr": 0.1, "momentum": 0.9}
 
 
 class Seen(NamedTuple):
-    """What one rank holds and has sent after the last step."""
+    """Record of one rank after the last step: its memory and its messages."""
 
     weights: list[Tensor]
     momenta: int  # elements of momentum

@@ -1,4 +1,4 @@
-"""What each of four ranks holds after backward, under DDP, ZeRO-1 and ZeRO-2: lesson 4."""
+"""Memory of each of four ranks after backward, under DDP, ZeRO-1 and ZeRO-2: lesson 4."""
 
 from shardcourse.figures.diagram import Diagram, diagram
 from shardcourse.figures.style import LessonFigure
