@@ -4,12 +4,14 @@ Predictions are arithmetic (`interconnect_predictions`). Measurements are steps 
 (`interconnect_runs`), on imitated machines: a stand-in of 0.4 million parameters on four CPU ranks, whose network is
 slowed until communication and computation have the same ratio as on the real machine.
 
+It also compares NCCL's cost, as `shardsim.closed_forms` has it, with published timings (`published_collectives`).
+
 A row holds the `predicted` and the `measured` value, in seconds, bytes or shares, and their `ratio`.
 """
 
 from statistics import median
 
-from shardbench import environment
+from shardbench import environment, published_collectives
 from shardbench.interconnect_predictions import cluster, held_bytes, predicted_ddp, predicted_fsdp, predicted_real_ddp
 from shardbench.interconnect_runs import STAND_IN, Variant, collective_times, losses, memory, overhead, step_times
 from shardbench.interconnect_table import show as show
@@ -28,7 +30,8 @@ TOPOLOGIES = {  # slow links, so that this machine's own cost of about 1 ms for 
 }
 KINDS = {  # the collectives that an algorithm changes
     "ring": ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all"),
-    "tree": ("all_reduce", "broadcast"),
+    "tree": ("all_reduce",),
+    "halving-doubling": ("all_reduce",),
     "hierarchical": ("all_gather", "reduce_scatter", "all_reduce"),
 }
 SIZES_BYTES = (1 << 10, 1 << 18, 1 << 20)
@@ -56,6 +59,7 @@ def run(rounds: int = 3, pairs: int = 120, repeats: int = 5) -> dict:
         "hybrid": hybrid(rounds),
         "overhead": launch(overhead, WORLD_SIZE, "3M", pairs, 2, 128, device="cpu")[0],
         "unchanged": unchanged(),
+        "published": published_collectives.rows(),
     }
 
 

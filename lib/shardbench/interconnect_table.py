@@ -4,6 +4,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from shardbench.published_collectives import RANGES, summary
+
 
 def show(result: dict) -> None:
     console = Console(width=max(120, Console().width))
@@ -24,6 +26,24 @@ def show(result: dict) -> None:
     console.print(f"losses equal to gloo's to the bit: {', '.join(equal)}")
     if different := [row["what"] for row in result["unchanged"] if not row["equal"]]:
         console.print(f"DIFFERENT from gloo's: {', '.join(different)}")
+    show_published(result["published"], console)
+
+
+def show_published(rows: list[dict], console: Console) -> None:
+    """Print the errors by table and range, of tables that were not fitted and of the others, with NCCL's own."""
+    for used, words in (("predicted", "tables that were not fitted"), ("fit", "tables that constants were fitted on")):
+        mine = [row for row in rows if row["used"] == used]
+        title = f"NCCL's collectives, {words}: middle error of the model (of NCCL's own estimate)"
+        table = _table(title, "nodes x GPUs", *RANGES)
+        for what in dict.fromkeys(row["what"] for row in mine):
+            cells = {row["range"]: f"{row['off']:.0%} ({row['tuner_off']:.0%})" for row in mine if row["what"] == what}
+            table.add_row(what, *(cells.get(name, "") for name in RANGES))
+        console.print(table)
+    for where, off in summary(rows).items():
+        console.print(
+            f"{where}, {off['n']} times that were not fitted: middle error {off['off']:.1%}, "
+            f"of NCCL's own estimate {off['tuner_off']:.1%}"
+        )
 
 
 def _table(title: str, *headers: str) -> Table:

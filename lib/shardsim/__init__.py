@@ -11,7 +11,8 @@ time they would take on that network. Read in this order:
     shared_state, transfers, process_group      arrivals; waiting; the torch.distributed backend
     cpu_streams, slept_computation              overlap without a GPU: streams as clocks, sleep instead of computation
     timeline_events         the times of messages, for `shardlab.measure`
-    closed_forms, bucket_overlap, step_schedules, pipeline_schedules    predictions that run nothing
+    closed_forms                                what collectives cost, by the textbook's algorithms and by NCCL's choice
+    bucket_overlap, step_schedules, pipeline_schedules    predictions that run nothing
 
 Predictions and measurements share only the form of a record, `shardtrace.timeline`.
 """

@@ -3,9 +3,11 @@
 Bandwidths are for one direction. 400 Gb/s of InfiniBand are 50 GB/s: vendors count networks in bits and NVLink in bytes
 of both directions together (900 GB/s of NVLink 4 are 450 each way).
 
-Latencies are for one message as NCCL sends it, software included. They are rough figures, as no data sheet has them.
-The share of the peak that training reaches (`mfu`) is an assumption too. Measure both on your machine. Vendors say how
-many NVMe drives a machine has, but seldom which; those named here stand for the fast ones of their generation.
+Latencies are for one large message as NCCL sends it (protocol Simple), software included. NVLink's, PCIe's and
+InfiniBand's are from NCCL, src/graph/tuning.cc, hwLat. EFA's was fitted on a published table of two p5 nodes. The
+others are rough figures, as no data sheet has them. The share of the peak that training reaches (`mfu`) is an
+assumption too. Measure both on your machine. Vendors say how many NVMe drives a machine has, but seldom which; those
+named here stand for the fast ones of their generation.
 """
 
 import re
@@ -19,8 +21,8 @@ from shardsim.link_speeds import DRIVES, LINKS, Nvme
 
 # Headers and acknowledgements take a fifth of a slot's bandwidth: copies over PCIe 4.0 x16 reach 25 of 31.5 GB/s
 PCIE_SHARE = 25 / 31.5
-LATENCY_S = {"NVLink": 3e-6, "xGMI": 5e-6, "PCIe": 8e-6, "InfiniBand": 10e-6, "RoCE": 15e-6, "EFA": 20e-6}
-ETHERNET_LATENCY_S = 30e-6
+LATENCY_S = {"NVLink": 3.4e-6, "xGMI": 5e-6, "PCIe": 5.7e-6, "InfiniBand": 14e-6, "RoCE": 19e-6, "EFA": 44e-6}
+ETHERNET_LATENCY_S = LATENCY_S["EFA"]  # there is no better figure
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ MACHINES = {
         _cluster("mi300x-box", "8 MI300X on xGMI, a 400 Gb/s card for each",
             "MI300X-192GB", 8, "RoCE 400", 8, 2048, (8, "PM9A3"), "AMD Instinct MI300X platform data sheet", mfu=0.35),
         _cluster("frontier", "4 MI250X, that is 8 devices, and 4 Slingshot cards of 200 Gb/s",
-            "MI250X-64GB", 8, _shared(12.5), 8, 512, (2, "PM9A3"), "OLCF Frontier user guide, node overview", mfu=0.3),
+            "MI250X-64GB", 8, _shared(12.5, LATENCY_S["InfiniBand"]), 8, 512, (2, "PM9A3"),
+            "OLCF Frontier user guide, node overview", mfu=0.3),
         _cluster("pcie-box", "4 L40S on PCIe 4.0 x16, one 100 GbE card",
             "L40S", 4, Link(12.5e9, 20e-6), 1, 512, (1, "PM9A3"), mfu=0.35),
         _cluster("cloud-25gbe", "4 A10 on PCIe 4.0 x16, one 25 GbE card",

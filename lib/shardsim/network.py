@@ -5,7 +5,8 @@
                  └ (node 0)            (node 1)      between: network cards (NICs), one a node or one a rank
 
 Ports and cards are full duplex, the switches ideal. A round of a collective takes as long as its busiest link: the
-latency, plus the bytes of all the round's messages on that link over its bandwidth. See `algorithms` for the rounds.
+latency, plus the bytes of all the round's messages on that link over its bandwidth. A round that is a pipeline takes
+the latencies of its longest chain, plus the bytes on its busiest link over the bandwidth. See `algorithms`.
 
 A network in words has parts in any order, separated by commas:
 
@@ -13,7 +14,7 @@ A network in words has parts in any order, separated by commas:
     2x4 nodes, 300 GB/s inside, 50 GB/s between       2 nodes of 4 ranks, which share their node's one card
     ... 300 GB/s 3 us inside, 50 GB/s 10 us between   latencies; 3 us and 10 us if not given
     ... 50 GB/s between a rank                        every rank has its own card
-    ... tree | hierarchical                           the algorithm; ring if not given
+    ... tree | halving-doubling | hierarchical        the algorithm; ring if not given
     ... jitter 10%                                    a collective takes up to 10% longer, drawn at random
     ... rank 3 is 2x slower                           its port and card take twice as long
     dgx-h100, 2x2 nodes                               a machine of `machines`, here two nodes of two of its GPUs
@@ -90,7 +91,7 @@ class Network:
         total: defaultdict[LinkName, float] = defaultdict(float)
         for r in self.rounds(kind, full_bytes, ranks):
             for link, n_bytes in self._load(r).items():
-                total[link] += r.times * n_bytes
+                total[link] += n_bytes
         return dict(total)
 
     def rounds(self, kind: str, full_bytes: int, ranks: Sequence[int]) -> list[Round]:
@@ -128,6 +129,12 @@ class Network:
                 load[link] += n_bytes
         return load
 
+    def _round_s(self, r: Round, load: dict[LinkName, float]) -> float:
+        if not r.chains:
+            return max(self.link(name).carry_s(n_bytes) for name, n_bytes in load.items())
+        chain_s = max(sum(max(self.link(x).latency_s for x in self._path(*hop)) for hop in chain) for chain in r.chains)
+        return chain_s + max(n_bytes / self.link(name).bandwidth_bytes_per_s for name, n_bytes in load.items())
+
     def scaled(self, latency: float, bandwidth: float) -> "Network":
         """Return this network with every latency times `latency` and every bandwidth times `bandwidth`."""
 
@@ -161,7 +168,7 @@ def _cost(network: Network, kind: str, full_bytes: int, ranks: tuple[int, ...]) 
     total_s, links = 0.0, set()
     for r in network.rounds(kind, full_bytes, ranks):
         load = network._load(r)
-        total_s += r.times * max(network.link(name).carry_s(n_bytes) for name, n_bytes in load.items())
+        total_s += network._round_s(r, load)
         links |= load.keys()
     return total_s, frozenset(links)
 

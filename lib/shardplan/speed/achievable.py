@@ -9,9 +9,8 @@ Measured by others in micro-benchmarks, on one GPU or one cluster each:
     ATTENTION  FlashAttention-2, head width 128, causal, long sequences. H100: Shah et al. 2024, "FlashAttention-3",
                figures 5 and 6: forward 335 TFLOP/s; backward 322 without a mask, times the 335 / 370 that the mask
                costs forward. A100: Dao 2023, figures 5 to 7, recalled from memory.
-    INSIDE     rings over NVLink: 368 of 450 GB/s with in-switch reduction turned off (ml-engineering, network,
-               "SHARP"). PCIe's share is in `machines` already.
-    BETWEEN    377 GB/s of 8 cards of 50, by 4 nodes of 8 GPUs (ml-engineering, network/benchmarks).
+
+`shardsim.closed_forms` has the shares of links, and how much slower computation is while NCCL communicates.
 
 Fitted: the three numbers under FITTED, on 13 runs of llm-foundry (A100 80 GB and H100, 8 GPUs, sequences of 2048;
 marked "fit" among the published runs). These runs are no evidence; all other runs are predictions. A grid search
@@ -25,7 +24,6 @@ Source: He 2024, "Strangely, matrix multiplications on GPUs run faster when give
 """
 
 from shardsim.hardware import Gpu
-from shardsim.machines import Machine
 
 # By the beginning of a GPU's name
 PRODUCTS = {
@@ -43,9 +41,6 @@ ATTENTION = {"A100": (200 / 312, 175 / 312), "H100": (335 / 989, 290 / 989), "H2
 OTHER_ATTENTION = (0.5, 0.4)  # forward, backward
 FIRST_FLASH = (0.4 * 312 / 200, 0.3 * 312 / 175)  # relative to these: version 1 had 30-50% of the A100, backward 25-35%
 LEAD_IN = 300  # positions; short sequences are slower: 191 TFLOP/s at 512, 298 at 2048, 335 at 16384
-INSIDE = 368 / 450
-BETWEEN = 377 / 400
-CONTENTION = 0.15  # lost share of computing speed, while NCCL has about 20 of 132 (H100) or 16 of 108 (A100) processors
 
 # Two sockets of eight channels of DDR4-3200 (DGX A100's) have 410 GB/s; STREAM reaches three quarters of that
 HOST_MEMORY = 0.75 * 410e9
@@ -69,10 +64,6 @@ def attention_shares(gpu: Gpu, kernel: str = "flash") -> tuple[float, float]:
     older = FIRST_FLASH if kernel == "flash-1" else (1.0, 1.0)
     shares = _by_name(ATTENTION, gpu, OTHER_ATTENTION)
     return tuple(share * less * gpu.power_share ** (1 / 3) for share, less in zip(shares, older, strict=True))
-
-
-def inside_share(machine: Machine) -> float:
-    return 1.0 if machine.gpu.link.startswith("PCIe") else INSIDE
 
 
 def _by_name(table: dict, gpu: Gpu, other):

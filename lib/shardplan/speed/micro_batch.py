@@ -1,7 +1,8 @@
 """The timeline of one micro-batch on one stage: units with their costs, ordered by `shardsim.step_schedules`.
 
-[Note: contention] Collectives run on the GPU too: during one, computation has fewer processors and is slower by
-CONTENTION. The units are slowed by the share of their time that is overlapped, and then ordered again.
+[Note: contention] Collectives run on the GPU too. During one, computation has fewer processors and less of the memory's
+bandwidth, and is slower by `closed_forms.CONTENTION`. The units are slowed by the share of their time that is
+overlapped, and then ordered again.
 
 [Note: model parallel] Tensor parallelism's collectives lie between two products that need each other, so nothing
 overlaps them. Context parallelism's ring overlaps with attention, as long as attention takes. In the timeline, what is
@@ -13,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from shardplan.planned_job import Setup
-from shardplan.speed import achievable
 from shardplan.speed.collectives import all_s, seconds
 from shardplan.speed.data_parallel import bucket_timeline
 from shardplan.speed.kernels import Both, block_work, moved_s, root_work
@@ -22,6 +22,7 @@ from shardplan.stage_parameters import Stage, Weight
 from shardplan.traffic.data_parallel import unit_sends
 from shardplan.traffic.model_parallel import context_sends, root_tensor_sends, tensor_sends
 from shardplan.traffic.units import BLOCK, ROOT, gathered_bytes, gradient_bytes
+from shardsim.closed_forms import CONTENTION
 from shardsim.step_schedules import Unit, fsdp_step
 from shardtrace.timeline import Timeline
 
@@ -87,7 +88,7 @@ def _timeline(
     found = _in_order(setup, stage, units, reduces)
     if not found.overlapped_s:
         return found
-    slower = 1 + achievable.CONTENTION * found.overlapped_s / found.compute_s
+    slower = 1 + CONTENTION * found.overlapped_s / found.compute_s
     units = [replace(u, forward_s=slower * u.forward_s, backward_s=slower * u.backward_s) for u in units]
     return _in_order(setup, stage, units, reduces)
 

@@ -26,6 +26,7 @@ from shardplan.speed.data_parallel import buckets, gradients_in_order
 from shardplan.stage_parameters import stages
 from shardplan.strategy import CROSS_ENTROPY, Strategy
 from shardplan.traffic import sends
+from shardsim.closed_forms import CONTENTION, IN_SHARE
 from shardsim.link import Link
 from shardsim.machines import machine
 from shardsim.step_schedules import Unit
@@ -279,8 +280,8 @@ def test_less_power_slows_products_but_not_memory():
 def test_an_infinitely_fast_network_exposes_nothing(sharding):
     options = {"sharding": sharding, "accumulation": 2}
     free, real = (speed_plan(setup(world_size=16, on=on, **options)) for on in (FREE_NETWORK, H100))
-    assert free.parts_s["exposed communication"] == pytest.approx(0, abs=1e-9)
-    assert real.parts_s["exposed communication"] > 0
+    assert free.parts_s["exposed communication"] < 0.02 * free.step_s, "the start of NCCL's kernels"
+    assert real.parts_s["exposed communication"] > 2 * free.parts_s["exposed communication"]
     assert real.step_s > free.step_s
 
 
@@ -303,11 +304,13 @@ def test_the_timeline_has_every_collective(sharding, gathers):
 
 
 def test_costs_of_a_collective():
-    """An all_gather in a node: 7 rounds of an eighth, at the share of the port that NCCL reaches."""
+    """An all_gather in a node, with protocol Simple: its start, and 7 hops of an eighth."""
     send = next(s for s in sends(setup(world_size=8)) if s.kind == "all_gather")
-    assert seconds(setup(world_size=8), send) == pytest.approx(
-        7 * (3e-6 + send.full_bytes / 8 / (450e9 * achievable.INSIDE))
-    )
+    assert seconds(setup(world_size=8), send) == pytest.approx(simple_ring_s(send.full_bytes))
+
+
+def simple_ring_s(n_bytes: float) -> float:
+    return 8.4e-6 + 7 * (3.4e-6 + n_bytes / 8 / (450e9 * IN_SHARE))
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
@@ -331,7 +334,7 @@ def test_a_slow_network_exposes_all_but_what_computation_hides():
 def test_contention_slows_what_is_overlapped():
     free, real = (speed_plan(setup(world_size=16, on=on)) for on in (FREE_NETWORK, H100))
     slower = real.parts_s["computation"] / free.parts_s["computation"]
-    assert 1 < slower < 1 + achievable.CONTENTION
+    assert 1 < slower < 1 + CONTENTION
 
 
 def test_accumulation():
@@ -350,14 +353,13 @@ def test_accumulation():
 def test_pipelines_bubble(p, m, v):
     """(p-1) / (v m) of the time that a stage computes. Source: Narayanan et al. 2021, section 2.2."""
     plan = speed_plan(setup(on=FREE_NETWORK, pipeline=p, accumulation=m, virtual_stages=v))
-    assert plan.parts_s["bubble"] / plan.parts_s["computation"] == pytest.approx((p - 1) / (v * m))
+    assert plan.parts_s["bubble"] / plan.parts_s["computation"] == pytest.approx((p - 1) / (v * m), rel=0.001)
 
 
 def test_tensor_parallel_messages_are_exposed():
     """Forward and backward of a block each gather and scatter B T D twice: 2 x 4 x 32 of them, and 4 of the root."""
     plan = speed_plan(setup(tensor=8, seq_len=8192))
-    n_bytes, bandwidth = 8192 * 4096 * 2, 450e9 * achievable.INSIDE
-    one_s = 7 * (3e-6 + n_bytes / 8 / bandwidth)
+    one_s = simple_ring_s(8192 * 4096 * 2)
     assert plan.parts_s["exposed communication"] == pytest.approx((8 * 32 + 4) * one_s, rel=0.01)
 
 

@@ -1,5 +1,6 @@
 """The network against closed forms worked out by hand: what each collective costs, on which links, in which words."""
 
+from collections import Counter
 from dataclasses import replace
 from math import ceil, log2
 
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardlab.model import preset
-from shardsim.algorithms import channels
+from shardsim.algorithms import ALGORITHMS, channels, double_tree
 from shardsim.imitated_job import flops_per_token, imitate
 from shardsim.link import Link
 from shardsim.machines import MACHINES
@@ -46,13 +47,49 @@ def test_ring_formulas(n):
 
 @pytest.mark.parametrize("n", [2, 4, 7, 8])
 def test_tree_formulas(n):
-    """Sanders, Speck & Traeff 2009: the depth twice, and all bytes up and down; few hops, but no fewer bytes."""
+    """Sanders, Speck & Traeff 2009: the depth twice, and all bytes up and down; few hops, but no fewer bytes.
+
+    With two ranks one is the root of each tree, and each sends half of the bytes up one tree and half down the other.
+    """
     tree, ring = one_node(n, algorithm="tree"), one_node(n)
     depth = ceil(log2(n)) * 0.25
-    assert tree.seconds("all_reduce", S, range(n)) == pytest.approx(2 * depth + 2 * 7)
-    assert tree.seconds("broadcast", S, range(n)) == pytest.approx(depth + 7)
-    assert tree.seconds("all_gather", S, range(n)) == ring.seconds("all_gather", S, range(n))
+    assert tree.seconds("all_reduce", S, range(n)) == pytest.approx(2 * depth + (7 if n == 2 else 2 * 7))
+    for kind in ("all_gather", "broadcast"):
+        assert tree.seconds(kind, S, range(n)) == ring.seconds(kind, S, range(n)), "only an all_reduce has trees"
     assert tree.seconds("all_reduce", 0, range(n)) <= ring.seconds("all_reduce", 0, range(n))
+
+
+@pytest.mark.parametrize("n", range(1, 40))
+def test_in_two_trees_together_a_rank_has_two_children_at_most(n):
+    trees = double_tree(n)
+    children = [Counter(parent for _, parent in tree) for tree in trees]
+    for tree in trees:
+        assert sorted({rank for hop in tree for rank in hop} | {0}) == list(range(n)) and len(tree) == n - 1
+        assert len({child for child, _ in tree}) == n - 1, "one parent each, but for the root"
+    assert all(sum(c[rank] for c in children) <= 2 for rank in range(n)), "so no rank sends more than S up and S down"
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_halving_and_doubling(n):
+    """Thakur, Rabenseifner & Gropp 2005, section 4.5: 2 log2 N messages, and no more bytes than a ring."""
+    network, ring = one_node(n, algorithm="halving-doubling"), one_node(n)
+    assert network.seconds("all_reduce", S, range(n)) == pytest.approx(2 * log2(n) * 0.25 + 2 * (n - 1) / n * 7)
+    assert network.bytes_by_link("all_reduce", S, range(n)) == pytest.approx(
+        ring.bytes_by_link("all_reduce", S, range(n))
+    )
+
+
+def test_halving_needs_a_power_of_two():
+    assert one_node(6, algorithm="halving-doubling").seconds("all_reduce", S, range(6)) == one_node(6).seconds(
+        "all_reduce", S, range(6)
+    )
+
+
+def test_halving_and_doubling_sends_its_largest_messages_between_nodes():
+    """A ring leaves each node once, with every byte. Here every rank leaves its node, with half of the bytes."""
+    network, ring = cluster(2, 4, algorithm="halving-doubling"), cluster(2, 4)
+    assert network.bytes_by_link("all_reduce", S, range(8))["card", (0, 0), "out"] == pytest.approx(2 * 4 * S / 2)
+    assert ring.bytes_by_link("all_reduce", S, range(8))["card", (0, 0), "out"] == pytest.approx(2 * 7 / 8 * S)
 
 
 def test_send():
@@ -63,13 +100,14 @@ def test_send():
 # ------------------------------------------------------------------------------------------------------------- clusters
 
 
-def test_a_ring_over_two_nodes_is_as_slow_as_what_leaves_a_node():
-    """4 nodes of 2, say: each of 7 steps sends S/8 from node to node, over one card or over both."""
-    n, part = 8, S / 8
-    shared = cluster(4, 2).seconds("all_gather", S, range(n))
-    assert shared == pytest.approx((n - 1) * (2 + part / 100))
-    own = cluster(4, 2, nics_per_node=2).seconds("all_gather", S, range(n))
-    assert own == pytest.approx((n - 1) * (2 + part / 2 / 100))
+def test_a_ring_over_nodes_is_as_slow_as_what_leaves_a_node():
+    """4 nodes of 2: of 7 hops 3 leave a node. 7/8 of the bytes leave each node, over one card or over both."""
+    hops, leave = 4 * 0.25 + 3 * 2.0, 7 / 8 * S
+    shared = cluster(4, 2).seconds("all_gather", S, range(8))
+    assert shared == pytest.approx(hops + leave / 100)
+    own = cluster(4, 2, nics_per_node=2).seconds("all_gather", S, range(8))
+    assert own == pytest.approx(hops + leave / 2 / 100)
+    assert cluster(4, 2).seconds("all_reduce", S, range(8)) == pytest.approx(2 * shared)
 
 
 def test_hierarchical():
@@ -83,13 +121,17 @@ def test_hierarchical():
     assert shared.seconds("all_gather", S, range(8)) == pytest.approx(inside + 3 * (2 + S / 4 / 100))
     assert {name[0] for name in network.links("all_gather", range(8))} == {"port", "card"}
     ring = replace(network, algorithm="ring")
-    assert network.seconds("all_reduce", 0, range(8)) < ring.seconds("all_reduce", 0, range(8)), "fewer slow hops"
+    assert network.seconds("all_reduce", 0, range(8)) < ring.seconds("all_reduce", 0, range(8)), "fewer hops inside"
 
 
 def test_a_tree_over_nodes():
-    network = cluster(4, 2, algorithm="tree", nics_per_node=2)
-    hops = 2 * (1 * 0.25 + 2 * 2.0)
-    assert network.seconds("all_reduce", S, range(8)) == pytest.approx(hops + 2 * S / 2 / 100)
+    """Inside a node it is a chain. Of two nodes each sends half: S in all, and not 2 S."""
+    network = cluster(4, 4, algorithm="tree", nics_per_node=4)
+    assert network.seconds("all_reduce", S, range(16)) == pytest.approx(2 * (3 * 0.25 + 2 * 2.0) + 2 * S / 4 / 100)
+    two = cluster(2, 4, algorithm="tree", nics_per_node=4)
+    assert two.seconds("all_reduce", S, range(8)) == pytest.approx(2 * (3 * 0.25 + 1 * 2.0) + S / 4 / 100)
+    many, ring = cluster(32, 2, algorithm="tree"), cluster(32, 2)
+    assert many.seconds("all_reduce", 0, range(64)) < 0.2 * ring.seconds("all_reduce", 0, range(64)), "few hops"
 
 
 def test_a_hybrid_groups_links():
@@ -123,9 +165,7 @@ def test_a_straggler_slows_whoever_needs_it():
     assert network.seconds("all_reduce", S, (0, 2)) == plain.seconds("all_reduce", S, (0, 2))
 
 
-shapes = st.tuples(
-    st.integers(1, 4), st.integers(1, 4), st.booleans(), st.sampled_from(["ring", "tree", "hierarchical"])
-)
+shapes = st.tuples(st.integers(1, 4), st.integers(1, 4), st.booleans(), st.sampled_from(ALGORITHMS))
 
 
 @given(shapes, st.sampled_from(["all_gather", "reduce_scatter", "all_reduce"]), st.integers(0, 10**9))
@@ -177,9 +217,9 @@ def test_every_rank_of_a_ring_sends_what_the_textbook_says(shape, n_bytes):
             4,
             Network(1, 4, Link(125e6, 50e-6), jitter=0.1, straggler=(3, 2.0)),
         ),
-        ("dgx-h100", 4, Network(1, 4, Link(450e9, 3e-6), nics_per_node=4)),
-        ("dgx-h100", 16, Network(2, 8, Link(450e9, 3e-6), Link(50e9, 10e-6), nics_per_node=8)),
-        ("cloud-25gbe, 2x2 nodes", 4, Network(2, 2, Link(25e9, 8e-6), Link(3.125e9, 30e-6))),
+        ("dgx-h100", 4, Network(1, 4, Link(450e9, 3.4e-6), nics_per_node=4)),
+        ("dgx-h100", 16, Network(2, 8, Link(450e9, 3.4e-6), Link(50e9, 14e-6), nics_per_node=8)),
+        ("cloud-25gbe, 2x2 nodes", 4, Network(2, 2, Link(25e9, 5.7e-6), Link(3.125e9, 44e-6))),
         ("infinitely fast", 3, Network(1, 3, Link(float("inf"), 0.0))),
     ],
 )
@@ -208,7 +248,7 @@ def test_a_network_for_another_world_size_is_refused():
         ({"nodes": 0}, "at least one node"),
         ({"between": None}, "no link between them"),
         ({"nics_per_node": 3}, "can't share 3 cards"),
-        ({"algorithm": "star"}, "no algorithm 'star'; there are ring, tree"),
+        ({"algorithm": "star"}, "no algorithm 'star'; there are ring, tree, halving"),
         ({"jitter": -0.1}, "0 or more"),
         ({"straggler": (4, 2.0)}, "one of ranks 0 to 3"),
         ({"straggler": (1, 0.0)}, "more than 0 times"),
