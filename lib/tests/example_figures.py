@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from shardcourse import figures
+from shardcourse.experiments.scaling import Scaling, scaling
 from shardcourse.figures.style import LessonFigure
-from shardcourse.scaling import Scaling, scaling
 from shardlab import launch, ring_collectives
 from shardlab.ddp import DDP, assign_buckets
 from shardlab.fsdp import fully_shard as our_fully_shard

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from shardcourse.small_run import sharded
+from shardcourse.experiments.small_run import sharded
 from shardlab import LaunchError, launch
 
 Index = Mapping[str, list[tuple[str, int, int]]]  # of each tensor: (file, first row, number of rows)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardcourse import small_fsdp
-from shardcourse.measured_training import fresh_model, samples
+from shardcourse.experiments import small_fsdp
+from shardcourse.experiments.measured_training import fresh_model, samples
 from shardlab import LaunchError, launch
 from shardlab.measure.traffic import record_traffic
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from shardcourse.small_run import sharded, train
+from shardcourse.experiments.small_run import sharded, train
 from shardlab import LaunchError, launch, state
 
 Told = Callable[[int], bool]

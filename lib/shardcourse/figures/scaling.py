@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
 
+from shardcourse.experiments.scaling import Row
 from shardcourse.figures.style import MARKS, TEXT, figure, note, spread
-from shardcourse.scaling import Row
 
 _HEIGHT = 4.2  # inches
 
@@ -20,7 +20,7 @@ def scaling_efficiency(
 ) -> Figure:
     """Draw efficiency against the number of ranks: up to three measured curves, each with its confidence band.
 
-    `measured` maps a name ("weak scaling") to the rows of a `shardcourse.scaling.Scaling`. `predicted` maps the same
+    `measured` maps a name ("weak scaling") to the rows of an `experiments.scaling.Scaling`. `predicted` maps the same
     names or others to {ranks: efficiency}.
     """
     predicted = predicted or {}

@@ -17,7 +17,7 @@ PLANTED = {
         "shardlab is not allowed to import shardsim",
     ),
     "a package imports the grader": (
-        "lib/shardcourse/scaling.py",
+        "lib/shardcourse/experiments/scaling.py",
         "import grading.judge.verdict\n",
         "shardcourse is not allowed to import grading",
     ),

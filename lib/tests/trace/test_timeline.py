@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardcourse.trace_exercise import communication, markdown
+from shardcourse.exercises.trace import communication, markdown
 from shardtrace.range_labels import meaning
 from shardtrace.spans import Label, Queued, Sent, timeline
 from shardtrace.timeline import Span, Timeline, union, without

@@ -13,7 +13,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import profile
 
-from shardcourse.trace_exercise import communication
+from shardcourse.exercises.trace import communication
 from shardlab import fsdp as ours
 from shardlab import launch
 from shardlab.measure.traffic import record_traffic

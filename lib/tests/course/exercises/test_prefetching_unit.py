@@ -4,9 +4,9 @@ import pytest
 import torch
 from lesson_answers import answer
 
-from shardcourse import small_fsdp
 from shardcourse.exercises.prefetching_unit import check_prefetch
-from shardcourse.small_fsdp import HookedUnit
+from shardcourse.experiments import small_fsdp
+from shardcourse.experiments.small_fsdp import HookedUnit
 
 ANSWER = answer("05b_overlap_and_failures.ipynb", "class PrefetchingUnit")
 NAMES = {"__name__": "answers", "torch": torch, "small_fsdp": small_fsdp}

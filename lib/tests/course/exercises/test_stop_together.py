@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from course_copy import ROOT
 
-from shardcourse import small_run
 from shardcourse.exercises.stop_together import check_training
+from shardcourse.experiments import small_run
 from shardcourse.lessons.cells import markdown
 from shardlab import state
 

@@ -12,9 +12,9 @@ from matplotlib.patches import Patch
 from PIL import Image
 
 from shardcourse import figures
+from shardcourse.experiments.scaling import Row
 from shardcourse.figures import memory, style, timeline
 from shardcourse.figures.style import BLUE, ORANGE, TEXT, figure, note, spread
-from shardcourse.scaling import Row
 from shardlab.measure.ledger import CATEGORIES
 from shardtrace.timeline import Span, Timeline
 

@@ -8,7 +8,7 @@ import torch
 from course_copy import ROOT
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from shardcourse.budget_exercise import verdict
+from shardcourse.exercises.byte_budget import verdict
 from shardcourse.lessons.cells import markdown
 
 LESSON = nbformat.read(ROOT / "course" / "08b_selective_checkpointing.ipynb", as_version=4)

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from shardcourse import scaling as module
-from shardcourse.scaling import efficiencies, scaling
+from shardcourse.experiments import scaling as module
+from shardcourse.experiments.scaling import efficiencies, scaling
 from shardsim import simulated
 from shardsim.network import Network
 from shardsim.slept_computation import sleep_in

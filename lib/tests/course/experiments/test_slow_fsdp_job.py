@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardcourse import slow_fsdp_job as job
+from shardcourse.experiments import slow_fsdp_job as job
 
 
 def test_arithmetic_says_what_early_gathers_gain():

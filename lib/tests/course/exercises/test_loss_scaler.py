@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from shardcourse.check_scaler import check_scaler
+from shardcourse.exercises.loss_scaler import check_scaler
 
 
 class Scaler:

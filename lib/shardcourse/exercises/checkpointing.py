@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from shardcourse.recomputing import most_activations, track_step
+from shardcourse.experiments.recomputing import most_activations, track_step
 
 LAYERS = 4
 

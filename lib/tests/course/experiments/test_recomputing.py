@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from shardcourse import recomputing
+from shardcourse.experiments import recomputing
 from shardlab.model import Transformer, preset
 
 CONFIG, TOKENS = preset("1M", n_layers=4), torch.arange(32).view(2, 16)

@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from shardcourse.block_groups import group_blocks
-from shardcourse.measured_training import outcome
-from shardcourse.slept_steps import slept_step
-from shardcourse.small_fsdp import by_blocks
+from shardcourse.experiments.block_groups import group_blocks
+from shardcourse.experiments.measured_training import outcome
+from shardcourse.experiments.slept_steps import slept_step
+from shardcourse.experiments.small_fsdp import by_blocks
 from shardlab.model import Transformer, preset
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.optim import AdamW, Optimizer
 
-from shardcourse.fsdp_switches import fsdp2
+from shardcourse.experiments.fsdp_switches import fsdp2
 from shardlab import launch, local_device
 from shardlab.model import Transformer, preset
 

@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from shardcourse.flops_exercise import problems
+from shardcourse.exercises.flops import problems
 
 
 def counted(model, x, products, remove=True):

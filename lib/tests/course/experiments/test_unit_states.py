@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.distributed.fsdp import fully_shard
 
-from shardcourse.measured_step import measure_step
-from shardcourse.unit_states import unit_states
+from shardcourse.experiments.measured_step import measure_step
+from shardcourse.experiments.unit_states import unit_states
 from shardlab import fsdp as ours
 from shardlab import launch
 from shardlab.model import Transformer, preset

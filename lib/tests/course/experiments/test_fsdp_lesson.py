@@ -6,9 +6,9 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from shardcourse import timed_fsdp
-from shardcourse.broken_jobs import JOBS, check_find_problems
-from shardcourse.fsdp_switches import compare_switches, fsdp2, no_backward_prefetch, switch_table
+from shardcourse.exercises.job_check import JOBS, check_find_problems
+from shardcourse.experiments import timed_fsdp
+from shardcourse.experiments.fsdp_switches import compare_switches, fsdp2, no_backward_prefetch, switch_table
 from shardlab import launch
 
 

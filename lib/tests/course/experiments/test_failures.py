@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from shardcourse.killed_writer import loadable_after_kills
-from shardcourse.lost_time import lost_share
-from shardcourse.small_run import fingerprint, sharded, train
+from shardcourse.experiments.killed_writer import loadable_after_kills
+from shardcourse.experiments.lost_time import lost_share
+from shardcourse.experiments.small_run import fingerprint, sharded, train
 from shardlab import launch
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardcourse.leaky_programs import PROGRAMS, measure_programs
+from shardcourse.experiments.leaky_programs import PROGRAMS, measure_programs
 from shardlab import launch
 from shardlab.model import preset
 

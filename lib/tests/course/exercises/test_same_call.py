@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 from deadlines import deadline_s
 
-from shardcourse.same_call_exercise import problems
+from shardcourse.exercises.same_call import problems
 
 
 def answer(kind, x, call):

@@ -4,8 +4,13 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from shardcourse.recomputing import step_cost, with_blocks
-from shardcourse.recomputing_planned import choices_table, largest_terms, planned_choices, planned_peak_bytes
+from shardcourse.experiments.recomputing import step_cost, with_blocks
+from shardcourse.experiments.recomputing_planned import (
+    choices_table,
+    largest_terms,
+    planned_choices,
+    planned_peak_bytes,
+)
 from shardlab.model import Transformer, preset
 
 TOKENS = torch.arange(32).view(2, 16)

@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from shardcourse.measured_step import ForwardBackward, forward_backward, my_batch
+from shardcourse.experiments.measured_step import ForwardBackward, forward_backward, my_batch
 from shardlab import local_device
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import Block, Transformer, preset

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from shardcourse.measured_step import my_batch
+from shardcourse.experiments.measured_step import my_batch
 from shardlab.fsdp.unit import State
 
 SIGNS = {State.SHARDED: ".", State.GATHERING: "+", State.UNSHARDED: "#"}

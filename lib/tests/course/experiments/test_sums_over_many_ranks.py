@@ -2,7 +2,13 @@
 
 import torch
 
-from shardcourse.sums_over_many_ranks import SORTED, reduce_in_a_chain, reduce_in_a_ring, reduce_in_a_tree, train_table
+from shardcourse.experiments.sums_over_many_ranks import (
+    SORTED,
+    reduce_in_a_chain,
+    reduce_in_a_ring,
+    reduce_in_a_tree,
+    train_table,
+)
 from shardlab import launch
 
 ORDERS = (reduce_in_a_chain, reduce_in_a_ring, reduce_in_a_tree)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardcourse.measured_step import my_batch
+from shardcourse.experiments.measured_step import my_batch
 from shardlab.model import Transformer, preset
 from shardsim import simulated
 from shardsim.cpu_streams import run_ahead

@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from shardcourse.first_spike_exercise import problems
+from shardcourse.exercises.first_spike import problems
 
 
 def answer(history, factor=3.0, window=20, warm_up=10):

@@ -15,7 +15,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_ac
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from shardcourse.measured_step import MeasuredStep, forward_backward, measure_step
+from shardcourse.experiments.measured_step import MeasuredStep, forward_backward, measure_step
 from shardlab import local_device
 from shardlab.model import Block, Transformer, preset, rotary_angles
 

@@ -2,7 +2,7 @@
 
 import time
 
-from shardcourse.toy_device import ToyDevice
+from shardcourse.experiments.toy_device import ToyDevice
 
 
 def test_the_host_runs_ahead_until_it_asks():

@@ -2,7 +2,7 @@
 
 import json
 
-from shardcourse.trace_exercise import callers
+from shardcourse.exercises.trace import callers
 
 
 def event(name, ts, dur, cat="python_function", tid=1):

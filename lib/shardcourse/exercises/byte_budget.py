@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from shardcourse.recomputing import gradients
+from shardcourse.experiments.recomputing import gradients
 
 BATCH, ROWS, WIDTH, INNER, BLOCKS = 2, 8, 32, 64, 3
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.optim import AdamW
 
-from shardcourse import measured_training, small_fsdp
+from shardcourse.experiments import measured_training, small_fsdp
 from shardcourse.lessons.cells import as_python, code_cells
 from shardcourse.lessons.folders import ROOT
 from shardlab import launch

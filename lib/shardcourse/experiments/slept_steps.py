@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardcourse.measured_training import fresh_model
+from shardcourse.experiments.measured_training import fresh_model
 from shardlab import launch
 from shardsim import simulated
 from shardsim.slept_computation import sleep_in

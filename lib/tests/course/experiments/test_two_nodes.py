@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardcourse.two_nodes import torchrun_on_two_nodes
+from shardcourse.experiments.two_nodes import torchrun_on_two_nodes
 
 SCRIPT = """
 import os, signal

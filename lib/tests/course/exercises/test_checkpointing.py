@@ -8,7 +8,7 @@ import torch
 from course_copy import ROOT
 from torch.autograd.graph import saved_tensors_hooks
 
-from shardcourse.checkpoint_exercise import verdict
+from shardcourse.exercises.checkpointing import verdict
 from shardcourse.lessons.cells import markdown
 
 LESSON = nbformat.read(ROOT / "course" / "08a_activation_checkpointing.ipynb", as_version=4)
