@@ -13,16 +13,16 @@ from pathlib import Path
 from statistics import median
 
 from shardsim.closed_forms import IN_SHARE, OUT_SHARE, PLATEAU, PROTOCOLS, Cluster, nccl_range_s, nccl_s
-from shardsim.link_speeds import LINKS
-from shardsim.machines import LATENCY_S
+from shardsim.machines import MACHINES
 
 FILE = Path(__file__).parents[1] / "benchmarks" / "published-collectives.json"
 MIB = 1 << 20
 RANGES = {"1 to 512 KiB": MIB, "1 to 32 MiB": 64 * MIB, "64 to 128 MiB": 256 * MIB, "256 MiB to 8 GiB": inf}
-CARDS = {
-    "xxrjun": ("InfiniBand NDR", "InfiniBand"),
-    "aws": ("InfiniBand NDR", "EFA"),
-    "alps": ("RoCE 200", "InfiniBand"),
+CARDS = {  # each source's network cards; the latency of alps' Slingshot is taken to be InfiniBand's
+    "xxrjun": MACHINES["dgx-h100"].between,
+    "aws": MACHINES["aws-p5"].between,
+    "a3-mega": MACHINES["gcp-a3-mega"].between,
+    "alps": MACHINES["dgx-a100"].between,
 }
 
 # The tuner's corrections of a tree's bandwidth, for 64 B and each size twice the last
@@ -57,11 +57,10 @@ def summary(found: list[dict]) -> dict[str, dict[str, float]]:
 
 
 def cluster(table: dict) -> Cluster:
-    m, k = table["nodes"], table["gpus_per_node"]
-    speed, network = CARDS[table["source"]]
-    card = (LATENCY_S[network], LINKS[speed].bandwidth * OUT_SHARE, k)
-    port = LINKS["NVLink 4"].bandwidth * IN_SHARE
-    return Cluster(LATENCY_S["NVLink"], port, m, k, *card, nvls=table["gpu"] != "GH200")
+    m, k, port, card = table["nodes"], table["gpus_per_node"], MACHINES["dgx-h100"].inside, CARDS[table["source"]]
+    cards = (card.latency_s, card.bandwidth_bytes_per_s * OUT_SHARE, k)
+    port_bandwidth = port.bandwidth_bytes_per_s * IN_SHARE
+    return Cluster(port.latency_s, port_bandwidth, m, k, *cards, nvls=table["gpu"] != "GH200")
 
 
 def _rows(table: dict) -> Iterator[dict]:
@@ -97,10 +96,10 @@ def tuner_s(table: dict, full_bytes: float) -> float:
 
 def _tuner_s(table: dict, full_bytes: float, algorithm: str, protocol: str) -> float:
     m, k, reduces = table["nodes"], table["gpus_per_node"], table["kind"] == "all_reduce"
-    (speed, network), p = CARDS[table["source"]], PROTOCOLS[algorithm, protocol]
+    card, p = CARDS[table["source"]], PROTOCOLS[algorithm, protocol]
     n, f, few, channels = m * k, 2 if reduces else 1, min(m, 3) - 1, 24 if m == 1 else 16
-    inside, cards = 360e9, 0.96 * k * LINKS[speed].bandwidth
-    plugin_s = 75e-6 if network == "EFA" else 0.0
+    inside, cards = 360e9, 0.96 * k * card.bandwidth_bytes_per_s
+    plugin_s = 75e-6 if table["source"] == "aws" else 0.0
     out_s = p.out_s + (2 if protocol == "Simple" else 1) * plugin_s
     if algorithm == "nvls":
         most = inside * 330 / 360 if m == 1 else min(inside * 330 / 360, cards / (1 if m == 2 else 2))

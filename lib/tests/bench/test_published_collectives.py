@@ -15,8 +15,8 @@ def found() -> list[dict]:
 
 def test_most_tables_are_evidence(found):
     tables = {row["what"]: row["used"] for row in found}
-    assert list(tables.values()).count("fit") == 2 and len(tables) == 22
-    assert sum(len(row["ratios"]) for row in found) == 255
+    assert list(tables.values()).count("fit") == 2 and len(tables) == 23
+    assert sum(len(row["ratios"]) for row in found) == 279
 
 
 def test_the_middle_errors(found):
