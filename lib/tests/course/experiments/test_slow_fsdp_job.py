@@ -28,7 +28,11 @@ def asked_early(step):
 
 
 def test_gathers_are_late_until_they_are_repaired():
-    steps = [job.run()[1], job.run(early_in_backward=True)[1], job.run(early_in_backward=True, early_in_forward=True)[1]]
+    steps = [
+        job.run()[1],
+        job.run(early_in_backward=True)[1],
+        job.run(early_in_backward=True, early_in_forward=True)[1],
+    ]
     for step in steps:
         assert [s.name for s in step.lane("link")].count("all_gather") == 2 * job.BLOCKS + 1
     blocks = job.BLOCKS - 1  # without the first one, which has nothing in front of it
