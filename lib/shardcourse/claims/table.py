@@ -75,7 +75,10 @@ def claims_on_trial(lesson: int | None = None, *ids: str) -> "ClaimsPage":
 
 
 class ClaimsPage:
-    """A page of claims, as the last value of a cell. A click on a claim shows its findings and the truth."""
+    """A page of claims, as the last value of a cell. A click on a claim shows its findings and the truth.
+
+    As text, it lists each claim with its verdict and the truth.
+    """
 
     def __init__(self, claims: Sequence[Claim]) -> None:
         self.claims = claims
@@ -85,7 +88,12 @@ class ClaimsPage:
         return f'<div style="max-width: 60em"><p style="color: {TEXT}">{counted(self.claims)}</p>{rows}</div>'
 
     def __repr__(self) -> str:
-        return counted(self.claims)
+        return "\n".join([counted(self.claims), *map(_lines, self.claims)])
+
+
+def _lines(c: Claim) -> str:
+    """Return one claim as two lines of text: verdict and claim, then the truth."""
+    return f"{MARKS[c.verdict]} {c.verdict}: {c.claim} ({', '.join(c.sources)})\n    {c.truth}"
 
 
 def _row(c: Claim) -> str:

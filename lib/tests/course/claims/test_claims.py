@@ -291,6 +291,15 @@ def test_the_page_opens_without_a_script_and_escapes():
     assert "<details" in page and "<script" not in page and "1 &lt; 2." in page and "✗ wrong" in page
 
 
+def test_the_page_as_text_says_of_each_claim_what_is_true():
+    """A lesson that was exported to text shows no HTML: a mere count would tell the reader nothing."""
+    chosen = [ALL["zero-1-8b-34-gb"], ALL["zero-1-saves-4x"]]
+    first, *lines = repr(ClaimsPage(chosen)).splitlines()
+    assert first.startswith("2 claims: ") and len(lines) == 4
+    for claim, said_of_it, truth in zip(chosen, lines[::2], lines[1::2], strict=True):
+        assert claim.verdict in said_of_it and claim.claim in said_of_it and truth.strip() == claim.truth
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "words"),
     [(True, "", "yes"), (0.05, "share", "5.0%"), (0.3, "share", "30%"), (68.26, "GB", "68.3 GB"), (2, "x", "2x")],
