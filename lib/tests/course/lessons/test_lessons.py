@@ -28,7 +28,7 @@ from shardcourse.lessons.tidy import tidied, tidy
 from shardlab.tier import TIERS
 
 LESSONS = sorted((ROOT / "course").glob("*.ipynb"))
-EXAMPLE = ROOT / "course" / "03_ddp_buckets.ipynb"  # to plant mistakes in
+EXAMPLE = ROOT / "course" / "03a_ddp_buckets.ipynb"  # to plant mistakes in
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def predict_nothing_that_is_read(nb) -> None:
 
 
 MISTAKES = {
-    "number": (anatomy_problems, lambda nb: edit(nb, "# 3. ", "# 4. ")),
+    "number": (anatomy_problems, lambda nb: edit(nb, "# 3a. ", "# 4a. ")),
     "no question": (anatomy_problems, lambda nb: edit(nb, "?**", ".**")),
     "no prediction": (anatomy_problems, lambda nb: tagged(nb, "prediction")[0].metadata.pop("tags")),
     "an answer left open": (anatomy_problems, lambda nb: edit(nb, "</details>", "")),
@@ -76,18 +76,18 @@ MISTAKES = {
     "a guess that nothing answers": (prediction_problems, predict_nothing_that_is_read),
     "a link to nowhere": (
         link_problems,
-        lambda nb: edit(nb, "# 3. Data parallel:", "# 3. [that](04_not_there.ipynb) "),
+        lambda nb: edit(nb, "# 3a. Data parallel", "# 3a. [that](04_not_there.ipynb) "),
     ),
     "a heading that is not there": (
         link_problems,
-        lambda nb: edit(nb, "# 3. Data parallel:", "# 3. [that](#Not-a-heading) "),
+        lambda nb: edit(nb, "# 3a. Data parallel", "# 3a. [that](#Not-a-heading) "),
     ),
-    "claims not tried": (claim_problems, lambda nb: edit(nb, "claims_on_trial(3)", "claims_on_trial(4)")),
+    "claims not tried": (claim_problems, lambda nb: edit(nb, "claims_on_trial(3", "claims_on_trial(4")),
 }
 
 
 def found_by(rule, nb) -> list[str]:
-    more = {anatomy_problems: ["3"], claim_problems: ["3"], link_problems: [EXAMPLE.parent]}
+    more = {anatomy_problems: ["3a"], claim_problems: ["3a"], link_problems: [EXAMPLE.parent]}
     if rule is form_problems and not any(cell.get("outputs") for cell in nb.cells) and nb.cells[3].id != "deadbeef":
         nb = tidied(nb)  # an edit changes the ids, which is not the mistake that is looked for
     return rule([nb] if rule is claim_problems else nb, *more.get(rule, []))
