@@ -2,7 +2,7 @@
 
 A strategy is a mesh (how many ranks share one copy of the model), a micro-batch, what is recomputed, what stays
 gathered, and when gradients are reduced. The memory comes from the planner's closed form. The time comes from the
-schedule of lesson 6 with the costs of lesson 10. No run was measured for either.
+schedule of lesson 6 with the costs of lesson 10a. No run was measured for either.
 """
 
 from dataclasses import asdict, dataclass

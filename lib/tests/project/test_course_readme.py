@@ -80,7 +80,7 @@ def test_the_lessons_are_given_in_their_own_words():
         (unfounded, "What is a unit?", "What was a unit?"),
         (unfounded, "[6a](06a_fsdp.ipynb) What is a unit?", "[7a](06a_fsdp.ipynb) What is a unit?"),
         (untreated, "| 002 FMD d |", "| 002 FMD e |"),
-        (untreated, "[9b](09b_offload_to_drives.ipynb) States in a file", "[10](10_many_nodes.ipynb) A straggler"),
+        (untreated, "[9b](09b_offload_to_drives.ipynb) States in a file", "[10a](10a_many_nodes.ipynb) A straggler"),
         (misquoted, "FSDP unit by unit](", "FSDP](")
     ],
 )  # fmt: skip
