@@ -164,4 +164,6 @@ def test_commands_are_found_in_blocks():
 @pytest.mark.parametrize("name", [name for name in files() if name.endswith(".md")])
 def test_links_lead_somewhere(name):
     targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / name).read_text())
-    assert [target for target in targets if not (ROOT / name).parent.joinpath(target).exists()] == []
+    # the book's first page is copied to the top of its pages, where the course and its picture are
+    places = [ROOT, ROOT / "lib" / "pictures"] if "/site/" in name else [(ROOT / name).parent]
+    assert [target for target in targets if not any((place / target).exists() for place in places)] == []
