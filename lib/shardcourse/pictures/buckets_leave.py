@@ -24,6 +24,6 @@ def draw() -> LessonFigure:
             free = sent + _MESSAGE
         d.line((6 * _LAYER, -0.4), (6 * _LAYER, 5.9))
         d.text(6 * _LAYER + 0.2, -0.4, "backward ends", ha="left", size=8)
-        d.text(13.9, 4.0, "exposed: the step waits", size=8)
+        d.text(14.6, 3.9, "exposed: the step waits", size=8)
         d.arrow((0, 6.0), (16.6, 6.0), "time")
     return d.figure
