@@ -27,6 +27,7 @@ def test_the_folded_answer_is_right():
     assert check_training(written(ANSWER)).startswith("Right: ")
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -27,6 +27,7 @@ def asked_early(step):
     return found
 
 
+@pytest.mark.night
 def test_gathers_are_late_until_they_are_repaired():
     steps = [
         job.run()[1],
