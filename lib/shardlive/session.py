@@ -51,7 +51,8 @@ class Ranks:
         self._start()
 
     def _start(self) -> None:
-        self._job, self._cell, self._told = LiveJob(self.world_size, self._settings), 0, ""
+        self._job, self._cell = LiveJob(self.world_size, self._settings), 0
+        self._told: set[int] = set()  # ranks whose end has been said
         self.end = weakref.finalize(self, self._job.kill)
         try:
             warm_up()
@@ -99,9 +100,9 @@ class Ranks:
             show(waits)
         if interrupted:
             raise interrupted
-        if (gone := self._gone()) != self._told:
-            self._told = gone
-            raise RankError(gone)
+        if (dead := {r.number for r in self._job.ranks if not r.is_there}) != self._told:
+            self._told = dead  # the ranks, not the words: a rank's exit code may become known later
+            raise RankError(self._gone())
         if errors := {n: a for n, a in answers.items() if a.error}:
             heads = values({n: a.error for n, a in errors.items()}, self.world_size)
             report = "\n".join([*heads, "", next(iter(errors.values())).traceback.rstrip()])
