@@ -29,9 +29,7 @@ def write_page(report: ClassReport, file: Path) -> None:
 def page(report: ClassReport) -> str:
     sections = [
         f"<h1>{escape(report.lab)}</h1><p>{'; '.join(map(escape, report.summary()))}.</p>",
-        "<h2>Points</h2>" + _bars(report.histogram())
-        if any(n for _, n in report.histogram())
-        else "<p>Nobody has a grade yet.</p>",
+        "<h2>Points</h2>" + _bars(report.histogram()) if report.grades else "<p>Nobody has a grade yet.</p>",
         "<h2>Checks, the most missed first</h2>" + _checks(report),
     ]
     if report.not_graded:
@@ -86,7 +84,7 @@ def _table(headings: list[str], rows: list[list[str]], numbers: set[int] = froze
 
 def show(report: ClassReport, console: Console) -> None:
     console.print(f"{report.lab}: {'; '.join(report.summary())}", highlight=False, markup=False)
-    console.print(_histogram(report) if any(n for _, n in report.histogram()) else "nobody has a grade yet")
+    console.print(_histogram(report) if report.grades else "nobody has a grade yet")
     checks = Table("check", "points", "all", "some", "none", "said most often", header_style="bold")
     for row in report.missed_first:
         said = Group(*(Text(f"{n} × {cause}") for cause, n in row.commonest))

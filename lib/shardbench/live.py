@@ -19,12 +19,9 @@ from rich.table import Table
 from shardbench import environment
 
 WORLD_SIZE = 4
-OURS = """
-import json, os, signal, sys, threading, time
-began = time.perf_counter()
-from shardlive import RankError, Ranks
-imported = time.perf_counter()
-now, shown, found = time.perf_counter, [], {}
+CLOCK = """
+import contextlib, io, json, os, signal, threading, time
+now, found = time.perf_counter, {}
 
 def timed(name, call, *args, **options):
     start = now()
@@ -32,6 +29,12 @@ def timed(name, call, *args, **options):
         return call(*args, **options)
     finally:
         found.setdefault(name, []).append(now() - start)
+
+began = now()
+"""
+OURS = """
+from shardlive import RankError, Ranks
+shown = []
 
 def raises(kind, call, *args, **options):
     try:
@@ -63,10 +66,7 @@ timed("stop_s", ranks.stop)
 print(json.dumps(found))
 """
 IPYPARALLEL = """
-import contextlib, io, json, time
 import ipyparallel as ipp
-began = time.perf_counter()
-now, found = time.perf_counter, {}
 GROUP = '''
 import os, torch, torch.distributed as dist
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=PORT, RANK=str(rank), WORLD_SIZE="4")
@@ -88,13 +88,6 @@ def start():
     view.execute("rank = ranks[0]")
     view.execute(GROUP)
     return cluster, client, view
-
-def timed(name, call, *args, **options):
-    start = now()
-    try:
-        return call(*args, **options)
-    finally:
-        found.setdefault(name, []).append(now() - start)
 
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     cluster, client, view = start()
@@ -167,7 +160,9 @@ def _cell(measure: str, found: dict | None) -> str:
 
 
 def _fresh_process(program: str) -> dict[str, list[float]]:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CLOCK + program], capture_output=True, text=True, timeout=300, check=False
+    )
     if done.returncode:
         raise RuntimeError(f"a program of the benchmark failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -1,18 +1,13 @@
 """The exercise of lesson 8b: the right answers pass, and each wrong one is told what is wrong with it."""
 
-import re
-
-import nbformat
 import pytest
 import torch
-from course_copy import ROOT
+from lesson_answers import answer, defined
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from shardcourse.exercises.byte_budget import verdict
-from shardcourse.lessons.cells import markdown
 
-LESSON = nbformat.read(ROOT / "course" / "08b_selective_checkpointing.ipynb", as_version=4)
-RIGHT = re.search(r"```python\n(def keep_within.*?)```", markdown(LESSON), re.S)[1]  # the folded answer
+RIGHT = answer("08b_selective_checkpointing.ipynb", "def keep_within")
 COUNTS_ONCE = "    spent = {False: 0, True: 0}\n\n    def contexts():\n"
 WRONG = {  # what is altered, by what -> what the reader is told
     ("    return contexts\n", "    return None\n"): "returns nothing yet",
@@ -36,8 +31,7 @@ def made(source: str):
         "create_selective_checkpoint_contexts": create_selective_checkpoint_contexts,
         "is_product": lambda op: "mm" in op.name(),
     }
-    exec(source, names)
-    return names["keep_within"]
+    return defined(source, "keep_within", **names)
 
 
 def test_the_right_answer_passes():

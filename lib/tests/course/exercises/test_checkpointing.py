@@ -1,18 +1,13 @@
 """The exercise of lesson 8a: the right answer passes, and each wrong one is told what is wrong with it."""
 
-import re
-
-import nbformat
 import pytest
 import torch
-from course_copy import ROOT
+from lesson_answers import answer, defined
 from torch.autograd.graph import saved_tensors_hooks
 
 from shardcourse.exercises.checkpointing import verdict
-from shardcourse.lessons.cells import markdown
 
-LESSON = nbformat.read(ROOT / "course" / "08a_activation_checkpointing.ipynb", as_version=4)
-RIGHT = re.search(r"```python\n(def recomputed.*?)```", markdown(LESSON), re.S)[1]  # the folded answer
+RIGHT = answer("08a_activation_checkpointing.ipynb", "def recomputed")
 GRAPH_STAYS = RIGHT.replace("= t.detach()", "= t\n        return t")
 WRONG = {  # (what is altered, by what) -> what the reader is told
     ("return block(*args)", "block(*args)"): "returns nothing yet",
@@ -26,9 +21,7 @@ WRONG = {  # (what is altered, by what) -> what the reader is told
 
 
 def made(source: str):
-    names = {"torch": torch, "saved_tensors_hooks": saved_tensors_hooks}
-    exec(source, names)
-    return names["recomputed"]
+    return defined(source, "recomputed", torch=torch, saved_tensors_hooks=saved_tensors_hooks)
 
 
 @pytest.mark.parametrize("last", ["return tensors.pop(number)", "return tensors[number]"])

@@ -1,7 +1,7 @@
 """Lesson 3a's exercise: the folded answer is right, and each wrong answer is told what is wrong."""
 
 import pytest
-from lesson_answers import answer
+from lesson_answers import answer, defined
 
 from shardcourse.exercises.fill_buckets import check_buckets
 
@@ -9,9 +9,7 @@ ANSWER = answer("03a_ddp_buckets.ipynb", "def fill_buckets")
 
 
 def checked(code: str) -> str:
-    names: dict = {}
-    exec(code, names)
-    return check_buckets(names["fill_buckets"])
+    return check_buckets(defined(code, "fill_buckets"))
 
 
 def test_the_folded_answer_is_right():

@@ -1,28 +1,17 @@
 """The check of lesson 11a's exercise: it accepts the answer, and names what is wrong with other loaders."""
 
-import re
 from contextlib import suppress
 
-import nbformat
 import pytest
 import torch
-from course_copy import ROOT
+from lesson_answers import answer as folded
+from lesson_answers import defined
 
 from shardcourse.exercises import load_rows
 from shardcourse.exercises.load_rows import _checked, check_loader, save_rows
-from shardcourse.lessons.cells import markdown
 from shardlab import launch
 
-
-def folded_answer():
-    """Return the function that the lesson's folded answer defines."""
-    text = markdown(nbformat.read(ROOT / "course" / "11a_state.ipynb", as_version=4))
-    names = {"torch": torch}
-    exec(re.search(r"```python\n(def my_load.*?)```", text, re.S)[1], names)
-    return names["my_load"]
-
-
-answer = folded_answer()
+answer = defined(folded("11a_state.ipynb", "def my_load"), "my_load", torch=torch)
 
 
 def from_the_first_file_that_fits(folder, index, mine):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lesson_answers import answer
+from lesson_answers import answer, defined
 
 from shardcourse.exercises.prefetching_unit import check_prefetch
 from shardcourse.experiments import small_fsdp
@@ -17,9 +17,7 @@ TWO_AHEAD = """self.next.begin_unshard()
 
 
 def checked(code: str) -> str:
-    names = dict(NAMES)
-    exec(code, names)
-    return check_prefetch(names["PrefetchingUnit"])
+    return check_prefetch(defined(code, "PrefetchingUnit", **NAMES))
 
 
 def test_the_folded_answer_is_right():

@@ -1,26 +1,19 @@
 """The check of lesson 11b's exercise: it accepts the folded answer, and names what is wrong with changed ones."""
 
-import re
-
-import nbformat
 import pytest
 import torch
 import torch.distributed as dist
-from course_copy import ROOT
+from lesson_answers import answer, defined
 
 from shardcourse.exercises.stop_together import check_training
 from shardcourse.experiments import small_run
-from shardcourse.lessons.cells import markdown
 from shardlab import state
 
-TEXT = markdown(nbformat.read(ROOT / "course" / "11b_failures.ipynb", as_version=4))
-ANSWER = re.search(r"```python\n(def my_training.*?)```", TEXT, re.S)[1]
+ANSWER = answer("11b_failures.ipynb", "def my_training")
 
 
 def written(code: str):
-    names = {"__name__": "answers", "torch": torch, "dist": dist, "small_run": small_run, "state": state}
-    exec(code, names)
-    return names["my_training"]
+    return defined(code, "my_training", torch=torch, dist=dist, small_run=small_run, state=state)
 
 
 def test_the_folded_answer_is_right():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
-from lesson_answers import answer
+from lesson_answers import answer, defined
 
 from shardcourse.exercises.whole_parameter_zero import check_whole_zero, owned_elements
 
@@ -11,9 +11,7 @@ ANSWER = answer("04_zero_1_and_2.ipynb", "class MyWholeZeRO")
 
 
 def written(code: str) -> type:
-    names = {"__name__": "answers", "torch": torch, "dist": dist}
-    exec(code, names)
-    return names["MyWholeZeRO"]
+    return defined(code, "MyWholeZeRO", torch=torch, dist=dist)
 
 
 def test_the_folded_answer_is_right():
