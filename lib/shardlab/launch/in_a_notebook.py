@@ -1,12 +1,16 @@
 """What a notebook shows when ranks fail or are interrupted: its own cells by their numbers, and no frame of ours."""
 
 import linecache
+import os
 import re
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 _FRAME = re.compile(r'File "(?:[^"\n]*/)?(\d+\.py)", line (\d+)(, in .*\n(?!    ))?')
 _PLACE = re.compile(r"\b(\d+\.py):(\d+)\b")  # as the flight record has it
+_FOLDERS = {os.path.dirname(os.path.dirname(find_spec(name).origin)) for name in ("torch", "shardlab")}
+_LIBRARY = re.compile(rf'File "(?:{"|".join(map(re.escape, sorted(_FOLDERS, key=len, reverse=True)))})/')
 
 
 def without_frames(error: BaseException, text: str) -> BaseException:
@@ -19,7 +23,8 @@ def name_cells(text: str, names: Mapping[str, str] | None = None) -> str:
     """Return a report in which a cell's temporary file, "1470340909.py", is called `Cell In[11]`, as IPython does.
 
     `names`: other names, by file. If left out, they are those of this notebook, and frames get the line of code that
-    the ranks don't know. Without a notebook nothing is replaced.
+    the ranks don't know, and files of torch and of this library are called "torch/..." and "shardlab/...". Without a
+    notebook nothing is replaced.
     """
     files = {} if names else _cells_of_this_notebook()
     names = names or {name: f"Cell In[{number}]" for name, (_, number) in files.items()}
@@ -32,6 +37,8 @@ def name_cells(text: str, names: Mapping[str, str] | None = None) -> str:
         return f"{names[m[1]]}, line {m[2]}{rest}" + (f"    {code}\n" if code else "")
 
     text = _FRAME.sub(named, f"{text}\n").removesuffix("\n")
+    if names:
+        text = _LIBRARY.sub('File "', text)
     return _PLACE.sub(lambda m: f"{names[m[1]]}, line {m[2]}" if m[1] in names else m[0], text)
 
 

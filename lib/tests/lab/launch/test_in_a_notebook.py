@@ -1,10 +1,12 @@
 """In a notebook a report names its cells as IPython does, and an interrupt shows no frame of the launcher."""
 
 import pytest
+import torch
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
+from shardlab.launch import in_a_notebook
 from shardlab.launch.in_a_notebook import name_cells, without_frames
 
 NAMES = {"12.py": "cell token_ddp"}
@@ -18,6 +20,8 @@ NAMES = {"12.py": "cell token_ddp"}
         ("all_reduce Float[3] at 12.py:44 in backward", "all_reduce Float[3] at cell token_ddp, line 44 in backward"),
         ('  File "/tmp/13.py", line 5, in f', '  File "/tmp/13.py", line 5, in f'),
         ("a/12.pyc:44, x12.py:4", "a/12.pyc:44, x12.py:4"),
+        (f'  File "{torch.__file__}", line 5, in f', '  File "torch/__init__.py", line 5, in f'),
+        (f'  File "{in_a_notebook.__file__}", line 5, in f', '  File "shardlab/launch/in_a_notebook.py", line 5, in f'),
     ],
 )
 def test_a_cells_file_gets_the_cells_name(text, named):
