@@ -59,7 +59,7 @@ def overhead(n: int) -> dict:
             for student in ours.students(LAB):
                 run_s, answers = _executed(ours, student, Path(folder))
                 referee.prepare()
-                time.sleep(5)  # until its crew is ready, as it would be after a notebook has run
+                time.sleep(5)  # until its launcher is ready, as it would be after a notebook has run
                 judge_s = _seconds(lambda a=answers: referee.judge(a))
                 ours_s = _seconds(lambda s=student: ours.autograde(LAB, s))
                 stock_s = _seconds(lambda s=student: stock.api.autograde(LAB, s, force=True, create=True))

@@ -23,7 +23,7 @@ from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
 from grading.boxes.inside_pipes import private_pipes
-from grading.boxes.inside_subreaper import adopt_orphans
+from grading.boxes.inside_subreaper import become_subreaper
 from grading.boxes.notebook_settings import ANSWERS, MOST_OUTPUTS
 
 LARGEST_ANSWER_BYTES = 32 << 20  # of all answers together, which must fit into the reply
@@ -35,7 +35,7 @@ _ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
 
 
 def main() -> None:
-    adopt_orphans()
+    become_subreaper()
     orders, replies = private_pipes()
     print(json.dumps({"ready": True}), file=replies, flush=True)
     reply = _run(json.loads(orders.readline()))

@@ -10,7 +10,7 @@ from nbformat import NotebookNode, ValidationError
 
 from grading.boxes.notebook_settings import MOST_OUTPUTS
 from grading.boxes.sandbox import Box
-from grading.boxes.sandbox.boxed_program import BoxedProgram, WallError
+from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
 from grading.boxes.sanitise import without_programs
 
 _START_S = 120.0  # to start a box on a busy machine
@@ -57,7 +57,7 @@ class NotebookRunner:
             files = None if folder is None else str(shutil.copytree(folder, program.shared / "files", symlinks=True))
             program.send({"notebook": nb, "files": files, **order}, order["timeout_s"] + _MARGIN_S)
             return _read(program.receive(), len(nb.cells))
-        except WallError as error:
+        except BoxedProgramError as error:
             return NotebookRun(problem=f"the notebook could not be run to its end: {error}", killed=error.killed)
         finally:
             program.close()
@@ -69,7 +69,7 @@ class NotebookRunner:
 def _wait_until_ready(program: BoxedProgram) -> None:
     try:
         program.wait_until_ready(_START_S)
-    except WallError as error:
+    except BoxedProgramError as error:
         raise RuntimeError(f"a box did not start, and nothing of the notebook was run: {error}") from None
 
 

@@ -5,8 +5,8 @@ one entry a rank, or {"error": ..., "timed_out": ..., "killed": ...}. It holds n
 nothing. Start it with `python -m grading.boxes.rank_launcher_inside DRILLS_MODULE`.
 
 An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,
-"timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "watched": does a witness measure it?,
-"arguments": {...}}.
+"timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "watched": are the ranks measured from
+outside?, "arguments": {...}}.
 """
 
 import base64
@@ -17,14 +17,14 @@ import sys
 import cloudpickle
 
 from grading.boxes.inside_pipes import private_pipes
-from grading.boxes.inside_subreaper import adopt_orphans
+from grading.boxes.inside_subreaper import become_subreaper
 from grading.boxes.trim_memory import give_back_at_once
 from shardlab.launch import LaunchError, launch, warm_up
 from shardsim import simulated
 
 
 def main(drills_module: str) -> None:
-    adopt_orphans()
+    become_subreaper()
     warm_up()
     orders, replies = private_pipes()
     for line in orders:

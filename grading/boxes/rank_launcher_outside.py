@@ -4,18 +4,18 @@ import base64
 from dataclasses import dataclass
 
 from grading.boxes.sandbox import Box
-from grading.boxes.sandbox.boxed_program import BoxedProgram, WallError
+from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
 from grading.boxes.sandbox.kernel_counters import Seen
 from shardlab.launch.rank_main import SETUP_S
 
 _MARGIN_S = 15.0  # a host that has not answered this long after its own deadline is ended from outside
 
 
-class CrewError(WallError):
+class RanksFailedError(BoxedProgramError):
     """The submission's ranks failed; `str` is the launcher's report. `timed_out`: they hung, and would hang again."""
 
 
-class ReferenceCrewError(CrewError):
+class ReferenceFailedError(RanksFailedError):
     """The reference's ranks failed, which says nothing about the submission."""
 
 
@@ -25,12 +25,12 @@ class Watched:
     seen: Seen
 
 
-class Crew(BoxedProgram):
+class RankLauncher(BoxedProgram):
     """A host that takes one order at a time. If it still owes a reply when the next order comes, it is replaced."""
 
     most_values = 1 << 17  # in a reply; our own solutions' replies have up to 18,000, as some judges compare all pairs
 
-    def __init__(self, drills_module: str, box: Box, error: type[CrewError] = CrewError) -> None:
+    def __init__(self, drills_module: str, box: Box, error: type[RanksFailedError] = RanksFailedError) -> None:
         super().__init__("grading.boxes.rank_launcher_inside", drills_module, box=box, error=error)
 
     def order(self, drill: str, answer: bytes | None, **setting) -> list:
@@ -44,9 +44,9 @@ class Crew(BoxedProgram):
     def watch(self, drill: str, answer: bytes | None, **setting) -> Watched:
         """Run `order`, and measure all ranks together from outside. On a GPU nothing is measured."""
         self.begin(drill, answer, watched=True, **setting)
-        with self.witness() as witness:
+        with self.counters() as counters:
             replies = self.finish()
-        return Watched(replies, witness.seen if setting.get("device", "cpu") == "cpu" else Seen())
+        return Watched(replies, counters.seen if setting.get("device", "cpu") == "cpu" else Seen())
 
     def begin(
         self,

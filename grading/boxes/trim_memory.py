@@ -1,4 +1,4 @@
-"""Return freed memory to the system at once, on a rank that a witness measures.
+"""Return freed memory to the system at once, on a rank that is measured from outside.
 
 malloc keeps small freed blocks and the gaps between them, so a rank may seem to hold twice what its tensors do. A
 submission can undo this; it is then seen to hold more.
@@ -19,7 +19,7 @@ def give_back_at_once() -> None:
 
 
 def rest() -> None:
-    """Free what is unused, then sleep, so that the witness can see what is held now."""
+    """Free what is unused, then sleep, so that the counters show what is held now."""
     gc.collect()
     if _libc and hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)

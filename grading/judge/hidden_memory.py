@@ -1,8 +1,8 @@
-"""Check whether the ranks' own accounts of memory explain what the system measured.
+"""Check whether the ranks' own reports of memory explain what the system measured.
 
-Accounts are made on the ranks, where a submission can forge them. The system's counts cannot be forged, but they
+Reports are made on the ranks, where a submission can forge them. The system's counts cannot be forged, but they
 include Python and all modules, and do not tell tensors apart. So this compares differences: what the system measured
-beyond the account may be as much as for the reference, whose ranks do the same work and report the truth.
+beyond the report may be as much as for the reference, whose ranks do the same work and report the truth.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,9 @@ LOOKS = 3  # hidden bytes show in every look; other noise does not, and one look
 def hidden_bytes(
     s: Session, check: str, drill: str, claims: dict[str, Callable[[dict], float]], spare_bytes: float, **arguments
 ) -> float:
-    """Return the bytes a rank that no account explains; 0 if at most `spare_bytes`, or if nothing could be measured.
+    """Return the bytes a rank that no report explains; 0 if at most `spare_bytes`, or if nothing could be measured.
 
-    `claims`: name of a field of `Seen` -> function from one rank's reply to the bytes that it accounts for.
+    `claims`: name of a field of `Seen` -> function from one rank's reply to the bytes that it reports.
     """
     mine, reference = [], []
     for look in range(LOOKS):
@@ -38,13 +38,13 @@ def _hidden(mine: list[Watched], reference: list[Watched], name: str, claimed: C
 
 
 def _left_out(watched: Watched, judged: Watched, name: str, claimed: Callable[[dict], float]) -> float | None:
-    """Bytes a rank that were measured but not in the account of the `judged` look, which alone earns points."""
+    """Bytes a rank that were measured but not in the report of the `judged` look, which alone earns points."""
     seen = getattr(watched.seen, name)
     return None if seen is None else (seen - sum(map(claimed, judged.replies))) / len(judged.replies)
 
 
 def in_words(n_bytes: float) -> str:
     return (
-        f"the system saw {n_bytes / MIB:.1f} MiB a rank more than the account of your tensors explains: memory that no "
-        "operation of torch touches, a module that you import on the ranks, or an account that was tampered with."
+        f"the system saw {n_bytes / MIB:.1f} MiB a rank more than your tensors' bytes explain: memory that no "
+        "operation of torch touches, a module that you import on the ranks, or a report that was changed."
     )

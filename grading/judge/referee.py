@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from types import ModuleType
 
-from grading.boxes.rank_launcher_outside import Crew, CrewError, ReferenceCrewError
+from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError, ReferenceFailedError
 from grading.boxes.sandbox import Box, Processes, best_box
 from grading.judge.find_lab import lab_module
 from grading.judge.session import Check, Session
@@ -25,10 +25,10 @@ NOT_HANDED_IN = "the notebook did not hand in an answer for this check."
 class Referee:
     """A judge of one lab, on `tier` (None: what this machine has). Close it when done, or use it in a `with`.
 
-    The referee keeps the reference's crew. A submission gets its own crew, which ends with it. Both use one kind of
-    box, so their times compare. `same_player` is for a student's own notebook, where all submissions are the same
-    person's: one crew for all, which is ready at once, and no box. `false_fail`: the highest chance, each time that a
-    check is judged, that a step as fast as asked is called too slow.
+    The referee keeps the launcher of the reference's ranks. A submission gets its own, which ends with it. Both use one
+    kind of box, so their times compare. `same_player` is for a student's own notebook, where all submissions are the
+    same person's: one launcher for all, which is ready at once, and no box. `false_fail`: the highest chance, each time
+    that a check is judged, that a step as fast as asked is called too slow.
     """
 
     def __init__(
@@ -43,33 +43,33 @@ class Referee:
         self.tier = detect(tier)
         self.same_player, self.false_fail = same_player, false_fail
         self.box = box or (Processes(limits=None) if same_player else best_box())
-        self._reference = Crew(self.lab.DRILLS, self.box, ReferenceCrewError)
-        self._crew: Crew | None = None
+        self._reference = RankLauncher(self.lab.DRILLS, self.box, ReferenceFailedError)
+        self._launcher: RankLauncher | None = None
 
     @property
     def checks(self) -> list[str]:
         return list(self.lab.CHECKS)
 
     def prepare(self) -> None:
-        """Start the next submission's crew early, during the seconds in which its notebook runs."""
-        if self._crew is None:
-            self._crew = Crew(self.lab.DRILLS, self.box)
+        """Start the next submission's launcher early, during the seconds in which its notebook runs."""
+        if self._launcher is None:
+            self._launcher = RankLauncher(self.lab.DRILLS, self.box)
 
     def judge(
         self, answers: dict[str, bytes], problems: dict[str, str] | None = None, only: str | None = None
     ) -> list[Verdict]:
         """Judge all checks, or `only` one. `answers`: check name -> pickled answer. `problems`: why one is missing."""
         self.prepare()
-        session = Session(answers, self._crew, self._reference, self.tier, self.lab.pace, self.false_fail)
+        session = Session(answers, self._launcher, self._reference, self.tier, self.lab.pace, self.false_fail)
         problems = problems or {}
-        hung: dict[bytes, list[CrewError]] = defaultdict(list)  # by answer
+        hung: dict[bytes, list[RanksFailedError]] = defaultdict(list)  # by answer
         try:
             names = [name for name in self.checks if only in (None, name)]
             return [self._judge_one(session, name, problems.get(name, NOT_HANDED_IN), hung) for name in names]
         finally:
             if not self.same_player:
-                self._crew.close()
-                self._crew = None
+                self._launcher.close()
+                self._launcher = None
 
     def _judge_one(self, session: Session, name: str, problem: str, hung: dict[bytes, list]) -> Verdict:
         check: Check = self.lab.CHECKS[name]
@@ -80,10 +80,10 @@ class Referee:
             return _failed(name, check.points, hung[answer][-1], f"not run, since your code hung {HANGS} times: ")
         try:
             return _twice_if_killed(check.judge, session, name, check.points)
-        except ReferenceCrewError as error:
+        except ReferenceFailedError as error:
             cause = "the reference run failed on this machine, which is no fault of the submission: grade again."
             return Verdict(name, 0, check.points, cause, str(error), inconclusive=True)
-        except CrewError as error:
+        except RanksFailedError as error:
             if error.timed_out:
                 hung[answer].append(error)
             return _failed(name, check.points, error, "your code failed while it was run: ")
@@ -92,9 +92,9 @@ class Referee:
             return Verdict(name, 0, check.points, cause, traceback.format_exc(), inconclusive=True)
 
     def close(self) -> None:
-        for crew in filter(None, (self._reference, self._crew)):
-            crew.close()
-        self._crew = None
+        for launcher in filter(None, (self._reference, self._launcher)):
+            launcher.close()
+        self._launcher = None
 
     def __enter__(self) -> "Referee":
         return self
@@ -107,13 +107,13 @@ def _twice_if_killed(judge: Callable[..., Verdict], *arguments) -> Verdict:
     """Judge again if processes were killed: memory may have been short. A program that kills itself does so again."""
     try:
         return judge(*arguments)
-    except CrewError as error:
+    except RanksFailedError as error:
         if not error.killed:
             raise
         return judge(*arguments)
 
 
-def _failed(name: str, points: float, error: CrewError, words: str) -> Verdict:
+def _failed(name: str, points: float, error: RanksFailedError, words: str) -> Verdict:
     """Return a failed verdict whose error has the student's frames, no folders of this machine and no launcher frames.
 
     The submission may have written all of the error: no file that it names is opened.

@@ -1,4 +1,4 @@
-"""One submission while it is judged: its answers, the crew that runs them, and the seed of everything drawn for it."""
+"""One submission while it is judged: its answers, what runs them on ranks, and the seed of all that is drawn for it."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from grading.boxes.rank_launcher_outside import Crew, Watched
+from grading.boxes.rank_launcher_outside import RankLauncher, Watched
 from grading.judge.verdict import Verdict
 from shardlab.tier import Tier
 
@@ -21,8 +21,8 @@ REFERENCE_TIMEOUT_S = 120.0
 @dataclass
 class Session:
     answers: dict[str, bytes]  # check name -> pickled answer
-    crew: Crew  # runs the answers of this submission and no other's
-    reference: Crew  # runs the reference, for every submission
+    launcher: RankLauncher  # runs the answers of this submission and no other's
+    reference: RankLauncher  # runs the reference, for every submission
     tier: Tier
     pace: Callable[["Session"], None]  # the lab's function that runs a drill of usual length on the reference
     false_fail: float  # the chance that its races call a fast enough step too slow
@@ -31,14 +31,14 @@ class Session:
 
     def order(self, check: str, drill: str, **arguments) -> list:
         """Return each rank's reply to a drill. Checks that ask the same of one answer share the replies."""
-        return self._ask(self.crew.order, self.answers[check], drill, self.deadline_s, arguments)
+        return self._ask(self.launcher.order, self.answers[check], drill, self.deadline_s, arguments)
 
     def order_reference(self, drill: str, **arguments) -> list:
         return self._ask(self.reference.order, None, drill, REFERENCE_TIMEOUT_S, arguments)
 
     def watch(self, check: str, drill: str, look: int = 0, **arguments) -> Watched:
         """Run `order` and measure the ranks from outside. Another `look` runs the same again."""
-        return self._ask(self.crew.watch, self.answers[check], drill, self.deadline_s, arguments, look)
+        return self._ask(self.launcher.watch, self.answers[check], drill, self.deadline_s, arguments, look)
 
     def watch_reference(self, drill: str, look: int = 0, **arguments) -> Watched:
         return self._ask(self.reference.watch, None, drill, REFERENCE_TIMEOUT_S, arguments, look)

@@ -1,4 +1,4 @@
-"""Time laps of a crew from outside, by a clock that its ranks can't change."""
+"""Time laps of a launcher from outside, by a clock that its ranks can't change."""
 
 import json
 import secrets
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from grading.boxes.rank_launcher_outside import Crew
+from grading.boxes.rank_launcher_outside import RankLauncher
 from grading.boxes.sandbox.bounded_json_lines import Lines
 
 _MEET_S, _REPORT_S = 120.0, 15.0
@@ -22,9 +22,9 @@ class Stopwatch:
     the reference's, so a rank can't answer before it has done the work.
     """
 
-    def __init__(self, crew: Crew, world_size: int) -> None:
-        self._crew, self._world_size = crew, world_size
-        self.address = str(crew.shared / secrets.token_hex(4))
+    def __init__(self, launcher: RankLauncher, world_size: int) -> None:
+        self._launcher, self._world_size = launcher, world_size
+        self.address = str(launcher.shared / secrets.token_hex(4))
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(self.address)
         self._server.listen()
@@ -40,7 +40,7 @@ class Stopwatch:
             for source in self._wait([*doors, *strangers]):
                 if source is self._server:
                     self._sockets.append(self._server.accept()[0])
-                    strangers.append(Lines(self._sockets[-1].fileno(), self._crew.most_values))
+                    strangers.append(Lines(self._sockets[-1].fileno(), self._launcher.most_values))
                 elif (hello := self._poll(source)) is not None:
                     strangers.remove(source)
                     self._ranks[self._number(hello)] = source
@@ -48,15 +48,15 @@ class Stopwatch:
     def _number(self, hello: dict) -> int:
         rank = hello.get("rank")
         if type(rank) is not int or rank not in range(self._world_size) or rank in self._ranks:
-            self._crew.fail("a rank did not say its number")
+            self._launcher.fail("a rank did not say its number")
         return rank
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Let the ranks run in this block. Before and after it, all their processes are stopped."""
-        self._crew.thaw()
+        self._launcher.thaw()
         yield
-        self._crew.freeze()
+        self._launcher.freeze()
 
     def lap(self, order: dict, deadline_s: float) -> tuple[float, list[dict]]:
         """Send an order to all ranks. Return the seconds until the last reply, and the replies in rank order."""
@@ -81,22 +81,24 @@ class Stopwatch:
         except EOFError:
             self._report()
         except ValueError as error:
-            self._crew.fail(str(error))
+            self._launcher.fail(str(error))
 
     def _wait(self, sources: list) -> list:
-        """Return the sources that are readable. If the crew reports instead, or time is up, raise the crew's error."""
-        ready = select.select([*sources, self._crew.replies], [], [], max(0.0, self._deadline - time.monotonic()))[0]
-        if self._crew.replies in ready:
+        """Return the sources that are readable. If the launcher reports an error, or time is up, raise it."""
+        ready = select.select([*sources, self._launcher.replies], [], [], max(0.0, self._deadline - time.monotonic()))[
+            0
+        ]
+        if self._launcher.replies in ready:
             self._report()
         if not ready:
-            self._crew.fail("a rank did not end its lap in time, and was ended", timed_out=True)
+            self._launcher.fail("a rank did not end its lap in time, and was ended", timed_out=True)
         return ready
 
     def _report(self) -> NoReturn:
-        """Raise the error that the crew reports; if it reports none, raise that the ranks left too early."""
-        self._crew.hurry(_REPORT_S)
-        self._crew.finish()
-        self._crew.fail("the ranks left before the last lap")
+        """Raise the error that the launcher reports; if it reports none, raise that the ranks left too early."""
+        self._launcher.hurry(_REPORT_S)
+        self._launcher.finish()
+        self._launcher.fail("the ranks left before the last lap")
 
     def close(self) -> None:
         """Tell the ranks to leave, by closing their connections."""

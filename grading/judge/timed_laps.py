@@ -1,10 +1,10 @@
 """Measure speed: time laps of the submission and of the reference in turn, from outside, until the result is clear.
 
 referee ── "go", a new random seed ──> every rank ── `serve_laps`: does the work, replies with a proof of it
-   └── stops its own clock when the last rank has replied, then times the other crew in the same way
+   └── stops its own clock when the last rank has replied, then times the other launcher in the same way
 
-The order within each pair is random. The system stops the crew that does not run: it can neither work ahead nor slow
-the other. So any other disturbance of the machine hits both with the same chance, and a submission as fast as the bar
+The order within each pair is random. Processes that are not timed are stopped: they can neither work ahead nor slow the
+others. So any other disturbance of the machine hits both with the same chance, and a submission as fast as the bar
 asks is called too slow no more often than `false_fail` says (`betting_test`).
 """
 
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 from grading.boxes.machine_locks import quiet
-from grading.boxes.rank_launcher_outside import Crew
+from grading.boxes.rank_launcher_outside import RankLauncher
 from grading.judge.betting_test import median_bounds
 from grading.judge.session import Session
 from grading.judge.stopwatch import Stopwatch
@@ -76,7 +76,7 @@ def race(
     with ExitStack() as stack:
         stack.enter_context(quiet())  # before the ranks' deadline starts to run
         laps = _Laps(
-            _stand_ready(s, s.crew, s.answers[check], drill, arguments, stack),
+            _stand_ready(s, s.launcher, s.answers[check], drill, arguments, stack),
             _stand_ready(s, s.reference, None, drill, arguments, stack),
             s.false_fail / one_of,
         )
@@ -91,7 +91,7 @@ def race(
 
 
 class _Laps:
-    """Record of a race: each lap's seed, both crews' times, and the replies of the submission's ranks."""
+    """Record of a race: each lap's seed, both launchers' times, and the replies of the submission's ranks."""
 
     def __init__(self, mine: Stopwatch, reference: Stopwatch, false_fail: float) -> None:
         self.mine, self.reference, self.false_fail = mine, reference, false_fail
@@ -144,15 +144,15 @@ def _deadline_s(reference_s: list[float]) -> float:
 
 
 def _stand_ready(
-    s: Session, crew: Crew, answer: bytes | None, drill: str, arguments: dict, stack: ExitStack
+    s: Session, launcher: RankLauncher, answer: bytes | None, drill: str, arguments: dict, stack: ExitStack
 ) -> Stopwatch:
     """Start ranks that wait for "go", stopped until then; they leave when the stopwatch closes."""
     arguments = s.setting | arguments
-    stack.callback(crew.settle)
-    watch = Stopwatch(crew, arguments["world_size"])
+    stack.callback(launcher.settle)
+    watch = Stopwatch(launcher, arguments["world_size"])
     stack.enter_context(closing(watch))
-    crew.begin(drill, answer, timeout_s=LAPS_TIMEOUT_S, address=watch.address, **arguments)
+    launcher.begin(drill, answer, timeout_s=LAPS_TIMEOUT_S, address=watch.address, **arguments)
     watch.meet()
-    stack.callback(crew.thaw)
-    crew.freeze()
+    stack.callback(launcher.thaw)
+    launcher.freeze()
     return watch

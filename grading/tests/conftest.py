@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from deadlines import deadline_s
-from submissions import LAB, Unboxed, crew_or_no_reference
+from submissions import LAB, Unboxed, launcher_or_no_reference
 
 from grading.judge.find_lab import lab_module
 from grading.judge.referee import Referee
@@ -13,7 +13,7 @@ from grading.samples.trial import handed_in
 
 @pytest.fixture(scope="session")
 def referees():
-    """Lab -> its referee, with one crew for all submissions: here nobody is untrusted."""
+    """Lab -> its referee, with one launcher for all submissions: here nobody is untrusted."""
     made: dict[str, Referee] = {}
 
     def referee_of(lab: str) -> Referee:
@@ -29,7 +29,7 @@ def referees():
 @pytest.fixture(scope="session")
 def without_reference():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grading.judge.referee.Crew", crew_or_no_reference)
+        patch.setattr("grading.judge.referee.RankLauncher", launcher_or_no_reference)
         referee = Referee(LAB, tier="cpu", same_player=True)
     yield referee
     referee.close()
@@ -38,7 +38,7 @@ def without_reference():
 @pytest.fixture
 def at_once(monkeypatch):
     """Nothing is compared with the reference of lab 2, and no deadline follows its pace."""
-    monkeypatch.setattr("grading.judge.referee.Crew", crew_or_no_reference)
+    monkeypatch.setattr("grading.judge.referee.RankLauncher", launcher_or_no_reference)
     monkeypatch.setattr(lab_module(LAB), "pace", lambda session: None)
     monkeypatch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", deadline_s(15))
 
@@ -54,7 +54,7 @@ def unboxed(monkeypatch):
 
     def referee_of(lab: str, **replies) -> Referee:
         monkeypatch.setattr(lab_module(lab), "pace", lambda session: None)
-        monkeypatch.setattr("grading.judge.referee.Crew", Unboxed)
+        monkeypatch.setattr("grading.judge.referee.RankLauncher", Unboxed)
         monkeypatch.setattr(
             "grading.judge.session.secrets", SimpleNamespace(randbelow=lambda n: 1)
         )  # all have one truth

@@ -12,7 +12,7 @@ import pytest
 from deadlines import deadline_s
 
 from grading.boxes.rank_launcher_inside import _drill
-from grading.boxes.rank_launcher_outside import Crew, CrewError, ReferenceCrewError, Watched
+from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError, ReferenceFailedError, Watched
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.judge.find_lab import lab_module
 from grading.judge.referee import Referee
@@ -60,7 +60,7 @@ NOBODY_SEES = Seen()
 
 
 class Unboxed:
-    """In a crew's place, without host and box: a drill's one rank is this process, more are launched from it.
+    """In a launcher's place, without host and box: a drill's one rank is this process, more are launched from it.
 
     `replies` by drill stand for what ranks reply: a list with one entry a rank, or a function of the drill's arguments.
     """
@@ -68,7 +68,12 @@ class Unboxed:
     _of_reference: ClassVar[dict[str, str]] = {}  # what one rank of it has replied, as JSON
 
     def __init__(
-        self, drills: str, box=None, error: type[CrewError] = CrewError, seen: Seen = NOBODY_SEES, **replies
+        self,
+        drills: str,
+        box=None,
+        error: type[RanksFailedError] = RanksFailedError,
+        seen: Seen = NOBODY_SEES,
+        **replies,
     ) -> None:
         self.drills, self.error, self.replies, self.seen = drills, error, replies, seen
 
@@ -104,16 +109,18 @@ class Unboxed:
         pass
 
 
-def crew_or_no_reference(drills: str, box, error: type[CrewError] = CrewError) -> Crew | Unboxed:
-    """In the place of `Crew` in a referee: where nothing is compared with the reference, its processes don't start."""
-    return Unboxed(drills, box, error) if error is ReferenceCrewError else Crew(drills, box, error)
+def launcher_or_no_reference(
+    drills: str, box, error: type[RanksFailedError] = RanksFailedError
+) -> RankLauncher | Unboxed:
+    """Stand in for `RankLauncher` in a referee: the reference's processes start only where something is compared."""
+    return Unboxed(drills, box, error) if error is ReferenceFailedError else RankLauncher(drills, box, error)
 
 
 def judge_replies(check: str, mine: dict, reference: dict | None = None, seed: int = 1) -> Verdict:
     """The check's judge alone, on what the submission's ranks reply and the reference's, by drill."""
     lab = lab_module(check)
-    crews = Unboxed(lab.DRILLS, **mine), Unboxed(lab.DRILLS, **(reference or {}))
-    session = Session({check: b""}, *crews, TIERS["cpu"], lambda session: None, 1e-3, seed)
+    launchers = Unboxed(lab.DRILLS, **mine), Unboxed(lab.DRILLS, **(reference or {}))
+    session = Session({check: b""}, *launchers, TIERS["cpu"], lambda session: None, 1e-3, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grading.judge.verdict_pictures._picture", lambda draw: "")  # test_pictures draws them
         return lab.CHECKS[check].judge(session, check, lab.CHECKS[check].points)

@@ -1,4 +1,4 @@
-"""A program in a box, and the wall between it and the referee: one line of JSON there, one line of JSON back.
+"""A program in a box, and its only way to the referee: one line of JSON in, one line of JSON out.
 
 Nothing that comes back is unpickled. Each line has a maximum length, and each wait has a deadline.
 """
@@ -19,7 +19,7 @@ import psutil
 import shardlab
 from grading.boxes.sandbox import Box, gpu_access
 from grading.boxes.sandbox.bounded_json_lines import MOST_VALUES, Lines
-from grading.boxes.sandbox.kernel_counters import Witness
+from grading.boxes.sandbox.kernel_counters import KernelCounters
 from grading.boxes.sandbox.limit_watchdog import Guard, end_all, wait_until_dead
 from grading.boxes.sandbox.process_tree_memory import family, is_still
 from grading.boxes.sandbox.scratch import Scratch
@@ -29,7 +29,7 @@ _BETWEEN_LOOKS_S = 0.001  # between checks for processes that still run
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL")
 
 
-class WallError(RuntimeError):
+class BoxedProgramError(RuntimeError):
     """No reply came, or an unreadable one. `timed_out`: none came in time, and none would come another time.
 
     `killed`: processes ended for an unknown reason. Another try may succeed, if the system was short of memory.
@@ -49,7 +49,9 @@ class BoxedProgram:
 
     most_values = MOST_VALUES  # of a reply
 
-    def __init__(self, module: str, *arguments: str, box: Box, error: type[WallError] = WallError) -> None:
+    def __init__(
+        self, module: str, *arguments: str, box: Box, error: type[BoxedProgramError] = BoxedProgramError
+    ) -> None:
         self.box, self.error = box, error
         self._command = [sys.executable, "-m", module, *arguments]
         self._start()
@@ -111,9 +113,9 @@ class BoxedProgram:
             raise self.error(f"{exceeded}: its processes were ended", timed_out) from None
         raise self.error(words, timed_out, killed) from None
 
-    def witness(self) -> Witness:
-        """Return a witness of everything in the box, for a `with` block around the wait for a reply."""
-        return Witness(self._process.pid, self.box.limits.scratch_bytes if self.box.own_world else None)
+    def counters(self) -> KernelCounters:
+        """Return counters of everything in the box, for a `with` block around the wait for a reply."""
+        return KernelCounters(self._process.pid, self.box.limits.scratch_bytes if self.box.own_world else None)
 
     def settle(self) -> None:
         """Give a program that was told to finish a moment to reply, and ignore the reply."""

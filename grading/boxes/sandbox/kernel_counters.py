@@ -31,7 +31,7 @@ class Seen:
     wire_bytes: int | None = None
 
 
-class Witness(threading.Thread):
+class KernelCounters(threading.Thread):
     """A thread that measures a process and all its descendants again and again while its `with` block runs."""
 
     def __init__(self, pid: int, scratch_bytes: int | None = None) -> None:
@@ -78,7 +78,7 @@ class Witness(threading.Thread):
         alike = Counter(round(n / ALIKE_BYTES) for n in self._last)
         return alike.most_common(1)[0][0] * ALIKE_BYTES if alike else None
 
-    def __enter__(self) -> "Witness":
+    def __enter__(self) -> "KernelCounters":
         self.start()
         return self
 
@@ -88,7 +88,7 @@ class Witness(threading.Thread):
         if raised:
             return  # the block's own error says more
         if self._error:
-            raise ValueError(f"the witness saw nothing more: {self._error!r}") from self._error
+            raise ValueError(f"the counters could not be read any more: {self._error!r}") from self._error
         if self._wire_bytes is not None:
             self._wire_bytes = self._sent() - self._wire_bytes
 

@@ -11,7 +11,7 @@ import torch
 
 from grading.checks.lab1_memory import programs
 from grading.checks.lab1_memory.forbidden_imports import Refused, foreign, nothing_but_arithmetic
-from grading.checks.lab1_memory.programs import Setup, account, kept_tensors
+from grading.checks.lab1_memory.programs import Setup, kept_tensors, track_step
 from shardlab.model import Block, ModelConfig, rotary_angles
 
 
@@ -45,7 +45,7 @@ def measure(reference, program: str, setups: list[dict]) -> list[dict]:
 
 
 def _measured(program, s: Setup) -> dict:
-    tracker = account(program, s)
+    tracker = track_step(program, s)
     return {"resident": tracker.resident, "peak": tracker.peak.by_category()}
 
 

@@ -76,8 +76,8 @@ def train_step(model, optimizer, tokens, targets):
     optimizer.zero_grad()
 
 
-def account(program, s):
-    """On a rank: the account of a third step."""
+def track_step(program, s):
+    """Return a tracker of a third step's memory, on a rank."""
     model, optimizer = program(s)
     tokens, targets = torch.randint(s.V, (2, s.B, s.T))
     for _ in range(2):

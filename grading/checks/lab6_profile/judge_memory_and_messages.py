@@ -102,7 +102,7 @@ def _not_computed(steps: list[dict]) -> str:
 
 
 def _account(s: Session, check: str) -> list[dict]:
-    """Return the account of each rank's each step."""
+    """Return the memory and messages of each rank's each step."""
     place = {"world_size": on_ranks.WORLD_SIZE, "device": "cpu"}
     return [step for rank in s.order(check, "record_step", **place, seed=s.seed) for step in rank]
 

@@ -11,7 +11,7 @@ from itertools import chain
 import torch
 from torch import nn
 
-from grading.boxes.rank_launcher_outside import CrewError, ReferenceCrewError
+from grading.boxes.rank_launcher_outside import RanksFailedError, ReferenceFailedError
 from grading.checks.errors_with_nan import largest
 from grading.checks.lab7_debug import hang_training as on_rank
 from grading.checks.lab7_debug.hang_work import other_work
@@ -34,9 +34,9 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     for name, runs in settings(s).items():
         try:
             replies = s.order(check, "trainings", seed=s.seed, runs=runs)
-        except ReferenceCrewError:
+        except ReferenceFailedError:
             raise
-        except CrewError as error:
+        except RanksFailedError as error:
             problems.append(_stopped(name, runs, s.tier.world_size, error))
             continue
         causes, worst = [], {}
@@ -70,7 +70,7 @@ def settings(s: Session) -> dict[str, list[dict]]:
     return {"batch": runs[:1], "documents": runs[1:]}
 
 
-def _stopped(name: str, runs: list[dict], world_size: int, error: CrewError) -> str:
+def _stopped(name: str, runs: list[dict], world_size: int, error: RanksFailedError) -> str:
     if name == "batch":
         broken = sorted(chain(runs[0]["padded"], runs[0]["infinite"]))
         what = "a run in which one rank's loss is not finite in the steps " + ", ".join(str(step) for step, _ in broken)

@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from deadlines import deadline_s
-from submissions import crew_or_no_reference
+from submissions import launcher_or_no_reference
 
 from grading.attacks import escapes, floods, lies, reads, tampered_notebooks
 from grading.attacks.attack import CHECK, LAB, WRAPPER, Attack
@@ -15,7 +15,7 @@ from grading.boxes.sandbox import Bubblewrap
 from grading.judge.find_lab import lab_module
 
 pytestmark = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
-QUICK = {  # one for each of the modules; what the system's account sees through, test_witness tries by day
+QUICK = {  # one for each of the modules; what the kernel's counters find, test_kernel_counters tries by day
     "asks_for_the_solution_on_the_rank",
     "replies_in_the_hosts_place",
     "prints_50_megabytes",
@@ -57,7 +57,7 @@ def short_course():
     """Nobody's first submission is one of these, too, and what is judged is not timed beside the reference."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grading.attacks.submit.Attack", lambda name: Alone(Attack(name)))
-        patch.setattr("grading.judge.referee.Crew", crew_or_no_reference)
+        patch.setattr("grading.judge.referee.RankLauncher", launcher_or_no_reference)
         patch.setattr(lab_module(LAB), "pace", lambda session: None)
         patch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", deadline_s(20))
         with course() as classroom:

@@ -69,7 +69,7 @@ def test_the_programs_are_those_that_the_notebook_shows():
         for node in ast.parse(cell.source).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
-    names = (*STRATEGIES, "make_model", "train_step", "account")
+    names = (*STRATEGIES, "make_model", "train_step", "track_step")
     for function in (getattr(programs, name) for name in names):
         assert shown[function.__name__] == ast.dump(ast.parse(inspect.getsource(function)).body[0])
     fields = [line for line in inspect.getsource(Setup).splitlines() if ": " in line]

@@ -72,7 +72,7 @@ def test_one_rank_that_holds_or_sends_more_is_enough(accounts):
 
 
 def test_recomputation_costs_a_quarter_to_a_whole_forward_and_drops_a_quarter_on_every_rank(accounts, monkeypatch):
-    """Of the model that the accounts are of, as if it were as deep as is asked."""
+    """Return the record of a model, as if it were as deep as is asked."""
     plain = accounts["by block"]
     monkeypatch.setattr(
         judge_sharded_units_recompute,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from submissions import falls_short, judge_replies
 
-from grading.boxes.rank_launcher_outside import CrewError
+from grading.boxes.rank_launcher_outside import RanksFailedError
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab7_debug import hang as hang_judge
 from grading.checks.lab7_debug import hang_work
@@ -136,8 +136,8 @@ def test_a_run_that_is_no_longer_the_same_training_costs_half(trained):
             "went through the model 0 times": (judged_hang(trained, name, passes=one["passes"][1:]), 2),
             "went through the model 2 times": (judged_hang(trained, name, passes=[[0, 2, True], *one["passes"]]), 2),
             "no validation is due": (judged_hang(trained, name, passes=[[-1, 2, False], *one["passes"]]), 2),
-            "fails: it raised": (judged_hang(trained, name, CrewError("it raised")), 2),
-            "still hangs: no result": (judged_hang(trained, name, CrewError("no result", timed_out=True)), 2),
+            "fails: it raised": (judged_hang(trained, name, RanksFailedError("it raised")), 2),
+            "still hangs: no result": (judged_hang(trained, name, RanksFailedError("no result", timed_out=True)), 2),
         }
         assert falls_short(said) == {}
         assert judged_hang(trained, name, way=ways[1.0009]).points == 4

@@ -8,7 +8,7 @@ import pytest
 from deadlines import deadline_s
 from submissions import LAB, pickled
 
-from grading.boxes.rank_launcher_outside import CrewError, ReferenceCrewError
+from grading.boxes.rank_launcher_outside import RanksFailedError, ReferenceFailedError
 from grading.boxes.sandbox import Limits, Processes
 from grading.judge.referee import Referee
 from grading.judge.session import Check, Session
@@ -130,7 +130,7 @@ def judged(monkeypatch):
         checks = {f"lab.{i}": check(error) for i, error in enumerate(errors)}
         lab = SimpleNamespace(DRILLS="none", CHECKS=checks, pace=lambda session: None)
         monkeypatch.setattr("grading.judge.referee.lab_module", lambda name: lab)
-        monkeypatch.setattr("grading.judge.referee.Crew", lambda *_: SimpleNamespace(close=lambda: None))
+        monkeypatch.setattr("grading.judge.referee.RankLauncher", lambda *_: SimpleNamespace(close=lambda: None))
         with Referee("lab", tier="cpu", same_player=True) as referee:
             return referee.judge(dict.fromkeys(checks, b"one answer")), runs
 
@@ -138,27 +138,27 @@ def judged(monkeypatch):
 
 
 def test_who_fails_without_hanging_is_still_run(judged):
-    verdicts, runs = judged(*[CrewError("it raised")] * 3, None)
+    verdicts, runs = judged(*[RanksFailedError("it raised")] * 3, None)
     assert [v.points for v in verdicts] == [0, 0, 0, 1]
     assert all("it raised" in v.cause and not v.inconclusive for v in verdicts[:3])
     assert runs == ["lab.0", "lab.1", "lab.2", "lab.3"]
 
 
 def test_who_hung_twice_is_not_run_again(judged):
-    hangs = CrewError("no result", timed_out=True)
-    verdicts, runs = judged(hangs, CrewError("it raised"), hangs, None)
+    hangs = RanksFailedError("no result", timed_out=True)
+    verdicts, runs = judged(hangs, RanksFailedError("it raised"), hangs, None)
     assert runs == ["lab.0", "lab.1", "lab.2"]
     assert [v.points for v in verdicts] == [0] * 4
     assert "not run, since your code hung 2 times" in verdicts[3].cause
 
 
 def test_who_was_killed_is_run_twice_and_not_three_times(judged):
-    verdicts, runs = judged(CrewError("it is gone", killed=True), None)
+    verdicts, runs = judged(RanksFailedError("it is gone", killed=True), None)
     assert runs == ["lab.0", "lab.0", "lab.1"]
     assert [(v.points, v.inconclusive) for v in verdicts] == [(0, False), (1, False)]
 
 
-@pytest.mark.parametrize("error", [ReferenceCrewError("it is gone"), ZeroDivisionError("0"), KeyError("losses")])
+@pytest.mark.parametrize("error", [ReferenceFailedError("it is gone"), ZeroDivisionError("0"), KeyError("losses")])
 def test_what_is_no_fault_of_the_submission_or_cannot_be_read_decides_nothing(error, judged):
     verdicts, _ = judged(error, None)
     assert [(v.points, v.inconclusive) for v in verdicts] == [(0, True), (1, False)]

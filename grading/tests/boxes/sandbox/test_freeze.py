@@ -10,7 +10,7 @@ from deadlines import deadline_s
 from test_sandbox import SMALL, Python, bubblewrap
 
 from grading.boxes.sandbox import Bubblewrap
-from grading.boxes.sandbox.boxed_program import WallError
+from grading.boxes.sandbox.boxed_program import BoxedProgramError
 from grading.boxes.sandbox.process_tree_memory import family
 
 
@@ -127,7 +127,7 @@ def test_who_stops_the_program_that_would_stop_it_is_ended(programs, monkeypatch
                 program.freeze()
                 program.thaw()
                 time.sleep(0.02)
-        except WallError as error:
+        except BoxedProgramError as error:
             assert str(error) == "its processes did not stop when told to"
         finally:
             program.close()

@@ -12,7 +12,7 @@ from course_copy import ROOT
 from deadlines import deadline_s
 from test_sandbox import SMALL, bubblewrap
 
-from grading.boxes.rank_launcher_outside import Crew, CrewError
+from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError
 from grading.boxes.sandbox import Bubblewrap, Processes, gpu_access
 from grading.boxes.sandbox.boxed_program import clean_environment
 from shardlab.launch.rank_main import SETUP_S
@@ -117,9 +117,9 @@ def test_ranks_that_get_no_gpu_say_so_and_may_take_long_to_get_ready(monkeypatch
     """Where a box lacks them, the reason is the launcher's, and not that some process ended."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     setting = {"world_size": 1, "timeout_s": 1.0, "device": "cuda"}
-    with closing(Crew("grading.checks.lab2_ddp.on_ranks", Processes(None))) as crew:
-        crew.begin("plan", None, **setting)
-        allowed_s = crew._deadline - time.monotonic()
-        with pytest.raises(CrewError, match='device="cuda", but torch finds no GPU here'):
-            crew.finish()
+    with closing(RankLauncher("grading.checks.lab2_ddp.on_ranks", Processes(None))) as launcher:
+        launcher.begin("plan", None, **setting)
+        allowed_s = launcher._deadline - time.monotonic()
+        with pytest.raises(RanksFailedError, match='device="cuda", but torch finds no GPU here'):
+            launcher.finish()
     assert allowed_s > SETUP_S

@@ -1,4 +1,4 @@
-"""What the system sees of a box; and that an account which leaves something out is told from one that does not."""
+"""What the kernel counts of a box, and that a report which leaves something out is told from one that does not."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ import pytest
 from grading.boxes.rank_launcher_outside import Watched
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes
 from grading.boxes.sandbox.boxed_program import BoxedProgram
-from grading.boxes.sandbox.kernel_counters import Seen, Witness
+from grading.boxes.sandbox.kernel_counters import KernelCounters, Seen
 from grading.judge import hidden_memory
 
 MIB = 1 << 20
@@ -34,14 +34,14 @@ def seen_of(source: str, box: Processes | Bubblewrap) -> Seen:
     command = box.command([sys.executable, "-c", program])
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            with Witness(process.pid, box.limits.scratch_bytes if box.own_world else None) as witness:
+            with KernelCounters(process.pid, box.limits.scratch_bytes if box.own_world else None) as counters:
                 process.stdin.write("\n")
                 process.stdin.flush()
                 process.stdout.readline()
                 time.sleep(1.5)
         finally:
             process.kill()
-    return witness.seen
+    return counters.seen
 
 
 @cache
@@ -64,9 +64,9 @@ def test_what_is_given_back_is_no_longer_held():
     assert seen.peak_bytes - seen.held_bytes > 60 * MIB
 
 
-def test_a_witness_that_saw_nothing_says_so(monkeypatch):
+def test_counters_that_could_not_be_read_say_so(monkeypatch):
     monkeypatch.setattr("grading.boxes.sandbox.kernel_counters.held_bytes", lambda _: 1 / 0)
-    with pytest.raises(ValueError, match="saw nothing more: ZeroDivisionError"):
+    with pytest.raises(ValueError, match="could not be read any more: ZeroDivisionError"):
         seen_of("pass", Processes(None))
 
 
@@ -144,12 +144,12 @@ def test_where_nobody_sees_anything_the_account_is_believed():
 
 
 @bubblewrap
-def test_a_boxed_program_has_a_witness():
+def test_a_boxed_program_has_counters():
     with closing(BoxedProgram("grading.boxes.notebook_inside", box=REAL)) as program:
-        with program.witness() as witness:
+        with program.counters() as counters:
             time.sleep(1)
-        assert witness.seen.peak_bytes > 5 * MIB
-        assert witness.seen.wire_bytes == 0
+        assert counters.seen.peak_bytes > 5 * MIB
+        assert counters.seen.wire_bytes == 0
 
 
 def test_the_account_of_another_look_explains_nothing():

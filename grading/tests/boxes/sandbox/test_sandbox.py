@@ -16,7 +16,7 @@ from deadlines import deadline_s
 from submissions import running
 
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes, best_box
-from grading.boxes.sandbox.boxed_program import BoxedProgram, WallError
+from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
 from grading.boxes.sandbox.limit_watchdog import _alive, wait_until_dead
 from grading.boxes.sandbox.process_tree_memory import family
 from grading.boxes.sandbox.scratch import Scratch
@@ -192,7 +192,7 @@ def test_what_uses_too_much_is_ended_with_the_reason(source, words, box):
     program = Python(source, box)
     program.send({}, timeout_s=deadline_s(30))
     try:
-        with pytest.raises(WallError, match=words):
+        with pytest.raises(BoxedProgramError, match=words):
             program.receive()
     finally:
         program.close()
@@ -214,7 +214,7 @@ def test_what_has_ended_uses_nothing(box):
 def test_who_does_not_read_its_orders_is_not_waited_for():
     program = Python("import time; time.sleep(60)", Processes(None))
     try:
-        with pytest.raises(WallError, match="took no order in time"):
+        with pytest.raises(BoxedProgramError, match="took no order in time"):
             program.send({"answer": "1" * (1 << 20)}, timeout_s=1)
     finally:
         program.close()
@@ -226,7 +226,7 @@ def test_what_can_not_be_watched_is_ended(box, monkeypatch):
     monkeypatch.setattr("grading.boxes.sandbox.limit_watchdog.held_bytes", lambda _: 1 / 0)
     program.send({}, timeout_s=deadline_s(30))
     try:
-        with pytest.raises(WallError, match="could not be seen .ZeroDivisionError"):
+        with pytest.raises(BoxedProgramError, match="could not be seen .ZeroDivisionError"):
             program.receive()
     finally:
         program.close()

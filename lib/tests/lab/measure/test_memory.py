@@ -188,7 +188,7 @@ def test_nothing_stays_behind(failure):
     module.zero_grad()
     del module
     torch.ones(1000)
-    assert (tracker.peak.peak_bytes, len(tracker.timeline())) == size, "the account is closed"
+    assert (tracker.peak.peak_bytes, len(tracker.timeline())) == size, "nothing is counted afterwards"
 
 
 def test_a_forward_that_failed_is_over():
