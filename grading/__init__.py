@@ -9,7 +9,7 @@
 
 Packages, each of which imports only those above it:
 
-    boxes/          processes that run a submission's code, and the wall around them
+    boxes/          processes that run a submission's code, and the box around them
     judge/          turns answers and a reference into one verdict for each check, without nbgrader
     checks/         one folder a lab: what the ranks do, and how it is judged
     student/        `check`, which students call in their notebooks

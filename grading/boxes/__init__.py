@@ -1,6 +1,6 @@
-"""Processes that run untrusted code. Everything on their side of the wall may be hostile.
+"""Processes that run untrusted code. Everything that runs inside a box may be hostile.
 
-`sandbox/` is the wall. `rank_launcher_outside` and `rank_launcher_inside` are its two sides for a lab's ranks,
-`notebook_outside` and `notebook_inside` for a notebook. `machine_locks` gives GPUs, and a quiet machine, to one
-submission at a time.
+`sandbox/` makes the box. `rank_launcher_outside` and `rank_launcher_inside` are the two sides of a box with a lab's
+ranks, `notebook_outside` and `notebook_inside` of a box with a notebook. `machine_locks` gives GPUs,
+and a quiet machine, to one submission at a time.
 """

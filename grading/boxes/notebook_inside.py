@@ -22,8 +22,7 @@ from nbformat.v4 import new_output
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from grading.boxes.inside_pipes import private_pipes
-from grading.boxes.inside_subreaper import become_subreaper
+from grading.boxes.inside_setup import become_subreaper, private_pipes
 from grading.boxes.notebook_settings import ANSWERS, MOST_OUTPUTS
 
 LARGEST_ANSWER_BYTES = 32 << 20  # of all answers together, which must fit into the reply

@@ -1,4 +1,4 @@
-"""The process that starts ranks for a submission. Everything on this side of the wall may be hostile.
+"""The process that starts ranks for a submission. Everything inside the box may be hostile.
 
 The host reads orders, one JSON object a line, on standard input. It writes one JSON line an order: {"results": [...]},
 one entry a rank, or {"error": ..., "timed_out": ..., "killed": ...}. It holds no secret, opens no answer and decides
@@ -16,8 +16,7 @@ import sys
 
 import cloudpickle
 
-from grading.boxes.inside_pipes import private_pipes
-from grading.boxes.inside_subreaper import become_subreaper
+from grading.boxes.inside_setup import become_subreaper, private_pipes
 from grading.boxes.trim_memory import give_back_at_once
 from shardlab.launch import LaunchError, launch, warm_up
 from shardsim import simulated

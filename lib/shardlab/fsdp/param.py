@@ -157,6 +157,8 @@ class PerParameter:
         wire = self.param_dtype
         self.dtypes = [wire if wire and p.is_floating_point() else p.dtype for p in self.sharded_params]
         self.mixed = len(set(self.dtypes)) > 1  # then all parameters are sent as bytes
+        sizes = zip(map(self._padded, self.params), self.dtypes, strict=True)
+        self.wire_sizes = [size * (dtype.itemsize if self.mixed else 1) for size, dtype in sizes]
         for p in self.params:
             p.forget_whole()
 
@@ -164,7 +166,7 @@ class PerParameter:
 
     def all_gather_tensors(self) -> tuple[Tensor, Tensor]:
         """Return the all_gather_output, (N, S), and this rank's row of it, which is the all_gather_input."""
-        shards, sizes = [sharded._local_tensor.view(-1) for sharded in self.sharded_params], self._wire_sizes()
+        shards, sizes = [sharded._local_tensor.view(-1) for sharded in self.sharded_params], self.wire_sizes
         if self.mixed:
             shards = [shard.to(dtype).view(torch.uint8) for dtype, shard in zip(self.dtypes, shards, strict=True)]
         dtype = torch.uint8 if self.mixed else self.dtypes[0]
@@ -182,7 +184,7 @@ class PerParameter:
             torch._foreach_copy_(memories, locals_, non_blocking=True)
         else:
             memories = [memory.view(torch.uint8) for memory in memories] if self.mixed else memories
-            torch.split_with_sizes_copy(output, self._wire_sizes(), dim=1, out=memories)
+            torch.split_with_sizes_copy(output, self.wire_sizes, dim=1, out=memories)
         for p, sharded in zip(self.params, self.sharded_params, strict=True):
             p.use(p.memory.view(-1), sharded.requires_grad)
 
@@ -201,10 +203,6 @@ class PerParameter:
     def _padded(self, p: Param) -> int:
         """Number of elements in each rank's part of p, padding included."""
         return self._rows(p.shape) * p.shape[1:].numel()
-
-    def _wire_sizes(self) -> list[int]:
-        dtypes = zip(self.params, self.dtypes, strict=True)
-        return [self._padded(p) * (dtype.itemsize if self.mixed else 1) for p, dtype in dtypes]
 
     def free(self) -> None:
         for p, sharded in zip(self.params, self.sharded_params, strict=True):

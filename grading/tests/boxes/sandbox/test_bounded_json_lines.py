@@ -1,4 +1,4 @@
-"""What comes over the wall is read as it was meant, and a line that would take much memory or time is not."""
+"""What comes out of a box is read as it was meant, and a line that would take much memory or time is not."""
 
 import json
 import os
