@@ -16,7 +16,7 @@ Packages, each of which imports only those above it:
     gradebook/      from submitted folders to nbgrader's gradebook
     reports/        tables, pages and files for the instructor
     samples/, attacks/, bench/      right, wrong and hostile submissions, and benchmarks of grading them
-    commands, demo  the instructor's commands
+    instructor_commands, demo       what an instructor types
 """
 
 import sys

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grading.bench import attacks, fairness, grading_by_slurm, kills, mutants, scale
+from grading.bench import attacks, false_fails, grading_by_slurm, kills, mutants, scale
 from grading.boxes.sandbox import best_box
 from grading.gradebook.nbgrader_api import ROOT
 from grading.gradebook.result_cache import write_whole
@@ -16,22 +16,22 @@ from shardbench import environment
 
 
 def _simulated() -> dict:
-    rows = [fairness.simulated(20_000, slowness) for slowness in (0.8, 1.0, 1.25)]
-    return {"false fail": fairness.FALSE_FAIL, "false pass": fairness.FALSE_PASS, "rows": rows}
+    rows = [false_fails.simulated(20_000, slowness) for slowness in (0.8, 1.0, 1.25)]
+    return {"false fail": false_fails.FALSE_FAIL, "false pass": false_fails.FALSE_PASS, "rows": rows}
 
 
 LABS = sorted(p.name for p in (ROOT / "solutions").glob("lab*"))
 PARTS = {
     "simulated": _simulated,
-    "quiet": lambda: fairness.measured(50, 0),
-    "loaded": lambda: fairness.measured(50, psutil.cpu_count()),
+    "quiet": lambda: false_fails.measured(50, 0),
+    "loaded": lambda: false_fails.measured(50, psutil.cpu_count()),
     "kills": lambda: kills.run(50),
     "overhead": lambda: scale.overhead(5),
     "scale": lambda: scale.many(200, at_a_time=2),
     "clusters": lambda: grading_by_slurm.run(6, jobs=2),
     "attacks": attacks.run,
     **mutants.by_lab(LABS),
-    **fairness.by_lab(LABS),
+    **false_fails.by_lab(LABS),
 }
 
 

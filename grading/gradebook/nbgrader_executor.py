@@ -19,7 +19,7 @@ from grading.gradebook.result_cache import Shelf, made_of
 from grading.judge.find_lab import check_name
 from grading.judge.judge_submission import JUDGE, Judged, Settings, Submission
 from grading.judge.verdict import Verdict
-from shardlab.launch.in_a_notebook import name_cells
+from shardlab.launch.notebook_tracebacks import name_cells
 
 VERDICT_MIME = "application/vnd.shardlab.verdict+json"  # holds a verdict's record in an autograded notebook
 

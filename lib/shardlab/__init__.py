@@ -10,7 +10,7 @@ Read in this order:
     fsdp              1/N of the parameters, too (stage 3)
     precision         16 bits: master weights, loss scaling, stochastic rounding
     recompute         activation checkpointing: less memory for more computation
-    host_offload      optimizer states in host memory
+    cpu_offload_optimizer      optimizer states in host memory
     state             checkpoints: saved by one strategy on N ranks, loaded by another on M
     measure           bytes held, bytes sent, seconds; proof that a program shards
 

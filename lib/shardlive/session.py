@@ -11,7 +11,7 @@ import cloudpickle
 
 from shardlab.launch import warm_up
 from shardlab.launch.api import settings_of
-from shardlab.launch.in_a_notebook import name_cells
+from shardlab.launch.notebook_tracebacks import name_cells
 from shardlab.launch.pickling import dumps
 from shardlive.live_job import LiveJob, LiveRank
 from shardlive.rank_side import Answer

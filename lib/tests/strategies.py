@@ -9,10 +9,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
+from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.ddp import DDP
 from shardlab.fsdp import fully_shard as our_fully_shard
 from shardlab.fsdp.flat_parameter import FlatParameter
-from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.zero import ZeroRedundancyOptimizer
 from shardnext.file_offload import FileOffloadOptimizer
 

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardlab.host_offload import CPUOffloadOptimizer
+from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.zero import ZeroRedundancyOptimizer
 
 

@@ -2,7 +2,7 @@
 
 bubblewrap ──> no network, few files beyond the system's, and nothing that is written stays
 gpu_access ──> what a program in a box needs for this machine's GPUs
-processes ──> limits only; used where there is no bubblewrap
+plain_processes ──> limits only; used where there is no bubblewrap
 limits, limit_watchdog ──> how much a box may use; a thread outside the box that ends it if it uses more
 boxed_program ──> a program in a box, which exchanges lines of JSON with us
 """

@@ -12,8 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from grading.boxes.trim_memory import rest
 from grading.checks.device_clock import DeviceClock
+from grading.checks.lab2_ddp.cpu_time_limit import OutOfTime, seconds_of_computing
 from grading.checks.lab2_ddp.refused_engines import own_engine
-from grading.checks.lab2_ddp.seconds_of_computing import OutOfTime, seconds_of_computing
 from grading.judge.tensor_projections import project, project_cheaply
 from grading.judge.timed_laps import serve_laps
 from grading.judge.verdict_pictures import moments

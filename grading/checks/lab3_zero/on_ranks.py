@@ -15,7 +15,7 @@ from grading.boxes.trim_memory import rest
 from grading.checks.lab3_zero.allowed_imports import refuse_finished_parts
 from grading.checks.lab3_zero.collective_waits import watch_waits
 from grading.checks.lab3_zero.held_memory import Newcomers, held
-from grading.checks.lab3_zero.optimizer_elements import watch_optimizers
+from grading.checks.lab3_zero.updated_elements import watch_optimizers
 from grading.judge.tensor_projections import project
 from grading.judge.verdict_pictures import moments
 from shardlab import local_device

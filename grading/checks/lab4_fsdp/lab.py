@@ -1,7 +1,7 @@
 """The checks of lab 4, in the order of the notebook."""
 
 from grading.checks.lab4_fsdp import (
-    budget,
+    judge_budget,
     judge_largest_ddp_depth,
     judge_sharded_units_recompute,
     offload,
@@ -13,15 +13,15 @@ from grading.checks.lab4_fsdp import (
 from grading.judge.session import Check
 
 DRILLS = on_ranks.__name__
-pace = budget.reference_losses
+pace = judge_budget.reference_losses
 
 CHECKS = {
     "lab4.depth": Check(2, judge_largest_ddp_depth.judge),
-    "lab4.fits": Check(3, budget.judge_fits),
+    "lab4.fits": Check(3, judge_budget.judge_fits),
     "lab4.sharded": Check(3, judge_sharded_units_recompute.judge_sharded),
     "lab4.units": Check(3, judge_sharded_units_recompute.judge_units),
     "lab4.speed": Check(2, speed.judge, timed=True),
-    "lab4.larger": Check(3, budget.judge_larger),
+    "lab4.larger": Check(3, judge_budget.judge_larger),
     "lab4.recompute": Check(3, judge_sharded_units_recompute.judge_recompute),
     "lab4.offload": Check(3, offload.judge),
     "lab4.price": Check(3, offload_cost.judge),

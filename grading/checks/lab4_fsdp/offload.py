@@ -1,10 +1,10 @@
 """Judge whether the shards live on the host: what a step asks to copy, in which units, and what it learns."""
 
 from grading.checks.lab4_fsdp import judge_learning, on_ranks, unit_messages
-from grading.checks.lab4_fsdp.budget import TOLERANCE, loss_error, reference_losses, which_loss_differs
-from grading.checks.lab4_fsdp.finished_answers import in_words
+from grading.checks.lab4_fsdp.judge_budget import TOLERANCE, loss_error, reference_losses, which_loss_differs
 from grading.checks.lab4_fsdp.judge_sharded_units_recompute import units_due
 from grading.checks.lab4_fsdp.offload_cost import copied_bytes
+from grading.checks.lab4_fsdp.ready_made_answers import in_words
 from grading.checks.lab4_fsdp.unit_messages import Message
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict

@@ -16,10 +16,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
-from grading.checks.lab4_fsdp.arithmetic_on_rank import efficiency, largest_depth, price
-from grading.checks.lab4_fsdp.finished_answers import finished_answers
+from grading.checks.lab4_fsdp.arithmetic_answers_on_rank import efficiency, largest_depth, price
 from grading.checks.lab4_fsdp.host_device_bytes import Crossings
 from grading.checks.lab4_fsdp.learning_on_ranks import record_learning
+from grading.checks.lab4_fsdp.ready_made_answers import finished_answers
 from grading.judge.timed_laps import serve_laps
 from grading.judge.verdict_pictures import moments
 from shardlab import local_device

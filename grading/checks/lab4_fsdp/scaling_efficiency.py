@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import inf, isfinite, prod
 from statistics import mean, median, median_high, median_low
 
-from grading.checks.lab4_fsdp.finished_answers import in_words
+from grading.checks.lab4_fsdp.ready_made_answers import in_words
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

@@ -1,6 +1,11 @@
 """Judge whether each way saves and costs what it should, in bytes and FLOPs; nothing is timed."""
 
-from grading.checks.lab5_precision_recompute.gradients import missing_gradients, plans, reference_run, run
+from grading.checks.lab5_precision_recompute.judge_recomputed_gradients import (
+    missing_gradients,
+    plans,
+    reference_run,
+    run,
+)
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

@@ -1,11 +1,11 @@
 """The checks of lab 5, in the order of the notebook."""
 
 from grading.checks.lab5_precision_recompute import (
-    budget,
-    gradients,
+    judge_budget,
     judge_held_between_steps,
     judge_losses,
     judge_recompute_savings,
+    judge_recomputed_gradients,
     on_ranks,
     plan,
     wire,
@@ -20,8 +20,8 @@ CHECKS = {
     "lab5.wire": Check(2, wire.judge),
     "lab5.curve": Check(3, judge_losses.judge),
     "lab5.plan": Check(3, plan.judge),
-    "lab5.gradients": Check(2, gradients.judge),
+    "lab5.gradients": Check(2, judge_recomputed_gradients.judge),
     "lab5.price": Check(2, judge_recompute_savings.judge),
-    "lab5.budget": Check(4, budget.judge),
+    "lab5.budget": Check(4, judge_budget.judge),
 }
 HIDDEN = ("cast_forward_inputs", "mp_policy=exact", "fully_shard(block.memory")

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from grading.checks import random_state
+from grading.checks import random_state_digest
 from grading.checks.lab5_precision_recompute import reference_answers
 from grading.checks.lab5_precision_recompute.flops import Flops
+from grading.checks.lab5_precision_recompute.graders_code_used import functions_of, use_of_graders
 from grading.checks.lab5_precision_recompute.model_and_block_costs import (
     Block,
     FeedForward,
@@ -26,7 +27,6 @@ from grading.checks.lab5_precision_recompute.model_and_block_costs import (
     Reader,
     price_list,
 )
-from grading.checks.lab5_precision_recompute.own_code import functions_of, use_of_graders
 from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.measure.memory import MemoryTracker
@@ -272,7 +272,7 @@ def _step(model, module: nn.Module, places: dict, seed: int, step: int, shape: d
         loss.backward()
     return {
         "gradients": _gradients(places, seed),
-        "generator": random_state.digest(),
+        "generator": random_state_digest.digest(),
         "flops": flops.total,
         "waiting_bytes": waiting,
         "peak_bytes": memory.peak.peak_bytes,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from grading.checks import random_state
+from grading.checks import random_state_digest
 from grading.checks.lab7_debug.hang_training import build, sharded
 from grading.judge.tensor_projections import project
 from shardlab import local_device
@@ -115,7 +115,7 @@ def _state(run: Run) -> dict:
     dist.all_reduce(sums)
     found = dict(zip(parts, sums.tolist(), strict=True))
     found["AdamW's counts of steps"] = [x / dist.get_world_size() for x in found["AdamW's counts of steps"]]
-    return found | {"the random state": random_state.digest()}
+    return found | {"the random state": random_state_digest.digest()}
 
 
 def _sums(tensors: list) -> Tensor:

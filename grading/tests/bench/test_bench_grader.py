@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grading.bench import all_benchmarks, fairness, grading_by_slurm
+from grading.bench import all_benchmarks, false_fails, grading_by_slurm
 from grading.judge.verdict import Verdict
 from shardbench.slurm_here import obstacle
 
@@ -60,11 +60,11 @@ def test_right_ones_that_get_fewer_points_or_none_yet_are_told(monkeypatch):
         "right_noisy": Verdict("c", 0, 2, "noise", inconclusive=True),
     }
     wrong = SimpleNamespace(name="wrong", points={"c": 0}, cause="")
-    monkeypatch.setattr(fairness, "samples", lambda lab: [*people, wrong])
-    monkeypatch.setattr(fairness, "Referee", lambda *_: nullcontext())
-    monkeypatch.setattr(fairness, "handed_in", lambda sample: {})
-    monkeypatch.setattr(fairness, "judge", lambda sample, answers, referee: [verdicts[sample.name]])
-    found = fairness.right_ones("lab", times=2, busy_cores=1)
+    monkeypatch.setattr(false_fails, "samples", lambda lab: [*people, wrong])
+    monkeypatch.setattr(false_fails, "Referee", lambda *_: nullcontext())
+    monkeypatch.setattr(false_fails, "handed_in", lambda sample: {})
+    monkeypatch.setattr(false_fails, "judge", lambda sample, answers, referee: [verdicts[sample.name]])
+    found = false_fails.right_ones("lab", times=2, busy_cores=1)
     assert (found["gradings"], found["all points"], found["processes beside it"]) == (6, 2, 1)
     assert len(found["surprises"]) == 4
     assert "too slow" in found["surprises"][0][0] and "noise" in found["surprises"][1][0]

@@ -6,7 +6,12 @@ from dataclasses import asdict, replace
 import pytest
 from submissions import judge_replies
 
-from grading.checks.lab4_fsdp import arithmetic_on_rank, judge_largest_ddp_depth, offload_cost, scaling_efficiency
+from grading.checks.lab4_fsdp import (
+    arithmetic_answers_on_rank,
+    judge_largest_ddp_depth,
+    offload_cost,
+    scaling_efficiency,
+)
 from grading.samples import read_lab
 from shardlab.model import ModelConfig, preset
 from shardplan.api import setup_of
@@ -96,14 +101,14 @@ def test_a_depth_has_15_seconds_and_more_on_a_busy_machine():
 def test_a_depth_that_is_no_int_is_said_so_in_one_line(answer):
     instance = {"config": asdict(preset("1M")), "budget_bytes": 1, "micro_batch": 1, "seq_len": 64}
     with pytest.raises(TypeError, match=r"^largest_ddp_depth must return an int, and returns .*$"):
-        arithmetic_on_rank.largest_depth(lambda *_: answer, [instance])
+        arithmetic_answers_on_rank.largest_depth(lambda *_: answer, [instance])
 
 
 def test_answers_are_called_by_position():
     instance = {"config": asdict(preset("1M")), "budget_bytes": 1, "micro_batch": 1, "seq_len": 64}
-    assert arithmetic_on_rank.largest_depth(lambda a, b, c, d: d, [instance])["depths"] == [64]
+    assert arithmetic_answers_on_rank.largest_depth(lambda a, b, c, d: d, [instance])["depths"] == [64]
     for i in offload_cost._instances(0)[:1]:
-        found = arithmetic_on_rank.price(lambda a, b, c, d: {"ranks": b, "link": c, "memory": d}, [i])
+        found = arithmetic_answers_on_rank.price(lambda a, b, c, d: {"ranks": b, "link": c, "memory": d}, [i])
         assert found["prices"] == [
             {"ranks": i["world_size"], "link": i["link_bytes_per_s"], "memory": i["host_memory_bytes_per_s"]}
         ]
@@ -112,13 +117,13 @@ def test_answers_are_called_by_position():
 @pytest.mark.parametrize("answer", [None, 1.0, [1.0], "text", {1: "text"}, {1: None}, {1: [1.0]}, dict])
 def test_an_answer_that_is_no_dict_of_numbers_is_said_so_in_one_line(answer):
     with pytest.raises(TypeError, match=r"^efficiency must return (a dict|numbers), and [^\n]{,110}$"):
-        arithmetic_on_rank.efficiency(lambda runs: answer, [[]])
+        arithmetic_answers_on_rank.efficiency(lambda runs: answer, [[]])
 
 
 def test_a_grader_s_own_formula_is_no_answer():
     instances = offload_cost._instances(0)
     taken = lambda c, *machine: offload_cost.truth(asdict(c), *machine)  # noqa: E731
-    reply = arithmetic_on_rank.price(taken, instances)
+    reply = arithmetic_answers_on_rank.price(taken, instances)
     verdict = judge_replies("lab4.price", {"price": [reply]})
     assert (verdict.points, "which is finished" in verdict.cause) == (0, True)
     right = reply | {"finished": []}

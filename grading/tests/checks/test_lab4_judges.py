@@ -7,7 +7,7 @@ from submissions import judge_replies
 
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab4_fsdp import (
-    budget,
+    judge_budget,
     judge_learning,
     judge_sharded_units_recompute,
     offload_cost,
@@ -150,8 +150,8 @@ def test_a_training_fits_its_budget_and_has_ddps_losses_on_every_rank():
 
 
 def test_memory_that_no_account_explains_is_no_training_within_the_budget():
-    assert judged_training(seen=budget.SPARE_MEMORY - 10).points == 3
-    hidden = judged_training(seen=budget.SPARE_MEMORY + 10)
+    assert judged_training(seen=judge_budget.SPARE_MEMORY - 10).points == 3
+    hidden = judged_training(seen=judge_budget.SPARE_MEMORY + 10)
     assert (hidden.points, "the system saw" in hidden.cause) == (0, True)
 
 

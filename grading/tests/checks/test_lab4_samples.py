@@ -8,7 +8,7 @@ import torch
 from deadlines import deadline_s
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
-from grading.checks.lab4_fsdp import budget, judge_sharded_units_recompute, on_ranks, speed
+from grading.checks.lab4_fsdp import judge_budget, judge_sharded_units_recompute, on_ranks, speed
 from grading.samples import read_lab, samples
 from shardlab import launch
 from shardlab.model import Transformer, preset
@@ -75,7 +75,9 @@ def test_checkpointed_fsdp_has_ddps_losses_and_less_memory():
         launch(on_ranks.train, 4, each, "cpu", 1, 2, device="cpu", timeout_s=deadline_s(90))
         for each in (on_ranks.ddp, on_ranks.by_block_checkpointed)
     )
-    assert budget.loss_error([r["losses"] for r in fsdp], [r["losses"] for r in ddp]) < budget.TOLERANCE / 50
+    assert (
+        judge_budget.loss_error([r["losses"] for r in fsdp], [r["losses"] for r in ddp]) < judge_budget.TOLERANCE / 50
+    )
     assert sum(fsdp[0]["peak"].values()) < 0.5 * sum(ddp[0]["peak"].values())
 
 

@@ -10,8 +10,8 @@ import torch
 from submissions import judge_replies
 
 from grading.checks.lab5_precision_recompute import (
-    gradients,
     judge_losses,
+    judge_recomputed_gradients,
     on_ranks,
     plan,
     reference_answers,
@@ -201,7 +201,7 @@ def test_too_few_flops_on_one_rank_are_too_few(monkeypatch):
 def recomputed():
     """The reference's replies for each plan, by dropout."""
     session = SimpleNamespace(seed=1, tier=TIERS["cpu"])
-    plans = gradients.plans(session)
+    plans = judge_recomputed_gradients.plans(session)
     reference = on_ranks.REFERENCE["recompute"]
     return {d: on_ranks.recompute(reference, 1, "cpu", plans, d) for d in (on_ranks.DROPOUT, 0.0)}
 
@@ -255,10 +255,10 @@ def test_gradients_are_those_without_recomputation_at_every_plan_and_step(recomp
 @pytest.mark.parametrize("seed", range(20))
 def test_the_mixed_plan_is_another_from_its_end(seed):
     session = SimpleNamespace(seed=seed, tier=TIERS["cpu"])
-    mixed = gradients.plans(session)[-1]
+    mixed = judge_recomputed_gradients.plans(session)[-1]
     widths = on_ranks.shape_of(seed, "cpu")["hidden"]
     in_full = [sum(w for w, way in zip(widths, p, strict=True) if way == "full") for p in (mixed, mixed[::-1])]
-    assert abs(in_full[0] - in_full[1]) > gradients.IN_ANOTHER_ORDER * in_full[0]
+    assert abs(in_full[0] - in_full[1]) > judge_recomputed_gradients.IN_ANOTHER_ORDER * in_full[0]
 
 
 def test_each_way_saves_and_costs_what_the_price_list_says(recomputed):

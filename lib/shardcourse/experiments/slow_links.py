@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import nn
 
-from shardlab.host_offload import CPUOffloadOptimizer
+from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.measure.step_time import time_step
 from shardlab.model import ModelConfig, Transformer
 from shardnext.file_offload import FileOffloadOptimizer

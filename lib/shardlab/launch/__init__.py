@@ -13,7 +13,7 @@ Read in this order:
     rank_process, job   the launcher's side: it watches pipes, processes and the clock
     flight_recorder     the collectives that a rank has called
     hang_report, blame  the error message: which rank is at fault
-    in_a_notebook       cells by their numbers; an interrupt without our frames
+    notebook_tracebacks       cells by their numbers; an interrupt without our frames
     progress_line       the line under a cell that waits
 
 No process is left behind, whatever goes wrong.

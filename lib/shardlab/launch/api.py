@@ -15,8 +15,8 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from shardlab.launch.in_a_notebook import without_frames
 from shardlab.launch.job import Job
+from shardlab.launch.notebook_tracebacks import without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
 from shardlab.launch.rank_main import SETUP_S, RankNetwork, Settings, process_group

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shardlab.launch import flight_recorder
 from shardlab.launch.hang_report import faulty_ranks, first_disagreement, laggard, stuck_collectives
-from shardlab.launch.in_a_notebook import name_cells
+from shardlab.launch.notebook_tracebacks import name_cells
 from shardlab.launch.rank_main import SETUP
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """State of a training, the same for every strategy: in memory, whole on one rank, and on disk.
 
 Read in this order: `parts` (a tensor that ranks hold in intervals), `named_state` (every parameter and its states by
-name), `missing_ranks` (find ranks that miss a collective), `full` (whole on rank 0), `checkpoint` (save and resume).
+name), `all_ranks_call` (find ranks that miss a collective), `full` (whole on rank 0), `checkpoint` (save and resume).
 """
 
 from shardlab.state.checkpoint import latest, load, load_from, save

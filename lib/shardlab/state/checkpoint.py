@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from shardlab.state.missing_ranks import everybody_calls, from_rank_0, rank
+from shardlab.state.all_ranks_call import everybody_calls, from_rank_0, rank
 from shardlab.state.named_state import (
     Described,
     OptimizerMemory,

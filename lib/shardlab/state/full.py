@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from shardlab.state.missing_ranks import everybody_calls, from_rank_0, rank, world_size
+from shardlab.state.all_ranks_call import everybody_calls, from_rank_0, rank, world_size
 from shardlab.state.named_state import (
     Described,
     OptimizerMemory,

@@ -22,10 +22,10 @@ from torch.optim import AdamW
 from training import samples
 
 from shardlab import ring_collectives
+from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.ddp import DDP
 from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, MixedPrecisionPolicy, fully_shard
 from shardlab.grad_norm import clip_grad_norm_
-from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.recompute import checkpoint_wrapper
 from shardlab.state import full_state_dict
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer

@@ -13,7 +13,7 @@ FIRST = {
     "fsdp/api.py": ["fsdp, unshard by hand"],
     "fsdp/schedule.py": ["fsdp"],
     "fsdp/unit.py": ["fsdp", "fsdp, replicas"],
-    "host_offload.py": ["fsdp, host optimizer"]
+    "cpu_offload_optimizer.py": ["fsdp, host optimizer"]
     + ["fsdp, host optimizer, many backwards", "fsdp, host optimizer, clipping"],
     "rate_limiter.py": ["fsdp"],
     "ring_collectives.py": ["ring"],

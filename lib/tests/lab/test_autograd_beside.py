@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from shardlab import launch
+from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.ddp import DDP
 from shardlab.fsdp import FlatParameter, PerParameter, fully_shard
-from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.precision import GradScaler, MasterWeights
 from shardlab.recompute import checkpoint
 from shardlab.state import full_state_dict

@@ -8,9 +8,9 @@ from torch.optim import SGD, AdamW
 
 from programs.draw import Program
 from programs.models import Net
+from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.ddp import DDP
 from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, fully_shard
-from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 

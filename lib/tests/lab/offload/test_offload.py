@@ -14,9 +14,9 @@ from torch.distributed.fsdp import fully_shard
 from training import decoder, train, uneven
 
 from shardlab import launch
+from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.ddp import DDP
 from shardlab.fsdp import fully_shard as our_fully_shard
-from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.shard_groups import local
 
 OPTIMIZERS = {

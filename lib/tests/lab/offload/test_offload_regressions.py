@@ -10,8 +10,8 @@ from two_layers import backward, offloaded_sgd, sharded_sgd, two_layers
 
 from shardlab import fsdp as ours
 from shardlab import launch
+from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.ddp import DDP
-from shardlab.host_offload import CPUOffloadOptimizer
 from shardnext.file_offload import FileOffloadOptimizer
 
 

@@ -16,8 +16,8 @@ from training import samples, uneven
 from two_layers import offloaded_sgd, sharded_sgd, two_layers
 
 from shardlab import LaunchError, launch
+from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.ddp import DDP
-from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.measure.traffic import record_traffic
 from shardlab.precision import GradScaler, MasterWeights
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ENGINES = ("ddp", "fsdp", "zero", "recompute", "host_offload", "bucketed_backward")  # of shardlab
+ENGINES = ("ddp", "fsdp", "zero", "recompute", "cpu_offload_optimizer", "bucketed_backward")  # of shardlab
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
-from shardlab.launch import in_a_notebook
-from shardlab.launch.in_a_notebook import name_cells, without_frames
+from shardlab.launch import notebook_tracebacks
+from shardlab.launch.notebook_tracebacks import name_cells, without_frames
 
 NAMES = {"12.py": "cell token_ddp"}
 
@@ -21,7 +21,10 @@ NAMES = {"12.py": "cell token_ddp"}
         ('  File "/tmp/13.py", line 5, in f', '  File "/tmp/13.py", line 5, in f'),
         ("a/12.pyc:44, x12.py:4", "a/12.pyc:44, x12.py:4"),
         (f'  File "{torch.__file__}", line 5, in f', '  File "torch/__init__.py", line 5, in f'),
-        (f'  File "{in_a_notebook.__file__}", line 5, in f', '  File "shardlab/launch/in_a_notebook.py", line 5, in f'),
+        (
+            f'  File "{notebook_tracebacks.__file__}", line 5, in f',
+            '  File "shardlab/launch/notebook_tracebacks.py", line 5, in f',
+        ),
     ],
 )
 def test_a_cells_file_gets_the_cells_name(text, named):
