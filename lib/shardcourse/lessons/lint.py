@@ -14,20 +14,18 @@ from shardcourse.lessons.lengths import length_problems
 from shardcourse.lessons.tidy import tidied
 
 SCREEN = 40  # lines of code that can be seen at once
-TOO_LONG = {"14"}
 MOST_CLAIMS = 3  # that a lesson puts on trial; the appendix has all
 
 
 def problems(path: Path) -> list[str]:
-    """Return all problems of a lesson as it is committed. Lessons in TOO_LONG are still to be shortened."""
+    """Return all problems of a lesson as it is committed."""
     nb = nbformat.read(path, as_version=4)
     nbformat.validate(nb)
     number = number_of(path)
     found = form_problems(nb) + link_problems(nb, path.parent)
     if not number:
         return found
-    if number not in TOO_LONG:
-        found += length_problems(nb)
+    found += length_problems(nb)
     parts = [nbformat.read(part, as_version=4) for part in path.parent.glob(f"{path.name[:2]}*.ipynb")]
     return found + anatomy_problems(nb, number) + prediction_problems(nb) + claim_problems(parts, number)
 
@@ -104,8 +102,7 @@ def claim_problems(parts: list[NotebookNode], number: str) -> list[str]:
     if len(calls) != 1:
         return [f"{len(calls)} cells call claims_on_trial({lesson}, ...), not one"]
     most = len(re.findall(r'"[\w-]+"', calls[0])) or MOST_CLAIMS + 1
-    too_many = number not in TOO_LONG and most > MOST_CLAIMS
-    return [f"claims_on_trial({lesson}, ...) does not name at most {MOST_CLAIMS} claims"] if too_many else []
+    return [f"claims_on_trial({lesson}, ...) does not name at most {MOST_CLAIMS} claims"] if most > MOST_CLAIMS else []
 
 
 def _without_code(text: str) -> str:
