@@ -5,6 +5,7 @@ Read in this order; only `trace/` computes with tensors:
     shape, models                       a model: its parameters' shapes, by name
     huggingface                         the same from a config.json (`config_fields`, `config_classes`: its fields)
     strategy, planned_job               how it is trained, on which machines; and whether these go together
+    aliases                             what people type for a strategy, and options to paste
     stage_parameters                    which part of each parameter one GPU holds
     records                             what a plan consists of: terms, moments, seconds
     activations/                        what each part of the model makes, and what autograd keeps of it
@@ -15,6 +16,8 @@ Read in this order; only `trace/` computes with tensors:
     api                                 `plan(model, machine, world_size, ...)`
     search/                             the best strategies, the cost of a training, the decision matrix
     published                           other people's runs, to compare plans with
+    calibration                         what a run of one's own says of the machine
+    own_model                           a plan of any torch module, by the trace
     formulas                            each strategy's bytes by the papers' formulas, without a plan
-    tables, command                     a plan as tables, and `shardlab plan`
+    tables, command                     a plan as tables, and `shardlab plan`: `command_options`, `command_mistakes`
 """

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 
 from shardplan.advice.advice import advise
 from shardplan.advice.bottleneck import bottleneck
+from shardplan.aliases import in_our_words
 from shardplan.memory import memory_plan
 from shardplan.models import shape_of
 from shardplan.planned_job import Setup
@@ -36,15 +37,18 @@ def setup_of(model: str | Shape, machine: str | Machine, world_size: int, **stra
     for name in strategy:
         one_of("the field", name, FIELDS)
     shape = model if isinstance(model, Shape) else shape_of(model)
-    strategy = {"seq_len": min(Strategy.seq_len, shape.max_seq_len)} | strategy
-    found = machine if isinstance(machine, Machine) else machines.machine(machine)
+    gpus = world_size if isinstance(world_size, int) else 1
+    found = machine if isinstance(machine, Machine) else machines.machine(machine, gpus)
+    strategy = {"seq_len": min(Strategy.seq_len, shape.max_seq_len)} | in_our_words(strategy, found, gpus)
     return Setup(shape, found, world_size, Strategy(**strategy))
 
 
 def plan_of(setup: Setup) -> Plan:
     """Make a plan with its bottleneck and advice in words. For the advice some dozen other plans are made."""
     found = figures_of(setup)
-    return replace(found, bottleneck=bottleneck(found), advice=tuple(a.words for a in advise(found)))
+    advice = advise(found)
+    words, options = tuple(a.words for a in advice), tuple(a.options for a in advice)
+    return replace(found, bottleneck=bottleneck(found), advice=words, options=options)
 
 
 def figures_of(setup: Setup, *, every_block: bool = True) -> Plan:

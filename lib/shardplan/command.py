@@ -1,33 +1,48 @@
-"""Command `shardlab plan MODEL --machine dgx-h100 --gpus 64 ...`: every field of a Strategy is an option.
+"""Command `shardlab plan llama-3.1-8b --machine H100 --gpus 64 ...`: every field of a Strategy is an option.
 
-If an option is not given, `Strategy`'s default holds, or the search chooses.
+If an option is not given, `Strategy`'s default holds, or the search chooses. What people type for a name or an option
+is in `aliases`. A refusal ends with options to add, with which the same command plans: each was tried.
 """
 
-import inspect
 import json
-import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, fields
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import track
 
-from shardplan.config_fields import ConfigWarning
-from shardplan.strategy import CHOICES, Strategy
+from shardplan.command_mistakes import mistakes_in_one_line
+from shardplan.command_options import chosen_fields, whole_number, with_options
 
-HELP = {name: hint.__metadata__[0] for name, hint in get_type_hints(Strategy, include_extras=True).items()}
-_OFF = "no_"
 LONG_S = 2.0  # a search that takes longer shows its progress
 
-Model = Annotated[str, typer.Argument(help="a name such as 8B, or the path of a Hugging Face config.json")]
-OnMachine = Annotated[str, typer.Option("--machine", help="a machine's name, or a GPU's: 'H100-80GB x 8'")]
-Gpus = Annotated[int | None, typer.Option("--gpus", help="number of GPUs; default: one node")]
+Model = Annotated[
+    list[str] | None, typer.Argument(help="a name such as llama-3.1-8b, or the path of a Hugging Face config.json")
+]
+OnMachine = Annotated[str, typer.Option("--machine", help="a machine, or a card: H100, 'RTX 4090 x 4', p5.48xlarge")]
+Gpus = Annotated[
+    int | None, typer.Option("--gpus", parser=whole_number, metavar="", help="number of GPUs; default: one node")
+]
+Measured = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="what your own run of this plan reached: tokens_per_s=5200 (of a GPU; or job_tokens_per_s) memory=61GiB "
+        "(as nvidia-smi shows; or allocated, reserved). The plan and its advice follow it"
+    ),
+]
+Script = Annotated[
+    str | None,
+    typer.Option("--script", metavar="FILE.py[:NAME]", help="a torch module of your own, or a function that makes it"),
+]
+Batch = Annotated[
+    str | None,
+    typer.Option(metavar="SHAPE", help="with --script: a GPU's inputs: 8x512, 8x3x224x224, '8x512,8x512:float32'"),
+]
 DoSearch = Annotated[
     bool, typer.Option("--search", help="find the best strategies; the options given stay as they are")
 ]
@@ -44,9 +59,11 @@ JsonFile = Annotated[str | None, typer.Option("--json", help="write the plan to 
 
 
 def plan_command(
-    model: Model,
+    model: Model = None,
     machine: OnMachine = "dgx-h100",
     gpus: Gpus = None,
+    script: Script = None,
+    batch: Batch = None,
     search: DoSearch = False,
     best: Best = 5,
     global_batch: GlobalBatch = None,
@@ -55,34 +72,52 @@ def plan_command(
     tokens: Tokens = None,
     terms: Terms = False,
     trace: Trace = False,
+    measured: Measured = None,
     json_file: JsonFile = None,
     **strategy,
 ) -> None:
-    """Will it fit, how fast will it be, and what would help? Memory, time and links of one GPU, by arithmetic."""
+    """Will it fit, how fast will it be, and what would help? Memory, time and links of one GPU, by arithmetic.
+
+    Understood too: --fsdp, --hsdp, --ddp, --zero3, --tp, --pp, --cp, --batch-size, --strategy ZeRO-3 and the like.
+    """
     from shardsim.machines import machine as machine_named
 
-    chosen = _chosen(strategy)
+    chosen = chosen_fields(strategy)
     console = Console(stderr=json_file == "-", highlight=False)
-    with _mistakes_in_one_line():
-        on = machine_named(machine)
+    with mistakes_in_one_line(partial(_try, script, model, machine, gpus, chosen)):
+        if script:
+            others = {"model": model, "search": search, "trace": trace, "measured": measured, "tokens": tokens}
+            _refuse("not for --script: leave it out", **others, terms=terms, global_batch=global_batch)
+            _write(_plan_script(console, script, batch, machine_named(machine, gpus), gpus, **chosen), json_file)
+            return
+        _refuse("for a model of your own: add --script FILE.py", batch=batch)
+        model, on = _named(model), machine_named(machine, gpus)
         price = _Price(tokens, dollars_per_gpu_hour)
         gpus = _how_many(gpus, on, dollars_per_hour, dollars_per_gpu_hour, search)
         if search:
             _refuse("of one plan: leave out --search", terms=terms, trace=trace)
+            on = _as_learnt_before(on, measured)
             figures = _search(console, best, price, model, on, gpus=gpus, global_batch=global_batch, **chosen)
         else:
             _refuse("for a search: add --search", global_batch=global_batch, dollars_per_hour=dollars_per_hour)
-            figures = _plan(console, terms, trace, price, model, on, gpus, **chosen)
+            figures = _plan(console, terms, trace, price, measured, model, on, gpus, **chosen)
         _write(figures, json_file)
+
+
+def _named(words: list[str] | None) -> str:
+    """Return the model's name, which may be several words."""
+    if not words:
+        raise ValueError("which model? Such as: shardlab plan llama-3.1-8b --machine H100 --gpus 8")
+    return " ".join(words)
 
 
 class _Price:
     """Cost of a plan's training, if the user gave its number of tokens."""
 
     def __init__(self, tokens: float | None, dollars_per_gpu_hour: float | None) -> None:
-        for name, value in (("tokens", tokens), ("dollars_per_gpu_hour", dollars_per_gpu_hour)):
+        for name, value, example in (("tokens", tokens, "1e12"), ("dollars_per_gpu_hour", dollars_per_gpu_hour, "2.5")):
             if value is not None and not value > 0:
-                raise ValueError(f"{name}={value:g}, but it must be above 0")
+                raise ValueError(f"{name}={value:g}, but it must be above 0, such as {example}")
         self.tokens, self.dollars = tokens, dollars_per_gpu_hour
 
     def of(self, plan):
@@ -91,13 +126,17 @@ class _Price:
         return cost(plan, self.tokens, self.dollars) if self.tokens else None
 
 
-def _plan(console: Console, terms: bool, trace: bool, price: _Price, *args, **strategy) -> dict:
-    from shardplan.api import plan
+def _plan(console: Console, terms: bool, trace: bool, price: _Price, measured, *args, **strategy) -> dict:
+    from shardplan.api import plan_of, setup_of
+    from shardplan.calibration import learn, read
     from shardplan.tables import peak_table, plan_report, trace_table
 
-    found = plan(*args, **strategy)
+    learnt = learn(setup_of(*args, **strategy), read(measured or []))
+    found = plan_of(learnt.setup)
     costs, figures = price.of(found), found.as_json()
-    console.print(plan_report(found, costs))
+    if learnt.words:
+        figures["learnt"] = list(learnt.words)
+    console.print(plan_report(found, costs, learnt.words))
     if terms:
         console.print(peak_table(found.memory))
     if trace:
@@ -110,16 +149,43 @@ def _plan(console: Console, terms: bool, trace: bool, price: _Price, *args, **st
     return figures | _cost_as_json(costs)
 
 
+def _plan_script(console: Console, script: str, batch: str | None, on, gpus: int | None, **chosen) -> dict:
+    from shardplan.own_model import own_report, plan_model
+
+    if not batch:
+        raise ValueError("which batch? Write the shape of a GPU's input, such as --batch 8x512")
+    with console.status(f"tracing {script}"):
+        found = plan_model(script, batch, on, on.gpus_per_node if gpus is None else gpus, **chosen)
+    console.print(own_report(found, batch))
+    return found.as_json()
+
+
+def _as_learnt_before(machine, measured: list[str] | None):
+    from shardplan.calibration import OF_ANY_PLAN, as_before, read
+
+    pairs = read(measured or [])
+    if of_one_plan := [name for name in pairs if name not in OF_ANY_PLAN]:
+        raise ValueError(
+            f"measured {of_one_plan[0]} is of one plan: leave out --search, or give what it taught: pace=..."
+        )
+    return as_before(machine, pairs)
+
+
 def _search(console: Console, most: int, price: _Price, *args, **options) -> dict:
     from shardplan.api import plan_of
-    from shardplan.search.strategies import search
+    from shardplan.search.strategies import fewest_gpus, nearest_global_batch, search
     from shardplan.tables import plan_report, search_table
 
     found = search(*args, progress=lambda groups: _late_progress(groups, console), **options)
     if not found.n_tried:
-        raise ValueError(f"global_batch={options['global_batch']}: no strategy has just so many sequences a step")
+        nearest = nearest_global_batch(*args, **options)
+        problem = f"global_batch={options['global_batch']}: no strategy has just so many sequences a step"
+        raise ValueError(f"{problem}; this would do: --global-batch {nearest}")
     if not found.best:
-        raise ValueError(f"gpus={options['gpus']}: none of {found.n_tried} strategies fits; try twice as many")
+        options.pop("global_batch")
+        more = fewest_gpus(*args, **options)
+        nearest = f"; this would do: --gpus {more}" if more else ", nor with more of these GPUs"
+        raise ValueError(f"gpus={options['gpus']}: none of {found.n_tried} strategies fits{nearest}")
     console.print(search_table(found, most, [price.of(plan) for plan in found.fitting[:most]]))
     best = plan_of(found.best.setup)
     console.print("\nThe fastest:", style="bold")
@@ -138,15 +204,17 @@ def _how_many(gpus: int | None, on, budget: float | None, price: float | None, s
     if not search or budget is None:
         return on.gpus_per_node if gpus is None else gpus
     if gpus is not None:
-        raise ValueError("gpus and dollars_per_hour are two budgets: give one")
+        raise ValueError("gpus and dollars_per_hour are two budgets: leave out --gpus, or --dollars-per-hour")
     if price is None:
-        raise ValueError("dollars_per_gpu_hour is missing: what does one GPU cost you?")
+        raise ValueError(
+            "dollars_per_gpu_hour is missing: what does one GPU cost you? Such as --dollars-per-gpu-hour 2.5"
+        )
     return affordable_gpus(budget, price, on)
 
 
 def _refuse(why: str, **options: object) -> None:
     for name, value in options.items():
-        if value is not None and value is not False:
+        if value is not None and value is not False and value != []:
             raise ValueError(f"{name} is {why}")
 
 
@@ -160,25 +228,17 @@ def _late_progress(groups: list, console: Console) -> Iterator:
         yield group
 
 
-@contextmanager
-def _mistakes_in_one_line() -> Iterator[None]:
-    """Print a user's mistake, with the field and the nearest value, and exit with code 2. Print a config's warnings."""
-    show = warnings.showwarning
+def _try(script: str | None, model: list[str] | None, machine: str, gpus: int | None, chosen: dict, fix: dict) -> None:
+    """Make the setup of a command whose options are changed by a fix."""
+    from shardplan.api import setup_of
+    from shardplan.own_model import own_setup
+    from shardsim.machines import machine as machine_named
 
-    def one_line(message, category, *place, **more) -> None:
-        if issubclass(category, ConfigWarning):
-            print(f"shardlab plan: warning: {message}", file=sys.stderr)
-        else:
-            show(message, category, *place, **more)
-
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = one_line
-            yield
-    except (ValueError, OSError) as error:
-        words = str(error).replace("world_size", "gpus")  # the option's name
-        print(f"shardlab plan: {words}", file=sys.stderr)
-        raise typer.Exit(2) from None
+    gpus = fix.get("world_size", gpus)
+    on = machine_named(machine, gpus)
+    fields = chosen | {name: value for name, value in fix.items() if name != "world_size"}
+    make = partial(own_setup, script) if script else partial(setup_of, _named(model))
+    make(on, on.gpus_per_node if gpus is None else gpus, **fields)
 
 
 def _write(figures: dict, json_file: str | None) -> None:
@@ -189,36 +249,4 @@ def _write(figures: dict, json_file: str | None) -> None:
         Path(json_file).write_text(text + "\n", encoding="utf-8")
 
 
-# ---------------------------------------------------------------------------------------- an option for every field
-
-
-def _with_options(command: Callable) -> Callable:
-    """Return the command with an option for every field of a Strategy, in the signature that typer reads."""
-    given = inspect.signature(command)
-    own = [p for p in given.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    types = get_type_hints(Strategy)
-    options = [_option(f.name, types[f.name], f.default) for f in fields(Strategy)]
-    command.__signature__ = given.replace(parameters=[*own, *options])
-    command.__annotations__ = {p.name: p.annotation for p in [*own, *options]} | {"return": None}
-    return command
-
-
-def _option(name: str, kind: type, default: object) -> inspect.Parameter:
-    """Make an option. A boolean one is a flag, named for what it changes: `--no-...` if the default is True."""
-    values = f": {', '.join(CHOICES[name])}" if name in CHOICES else ""
-    otherwise = "" if kind is bool else f" (default: {default})"
-    words = f"{HELP[name]}{values}{otherwise}"
-    name = f"{_OFF}{name}" if default is True else name
-    info = typer.Option(f"--{name.replace('_', '-')}", help=words, rich_help_panel="Strategy", metavar="")
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, info]
-    )
-
-
-def _chosen(options: dict) -> dict:
-    """Return the fields of a Strategy whose options were given."""
-    given = {name: value for name, value in options.items() if value is not None}
-    return {name.removeprefix(_OFF): False if name.startswith(_OFF) else value for name, value in given.items()}
-
-
-plan_command = _with_options(plan_command)
+plan_command = with_options(plan_command)

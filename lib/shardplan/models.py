@@ -124,6 +124,8 @@ def shape_of(name_or_path: str) -> Shape:
         return Shape.of(name, PRESETS[name])
     if (public := _public(name)) in MODELS:
         return MODELS[public]
+    if public in PRESETS:
+        return Shape.of(public, PRESETS[public])
     if (name and Path(name).expanduser().exists()) or name.endswith(".json"):
         return read_config(Path(name).expanduser())
     known = {known.lower(): known for known in (*PRESETS, *MODELS)}
@@ -136,8 +138,13 @@ def shape_of(name_or_path: str) -> Shape:
 
 
 def _public(name: str) -> str:
-    """Normalize a public name: `meta-llama/Llama-2-7b-chat-hf` -> `llama-2-7b`."""
+    """Normalize a name: `meta-llama/Llama-2-7b-chat-hf`, `llama2 7b` -> `llama-2-7b`; `8b` -> the preset `8B`."""
     short = name.lower().rsplit("/", 1)[-1].replace("meta-llama-", "llama-")
     while (shorter := _VARIANT.sub("", short)) != short:
         short = shorter
-    return short
+    return {spelt(known): known for known in (*PRESETS, *MODELS)}.get(spelt(short), short)
+
+
+def spelt(name: str) -> str:
+    """Reduce a name to letters and digits, with a point between numbers: "Llama 3.1 8B" is "llama3.1.8b"."""
+    return re.sub(r"(?<!\d)\W|\W(?!\d)", "", re.sub(r"[\W_]+", ".", name.lower()))

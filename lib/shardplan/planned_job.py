@@ -1,14 +1,16 @@
 """The setup of a plan: a model, a cluster and a strategy that go together.
 
-Errors name the field, its value, the reason, a valid value. Not checked, because it works and is only slow: tensor
-parallelism across nodes, fewer micro-batches than stages.
+Errors name the field, its value, the reason, and the nearest value with which this setup can be planned. If one value
+is not enough, they name further fields; each fix is tried before it is named. Not checked, because it works and is only
+slow: tensor parallelism across nodes, fewer micro-batches than stages.
 """
 
-from dataclasses import dataclass
-from math import gcd, prod
+import copy
+from dataclasses import dataclass, replace
+from math import gcd, isqrt, prod
 
 from shardplan.shape import Shape
-from shardplan.strategy import Strategy
+from shardplan.strategy import Refusal, Strategy
 from shardsim.machines import Machine
 
 
@@ -22,8 +24,13 @@ class Setup:
     strategy: Strategy
 
     def __post_init__(self) -> None:
-        for check in (_ranks, _nodes, _tensor, _sequence, _sharding, _lora, _offload, _rest):
-            check(self)
+        try:
+            _check(self)
+        except _Unfit as found:
+            fix = _fix(self, found)
+            values = ", ".join(f"{name}={value!r}" for name, value in fix.items())
+            nearest = f"; the nearest value that would do is {values}" if fix else ""
+            raise Refusal(f"{found.field}={found.value!r} won't do: {found.why}", nearest, fix) from None
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -50,10 +57,66 @@ class Setup:
         return self.strategy.micro_batch * self.strategy.seq_len // self.strategy.context
 
 
-def _ranks(setup: Setup) -> None:
-    s, world_size = setup.strategy, setup.world_size
+class _Unfit(Exception):
+    def __init__(self, field: str, value, why: str, nearest: dict) -> None:
+        self.field, self.value, self.why, self.nearest = field, value, why, nearest
+
+
+MOST_FIXES = 8
+
+
+def _check(setup: Setup) -> None:
+    for check in (_world, _tensor, _ranks, _nodes, _sequence, _sharding, _lora, _offload, _rest):
+        check(setup)
+
+
+def _fix(setup: Setup, found: _Unfit) -> dict:
+    """Return the nearest fields with which the setup can be planned. Fixes what is found until nothing is.
+
+    If another number of GPUs does not lead there, the degrees of parallelism are fixed instead.
+    """
+    for degrees_first in (False, True):
+        fixed, unfit, fix = setup, found, {}
+        for _ in range(MOST_FIXES):
+            nearest = (degrees_first and unfit.field == "world_size" and _smaller_degrees(fixed)) or unfit.nearest
+            fix |= nearest
+            fixed = _changed(fixed, nearest)
+            try:
+                _check(fixed)
+            except _Unfit as another:
+                unfit = another
+            else:
+                return fix
+    return {}
+
+
+def _smaller_degrees(setup: Setup) -> dict:
+    """Return degrees that divide the GPUs, each the nearest."""
+    left, degrees = max(1, int(setup.world_size)), {}
+    for name in ("tensor", "pipeline", "context"):
+        degree = _divisor(getattr(setup.strategy, name), left)
+        left //= degree
+        if degree != getattr(setup.strategy, name):
+            degrees[name] = degree
+    return degrees
+
+
+def _changed(setup: Setup, fields: dict) -> Setup:
+    """Return a copy that is not checked."""
+    changed, of_strategy = copy.copy(setup), {name: value for name, value in fields.items() if name != "world_size"}
+    object.__setattr__(changed, "world_size", fields.get("world_size", setup.world_size))
+    object.__setattr__(changed, "strategy", replace(setup.strategy, **of_strategy))
+    return changed
+
+
+def _world(setup: Setup) -> None:
+    world_size = setup.world_size
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
         _refuse("world_size", world_size, "a job needs a whole number of GPUs, at least 1", 1)
+
+
+def _ranks(setup: Setup) -> None:
+    s, world_size = setup.strategy, setup.world_size
     if s.pipeline > setup.shape.n_layers:
         why = f"{setup.shape.name} has {setup.shape.n_layers} blocks, and a stage holds at least one"
         _refuse("pipeline", s.pipeline, why, setup.shape.n_layers)
@@ -164,7 +227,7 @@ def _rest(setup: Setup) -> None:
 
 
 def _refuse(field: str, value, why: str, nearest) -> None:
-    raise ValueError(f"{field}={value!r} won't do: {why}; the nearest value that would do is {field}={nearest!r}")
+    raise _Unfit(field, value, why, {field: nearest})
 
 
 def _left_for(setup: Setup, degree: str) -> int:
@@ -182,4 +245,5 @@ def _multiple(value: int, of: int, most: int | None = None) -> int:
 
 def _divisor(value: int, of: int) -> int:
     """The divisor of `of` that is nearest to `value`."""
-    return min((d for d in range(1, of + 1) if of % d == 0), key=lambda d: (abs(d - value), d))
+    small = [d for d in range(1, isqrt(of) + 1) if of % d == 0]
+    return min((*small, *(of // d for d in small)), key=lambda d: (abs(d - value), d))

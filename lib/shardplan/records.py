@@ -125,6 +125,7 @@ class Plan:
     speed: SpeedPlan
     bottleneck: str = ""
     advice: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # the advice as options of `shardlab plan`
 
     @property
     def margin_bytes(self) -> tuple[float, float]:
@@ -167,6 +168,7 @@ class Plan:
             "speed": _speed_as_json(self.speed) | {"job_tokens_per_s": self.job_tokens_per_s},
             "bottleneck": self.bottleneck,
             "advice": list(self.advice),
+            "options": list(self.options),
         }
 
 

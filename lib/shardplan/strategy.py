@@ -8,6 +8,14 @@ from typing import Annotated
 from shardplan.formulas import STRATEGIES
 
 
+class Refusal(ValueError):
+    """A choice that can't be planned. `problem`: its words; `fix`: fields of a Strategy, or world_size, that can be."""
+
+    def __init__(self, problem: str, nearest: str, fix: dict) -> None:
+        super().__init__(problem + nearest)
+        self.problem, self.fix = problem, fix
+
+
 @dataclass(frozen=True)
 class Precision:
     """Bytes an element. `master` is the optimizer's own copy, which it updates; the parameter itself computes."""
@@ -92,9 +100,11 @@ class Strategy:
         for name, default in WHOLE_NUMBERS.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, Integral) or isinstance(value, bool)):
-                raise ValueError(f"{name}={value!r}, but it must be a whole number")
+                raise Refusal(
+                    f"{name}={value!r}, but it must be a whole number", f", such as {default}", {name: default}
+                )
             if default and value < 1:
-                raise ValueError(f"{name}={value}, but it must be at least 1")
+                raise Refusal(f"{name}={value}, but it must be at least 1", "", {name: 1})
 
     @property
     def bytes(self) -> Precision:
@@ -131,4 +141,5 @@ def one_of(field_name: str, value: str, values) -> None:
     if value in values:
         return
     near = get_close_matches(str(value), values, 1, 0.0)
-    raise ValueError(f"{field_name}={value!r} is not known; did you mean {near[0]!r}? There are {', '.join(values)}")
+    problem = f"{field_name}={value!r} is not known"
+    raise Refusal(problem, f"; did you mean {near[0]!r}? There are {', '.join(values)}", {field_name: near[0]})

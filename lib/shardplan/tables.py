@@ -1,6 +1,7 @@
 """Tables for a terminal of 80 columns: a plan's memory, time, bottleneck and advice; the best plans of a search."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -24,22 +25,27 @@ WIDTH = 80
 _BAR = 22
 _COLOURS = {"yes": "green", "maybe": "yellow", "no": "red"}
 _VERDICTS = {"yes": "fits", "maybe": "may fit, or not", "no": "does not fit"}
+# At most 80 columns
+RESERVED = "Allocated: by tensors. Reserved: what PyTorch holds of the card, with gaps."
 _LINKS = {"inside": "inside the node", "between": "between nodes", "host": "to the host", "nvme": "to NVMe"}
 
 
-def plan_report(plan: Plan, costs: Cost | None = None) -> Group:
-    """Report all that a plan says. Without a price `costs` has no dollars."""
+def plan_report(plan: Plan, costs: Cost | None = None, learnt: Sequence[str] = ()) -> Group:
+    """Report all that a plan says. Without a price `costs` has no dollars. `learnt`: from a measured run."""
     parts: list[RenderableType] = [
         title(plan.setup),
+        *(_below("Measured: ", words) for words in learnt),
         verdict(plan),
         "",
         categories_table(plan),
+        RESERVED,
         _below("At the peak, ", memory_in_words(plan) + "."),
         "",
         moments_table(plan),
         "",
         time_table(plan.speed),
         _below("Per GPU, ", speed_line(plan.speed)),
+        _below("The job, ", job_line(plan)),
         _below("Sent by a GPU in a step, ", links_line(plan.speed)),
         *([_below("The training, ", cost_line(costs))] if costs else []),
         "",
@@ -80,18 +86,22 @@ def verdict(plan: Plan) -> Text:
 
 
 def categories_table(plan: Plan) -> Table:
-    """Bytes at the peak, and what the allocator and CUDA add."""
-    memory, capacity = plan.memory, plan.setup.machine.memory_bytes
+    """Bytes at the peak, and what the allocator and CUDA add. A full bar may stand for more than the card has."""
+    memory, size = plan.memory, plan.setup.machine.memory_bytes
     low, high = memory.reserved_bytes
-    size = max(memory.device_bytes[1], capacity)
-    table = _table(("memory of a GPU", "left"), ("", "right"), (f"of {gib(size)}", "left"))
+    table = _table(("memory of a GPU", "left"), ("", "right"), (f"of its {gib(size)}", "left"))
     for name, n_bytes in memory.peak.by_category().items():
         if n_bytes > 1e-4 * memory.allocated_bytes:
             table.add_row(name.replace("_", " "), gib(n_bytes), _bar(n_bytes, size))
     table.add_section()
     table.add_row("allocated", gib(memory.allocated_bytes), _bar(memory.allocated_bytes, size))
     table.add_row("reserved by the allocator", _range(low, high), _bar(high, size))
-    table.add_row("CUDA, NCCL and libraries", gib(memory.context_bytes), _bar(memory.context_bytes, size))
+    extra = plan.setup.machine.extra_bytes
+    table.add_row(
+        "CUDA, NCCL and libraries", gib(memory.context_bytes - extra), _bar(memory.context_bytes - extra, size)
+    )
+    if extra:
+        table.add_row("measured beyond that", gib(extra), _bar(max(0.0, extra), size))
     table.add_row("in use, as nvidia-smi shows", _range(*memory.device_bytes), _bar(memory.device_bytes[1], size))
     for name, n_bytes in (("host memory", memory.host_bytes), ("NVMe", memory.nvme_bytes)):
         if n_bytes:
@@ -114,12 +124,16 @@ def moments_table(plan: Plan) -> Table:
 
 
 def stretches(moments: Sequence[Moment]) -> list[tuple[str, Moment]]:
-    """Return (name, its fullest moment) in the order of a step. All blocks are one part: "forward of blocks"."""
+    """Return (name, its fullest moment) in the order of a step. All blocks are one part: "forward of blocks".
+
+    A name that occurs in both passes says in which: "all_gather of blocks, backward".
+    """
     fullest: dict[tuple[str, str], Moment] = {}
     for moment in moments:
-        key = moment.phase, re.sub(r"block \d+", "blocks", moment.name)
+        key = moment.phase, re.sub(r"(\w) \d+", r"\1s", moment.name)
         fullest[key] = max(fullest.get(key, moment), moment, key=lambda m: m.n_bytes)
-    return [(name, moment) for (_, name), moment in fullest.items()]
+    times = Counter(name for _, name in fullest)
+    return [(f"{name}, {phase}" if times[name] > 1 else name, m) for (phase, name), m in fullest.items()]
 
 
 def peak_table(memory: MemoryPlan, most: int = 8) -> Table:
@@ -144,6 +158,14 @@ def speed_line(speed: SpeedPlan) -> str:
     return f"{speed.tokens_per_s:,.0f} tokens/s, {speed.tokens:,.0f} tokens a step; {reached}."
 
 
+def job_line(plan: Plan) -> str:
+    """Speed of all GPUs together, and the global batch."""
+    s, setup = plan.setup.strategy, plan.setup
+    sequences = s.micro_batch * s.accumulation * setup.data_ranks // s.context
+    batch = f"{sequences:,} sequences, {sequences * s.seq_len:,} tokens"
+    return f"{plan.job_tokens_per_s:,.0f} tokens/s; global batch {batch}."
+
+
 def links_line(speed: SpeedPlan) -> str:
     sent = [f"{_LINKS.get(name, name)} {gib(n_bytes)}" for name, n_bytes in speed.bytes_by_link.items() if n_bytes]
     return (", ".join(sent) or "nothing") + "."
@@ -151,14 +173,17 @@ def links_line(speed: SpeedPlan) -> str:
 
 def cost_line(costs: Cost) -> str:
     dollars = f", {costs.dollars:,.0f} dollars" if costs.dollars is not None else ""
-    return f"{duration(costs.seconds)}, {costs.gpu_hours:,.0f} GPU hours{dollars}."
+    return (
+        f"{costs.tokens:.4g} tokens".replace("e+", "e")
+        + f": {duration(costs.seconds)}, {costs.gpu_hours:,.0f} GPU hours{dollars}."
+    )
 
 
 def advice_lines(plan: Plan) -> list[RenderableType]:
     if not plan.advice:
         return [_below("Advice: ", "nothing that was tried would help.")]
     what = "What would make it faster:" if plan.fits == "yes" else "What would make it fit, the cheapest first:"
-    return [what, *(_below("- ", words) for words in plan.advice)]
+    return [what, *(_below("- ", f"add {words}") for words in plan.options)]
 
 
 def search_table(found: Search, most: int = 10, costs: Sequence[Cost | None] = ()) -> Table:
@@ -208,7 +233,7 @@ def _table(*columns: tuple[str, str]) -> Table:
 
 
 def _bar(amount: float, size: float) -> Bar:
-    return Bar(size, 0, amount, width=_BAR)
+    return Bar(size, 0, min(amount, size), width=_BAR)
 
 
 def _range(low: float, high: float) -> str:

@@ -34,6 +34,7 @@ class Gpu:
     source: str
     capability: tuple[int, int]  # compute capability, as torch.cuda.get_device_capability returns it
     rated_power_w: float = 0.0  # at which the data sheet's FLOP/s hold, if this card is limited to less
+    pace: float = 1.0  # measured speed of computing over the planned one
 
     @property
     def half_flops(self) -> float:

@@ -11,10 +11,12 @@ named here stand for the fast ones of their generation.
 """
 
 import re
+import warnings
 from dataclasses import dataclass
 from difflib import get_close_matches
 from os.path import commonprefix
 
+from shardsim.card_names import cards_named, differ_in_memory_only, machine_named
 from shardsim.hardware import GIB, GPUS, Gpu
 from shardsim.link import Link
 from shardsim.link_speeds import DRIVES, LINKS, Nvme
@@ -40,6 +42,8 @@ class Machine:
     drive: Nvme | None = None
     drives_per_node: int = 0
     source: str = ""
+    extra_bytes: float = 0.0  # measured in use on a GPU, beyond what is planned
+    reserve: float | None = None  # measured: bytes that the allocator reserves over those that its pools need
 
     @property
     def flops(self) -> float:
@@ -161,23 +165,49 @@ MACHINES = {
 # fmt: on
 
 _CARDS = re.compile(
-    r"(?P<gpu>.+?)(?:\s+x\s*(?P<n>\d+))?(?:\s*,\s*(?P<speed>\d+(?:\.\d+)?)\s*Gb/s(?P<each> each)?)?", re.I
+    r"(?:(?P<first>\d{1,3})\s*[x*]\s*)?(?P<gpu>.+?)(?:(?:\s+|(?<=\d))[x*]\s*(?P<n>\d{1,3}))?"
+    r"(?:\s*,\s*(?P<speed>\d+(?:\.\d+)?)\s*Gb/s(?P<each> each)?)?",
+    re.I,
 )
+LARGEST_BOX = 8  # cards on PCIe that are joined without a word about a network
 
 
-def machine(name: str) -> Machine:
-    """Return a machine by name or cards: "H100-80GB", "A10G x 4", "H100-80GB x 8, 400 Gb/s each" (a card for each GPU).
+class TakenAs(UserWarning):
+    """A name that may mean several cards was taken as one of them."""
 
-    Raises ValueError with the nearest name to a typo.
+
+def machine(name: str, gpus: int | None = None) -> Machine:
+    """Return a machine by name or cards: "H100-80GB", "8x 4090", "H100-80GB x 8, 400 Gb/s each" (a card for each GPU).
+
+    A card alone is one GPU. If a job of several `gpus` names only a card, it gets nodes of the vendor's (an H100: of
+    dgx-h100), or a box with as many cards if the card is on PCIe.
+
+    Raises ValueError with the nearest name to a typo. Warns (`TakenAs`) if "A100" may be a card of 40 or of 80 GB.
     """
-    by_lower = {known.lower(): known for known in (*MACHINES, *GPUS)}
     words = _CARDS.fullmatch(name.strip())
-    known = by_lower.get(name.strip().lower()) or (words and by_lower.get(words["gpu"].lower()))
-    if known in MACHINES and known.lower() == name.strip().lower():
+    card = _card(name, words["gpu"]) if words else None
+    if known := machine_named(name, {m.name: m.words for m in MACHINES.values()}):
         return MACHINES[known]
-    if known in GPUS:
-        return _box(GPUS[known], int(words["n"] or 1), words["speed"], bool(words["each"]))
-    raise ValueError(_unknown(name, words["gpu"].lower() if words else name.lower(), by_lower))
+    if card is None:
+        by_lower = {known.lower(): known for known in (*MACHINES, *GPUS)}
+        raise ValueError(_unknown(name, words["gpu"].lower() if words else name.lower(), by_lower))
+    n = words["first"] or words["n"]
+    if n is None and words["speed"] is None and (gpus or 1) > 1:
+        nodes = (m for m in MACHINES.values() if m.gpu == card and m.between and not card.link.startswith("PCIe"))
+        return next(nodes, None) or _box(card, min(gpus, LARGEST_BOX), None, False)
+    return _box(card, int(n or 1), words["speed"], bool(words["each"]))
+
+
+def _card(name: str, card: str) -> Gpu | None:
+    """Return the card, or None. Of cards that differ in memory only, the largest."""
+    found = cards_named(card, GPUS)
+    if len(found) > 1 and not differ_in_memory_only(found):
+        raise ValueError(f"machine={name!r} may be {' or '.join(map(repr, found))}: say which")
+    if len(found) > 1:
+        found.sort(key=lambda one: -GPUS[one].memory_bytes)
+        others = " and ".join(found[1:])
+        warnings.warn(f"machine={name!r} is taken as {found[0]}; there is {others} too", TakenAs, stacklevel=3)
+    return GPUS[found[0]] if found else None
 
 
 def _box(gpu: Gpu, n: int, gigabits: str | None, each: bool) -> Machine:

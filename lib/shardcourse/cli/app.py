@@ -17,6 +17,7 @@ from shardcourse.cli.lab import FOR_JUPYTERLAB, lab_command
 from shardcourse.cli.prove import prove_command
 from shardcourse.cli.run import WithPairs, run_command
 from shardplan.command import plan_command
+from shardplan.command_options import PlanCommand
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Sharded data-parallel training, taught and graded.")
 bench = typer.Typer(no_args_is_help=True, help="Measure ours and torch's, interleaved in one run.")
@@ -67,7 +68,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print JSON")] =
     raise typer.Exit(not all(f.ok or not f.needed for f in findings))
 
 
-app.command("plan")(plan_command)
+app.command("plan", cls=PlanCommand)(plan_command)
 app.command("claims")(claims_command)
 app.command("run", cls=WithPairs)(run_command)
 app.command("prove")(prove_command)

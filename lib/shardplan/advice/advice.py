@@ -26,7 +26,8 @@ MOST = 3
 class Advice:
     change: Change
     plan: Plan  # with the change
-    words: str
+    words: str  # "recompute='selective': fits, 61.2 of 80.0 GiB, 6.1% slower"
+    options: str  # the same for the command line: "--recompute selective: fits, ..."
 
 
 def advise(plan: Plan, most: int = MOST) -> tuple[Advice, ...]:
@@ -38,16 +39,20 @@ def advise(plan: Plan, most: int = MOST) -> tuple[Advice, ...]:
         singles = _best_of_each_price([t for t in tries if t.fits])
         dearest = singles[0].change.price if singles else len(PRICES)
         found = _worth_their_price(plan, [*_cheapest_pair_that_fits(plan, tries, dearest), *singles])
-    return tuple(Advice(t.change, t.plan, in_words(t.change, plan, t.plan)) for t in found[:most])
+    return tuple(_advice(t.change, plan, t.plan) for t in found[:most])
 
 
-def in_words(change: Change, before: Plan, after: Plan) -> str:
-    """Describe advice: "recompute='selective': fits, 61.2 of 80.0 GiB, 6.1% slower"."""
+def _advice(change: Change, before: Plan, after: Plan) -> Advice:
+    gain = _gain(before, after)
+    return Advice(change, after, f"{change.words(before.setup)}: {gain}", f"{change.options(before.setup)}: {gain}")
+
+
+def _gain(before: Plan, after: Plan) -> str:
     high = after.memory.device_bytes[1]
     held = f"{gib(high, unit=False)} of {gib(after.setup.machine.memory_bytes)}"
     fits = "fits, " if before.fits != "yes" else ""
     speed = _speed(after.speed.tokens_per_s / before.speed.tokens_per_s)
-    return f"{change.words(before.setup)}: {fits}{held}, {speed}"
+    return f"{fits}{held}, {speed}"
 
 
 def _speed(ratio: float) -> str:

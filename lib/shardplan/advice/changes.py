@@ -7,6 +7,7 @@ that can't keep it says so in its note, and has the price of another training, o
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from shardplan.aliases import as_options
 from shardplan.planned_job import Setup
 from shardplan.strategy import CROSS_ENTROPY, OFFLOAD, OPTIMIZER_KERNELS, RECOMPUTE, Strategy
 
@@ -31,10 +32,17 @@ class Change:
 
     def words(self, setup: Setup) -> str:
         """Describe what the change does to this setup: "recompute='selective', micro_batch=1"."""
-        changed = [(name, value) for name, value in self.fields if value != getattr(setup.strategy, name)]
-        gpus = [("GPUs", self.world_size)] if self.world_size else []
-        said = ", ".join(f"{name}={value!r}" for name, value in (*changed, *gpus))
+        gpus = {"GPUs": self.world_size} if self.world_size else {}
+        said = ", ".join(f"{name}={value!r}" for name, value in (self.changed(setup) | gpus).items())
         return f"{said} ({self.note})" if self.note else said
+
+    def options(self, setup: Setup) -> str:
+        """Return the same as options of `shardlab plan`, to paste: "--recompute selective --micro-batch 1"."""
+        said = as_options(self.changed(setup) | ({"world_size": self.world_size} if self.world_size else {}))
+        return f"{said} ({self.note})" if self.note else said
+
+    def changed(self, setup: Setup) -> dict:
+        return {name: value for name, value in self.fields if value != getattr(setup.strategy, name)}
 
     def applied(self, setup: Setup) -> Setup | None:
         """Return the changed setup; None if it is not valid, or the same."""

@@ -9,6 +9,7 @@ precision with Adam: weight 2, gradient 2, master 4, two moments of 4).
 """
 
 from collections.abc import Sequence
+from heapq import heapreplace
 from math import ceil
 
 from shardplan.planned_job import Setup
@@ -72,16 +73,18 @@ def shards_of_states(setup: Setup, stage: Stage) -> list[int]:
 
 
 def assign_whole_parameters(weights: Sequence[Weight], n: int) -> list[list[int]]:
-    """Assign each parameter, the largest first, to the rank with the fewest elements. Returns elements by rank.
+    """Assign each parameter, the largest first, to the rank with the fewest elements. Returns elements by rank, of
+    the ranks that get any.
 
     Source: torch.distributed.optim.ZeroRedundancyOptimizer._partition_parameters.
     """
+    n = max(1, min(n, len(weights)))
     ranks: list[list[int]] = [[] for _ in range(n)]
-    totals = [0] * n
+    fewest = [(0, rank) for rank in range(n)]  # a heap of (elements, rank)
     for numel in sorted((w.numel for w in weights), reverse=True):
-        rank = totals.index(min(totals))
+        total, rank = fewest[0]
         ranks[rank].append(numel)
-        totals[rank] += numel
+        heapreplace(fewest, (total + numel, rank))
     return ranks
 
 

@@ -50,8 +50,11 @@ def memory_plan(setup: Setup, *, on_gpu: bool = True, every_block: bool = True) 
 
 def _of_stage(setup: Setup, stage: Stage, on_gpu: bool, every_block: bool) -> MemoryPlan:
     moments = tuple(_Step(setup, stage, on_gpu, every_block).walk())
-    beyond = allocator.reserved_bytes(moments), allocator.context_bytes(setup)
-    return MemoryPlan(moments, *beyond, *offload.away(setup, stage))
+    low, high = allocator.reserved_bytes(moments)
+    if setup.machine.reserve:
+        low = high = low * setup.machine.reserve
+    context_bytes = allocator.context_bytes(setup) + setup.machine.extra_bytes
+    return MemoryPlan(moments, (low, high), context_bytes, *offload.away(setup, stage))
 
 
 class _Step:

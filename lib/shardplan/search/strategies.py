@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+from shardplan.aliases import in_our_words
 from shardplan.api import setup_of
 from shardplan.memory import memory_plan
 from shardplan.planned_job import Setup
@@ -68,6 +69,7 @@ def search(
     Raises ValueError as `plan` does.
     """
     start = setup_of(model, machine, gpus, **fixed)
+    fixed = in_our_words(fixed, start.machine, gpus)
     verdicts, fitting = Counter(), []
     for offload in (start.strategy.offload,) if "offload" in fixed else ("none", "cpu", "nvme"):
         for growing in progress([*_layouts(start, {**fixed, "offload": offload}, global_batch)]):
@@ -129,3 +131,24 @@ def _setup(start: Setup, choice: dict, global_batch: int | None) -> Setup | None
     if rest or not accumulation or accumulation != choice.get("accumulation", accumulation):
         return None
     return replace(setup, strategy=replace(s, accumulation=accumulation))
+
+
+def fewest_gpus(model: str | Shape, machine: str | Machine, *, gpus: int, **fixed) -> int | None:
+    """Double the GPUs until a plan surely fits: the one of the search's that needs least memory. None: none does."""
+    smallest = {"sharding": "FULL_SHARD", "recompute": "full", "micro_batch": 1} | fixed
+    for times in range(1, 17):
+        try:
+            setup = setup_of(model, machine, gpus << times, **smallest)
+        except ValueError:
+            return None
+        if Plan(setup, memory_plan(setup, every_block=False), None).fits == "yes":
+            return setup.world_size
+    return None
+
+
+def nearest_global_batch(model: str | Shape, machine: str | Machine, *, gpus: int, global_batch: int, **fixed) -> int:
+    """Return the nearest number of sequences a step that the given degrees and micro-batch allow."""
+    setup = setup_of(model, machine, gpus, **fixed)
+    s = setup.strategy
+    unit = s.micro_batch * fixed.get("accumulation", 1) * setup.data_ranks // s.context
+    return max(1, round(global_batch / unit)) * unit

@@ -11,13 +11,16 @@ class Cost:
     seconds: float
     gpu_hours: float
     dollars: float | None = None
+    tokens: float = 0.0
 
 
 def cost(plan: Plan, tokens: float, dollars_per_gpu_hour: float | None = None) -> Cost:
     """Compute what it costs to train on `tokens` tokens, without any failure."""
     seconds = tokens / plan.job_tokens_per_s
     gpu_hours = seconds / 3600 * plan.setup.world_size
-    return Cost(seconds, gpu_hours, gpu_hours * dollars_per_gpu_hour if dollars_per_gpu_hour is not None else None)
+    return Cost(
+        seconds, gpu_hours, gpu_hours * dollars_per_gpu_hour if dollars_per_gpu_hour is not None else None, tokens
+    )
 
 
 def affordable_gpus(dollars_per_hour: float, dollars_per_gpu_hour: float, machine: Machine) -> int:

@@ -56,14 +56,16 @@ TILE_DEPTH = 512  # starting and finishing a tile costs as much as this many ste
 def product_share(gpu: Gpu) -> float:
     return (
         _by_name(PRODUCTS, gpu, OTHER_PRODUCTS) * _by_name(SUSTAINED, gpu, OTHER_SUSTAINED) * gpu.power_share ** (1 / 3)
-    )
+    ) * gpu.pace
 
 
 def attention_shares(gpu: Gpu, kernel: str = "flash") -> tuple[float, float]:
     """Shares that attention reaches in forward and in backward."""
     older = FIRST_FLASH if kernel == "flash-1" else (1.0, 1.0)
     shares = _by_name(ATTENTION, gpu, OTHER_ATTENTION)
-    return tuple(share * less * gpu.power_share ** (1 / 3) for share, less in zip(shares, older, strict=True))
+    return tuple(
+        gpu.pace * share * less * gpu.power_share ** (1 / 3) for share, less in zip(shares, older, strict=True)
+    )
 
 
 def _by_name(table: dict, gpu: Gpu, other):

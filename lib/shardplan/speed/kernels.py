@@ -70,7 +70,7 @@ def root_work(setup: Setup, first: bool, last: bool) -> Both:
 
 def moved_s(setup: Setup, n_bytes: float) -> float:
     """Seconds in which the GPU reads and writes these bytes in its own memory."""
-    return n_bytes / (setup.machine.gpu.hbm_bandwidth * achievable.MEMORY)
+    return n_bytes / (setup.machine.gpu.hbm_bandwidth * achievable.MEMORY * setup.machine.gpu.pace)
 
 
 def peak_flops(setup: Setup) -> float:

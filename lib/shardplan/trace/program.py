@@ -4,7 +4,7 @@ The same program runs on real and on fake tensors and ranks: the tests run both.
 engines, because PyTorch does not have them in this form.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -38,10 +38,10 @@ LEARNING_RATE = 1e-3
 class Program:
     """A wrapped model, its optimizer, and one training step: all micro-batches, the update, zero_grad."""
 
-    model: Transformer  # inside `module`; under FSDP the same object
+    model: nn.Module  # inside `module`; under FSDP the same object
     module: nn.Module
     optimizer: Optimizer
-    train_step: Callable[[Tensor, Tensor], None]  # takes tokens and targets, the same for every micro-batch
+    train_step: Callable[..., None]  # takes the model's inputs, the same for every micro-batch
 
 
 def config_of(shape: Shape, n_layers: int | None = None) -> ModelConfig:
@@ -54,18 +54,27 @@ def build(setup: Setup, device: str, n_layers: int | None = None) -> Program:
     """Build the program inside a process group of `setup.world_size` ranks. Raises ValueError if it can't be traced."""
     check_traceable(setup)
     s = setup.strategy
-    with torch.device(device), _default_dtype(_DTYPES[s.bytes.parameters]):
+    with torch.device(device), parameters_in(s):
         model = Transformer(config_of(setup.shape, n_layers))
-    _recompute(model, s)
-    module, optimizer = _shard(model, setup, device)
+    return ready_to_train(model, model.blocks, setup, device)
+
+
+def ready_to_train(model: nn.Module, blocks: Sequence[nn.Module], setup: Setup, device: str) -> Program:
+    """Recompute `blocks`, shard the model, in FSDP with a unit for each block, and add an optimizer and a step.
+
+    The model must return its loss.
+    """
+    s = setup.strategy
+    _recompute(blocks, s)
+    module, optimizer = _shard(model, blocks, setup, device)
     return Program(model, module, optimizer, partial(_train_step, module, optimizer, s, device))
 
 
 @contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Make new parameters in `dtype`, as `model.to(dtype)` would; `to` can't swap fake parameters."""
+def parameters_in(s: Strategy) -> Iterator[None]:
+    """Make new parameters in their dtype, as `model.to(dtype)` would; `to` can't swap fake parameters."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
+    torch.set_default_dtype(_DTYPES[s.bytes.parameters])
     try:
         yield
     finally:
@@ -79,12 +88,12 @@ def batch(setup: Setup, device: str) -> tuple[Tensor, Tensor]:
     return zeros(), zeros()
 
 
-def _train_step(module: nn.Module, optimizer: Optimizer, s: Strategy, device: str, tokens, targets) -> None:
+def _train_step(module: nn.Module, optimizer: Optimizer, s: Strategy, device: str, *inputs: Tensor) -> None:
     for i in range(1, s.accumulation + 1):
         unsharded = s.accumulate_unsharded and i < s.accumulation
         with _no_sync(module) if unsharded else nullcontext():
             with _as_chosen(s, device):
-                loss = module(tokens, targets)
+                loss = module(*inputs)
             loss.backward()
             del loss
     optimizer.step()
@@ -111,7 +120,7 @@ def _no_sync(module: nn.Module) -> Iterator[None]:
             yield
 
 
-def _recompute(model: Transformer, s: Strategy) -> None:
+def _recompute(blocks: Sequence[nn.Module], s: Strategy) -> None:
     """Checkpoint the blocks. Nothing here draws random numbers, so no generator's state is saved."""
     every = s.recompute_every if s.recompute == "full" else 1
     options = {"every": every, "preserve_rng_state": False}
@@ -120,7 +129,7 @@ def _recompute(model: Transformer, s: Strategy) -> None:
     if s.recompute == "selective":
         options["context_fn"] = lambda: create_selective_checkpoint_contexts(save_every_second_product())
     if s.recompute != "none":
-        checkpoint_blocks(model.blocks, **options)
+        checkpoint_blocks(blocks, **options)
 
 
 def save_every_second_product() -> Callable:
@@ -136,10 +145,10 @@ def save_every_second_product() -> Callable:
 # Sharding, and the optimizer that goes with it
 
 
-def _shard(model: Transformer, setup: Setup, device: str) -> tuple[nn.Module, Optimizer]:
+def _shard(model: nn.Module, blocks: Sequence[nn.Module], setup: Setup, device: str) -> tuple[nn.Module, Optimizer]:
     s = setup.strategy
     if is_fsdp(s):
-        return _fully_shard(model, setup, device), _optimizer(model, s)
+        return _fully_shard(model, blocks, setup, device), _optimizer(model, s)
     if s.sharding == "NONE":
         return model, _optimizer(model, s)
     if s.sharding.startswith("DDP"):
@@ -151,11 +160,11 @@ def _shard(model: Transformer, setup: Setup, device: str) -> tuple[nn.Module, Op
     return (ShardedDataParallel(model, optimizer) if s.sharding == "ZERO_2" else model), optimizer
 
 
-def _fully_shard(model: Transformer, setup: Setup, device: str) -> nn.Module:
+def _fully_shard(model: nn.Module, blocks: Sequence[nn.Module], setup: Setup, device: str) -> nn.Module:
     s = setup.strategy
     options = {"mesh": _mesh(setup, device), "mp_policy": _mp_policy(s)}
     if s.wrap == "block":
-        for block in model.blocks:
+        for block in blocks:
             fully_shard(block, reshard_after_forward=s.sharding == "FULL_SHARD", **options)
     return fully_shard(model, reshard_after_forward=None if s.sharding == "FULL_SHARD" else False, **options)
 

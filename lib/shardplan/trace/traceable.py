@@ -20,22 +20,34 @@ ONLY_STRATEGIES = {
 
 def check_traceable(setup: Setup) -> None:
     """Raise ValueError that names a field which can't be traced."""
-    shape, s = setup.shape, setup.strategy
-    for holder, only in ((shape, ONLY_SHAPES), (s, ONLY_STRATEGIES)):
-        for name, value in only.items():
-            if getattr(holder, name) != value:
-                raise ValueError(f"{name}={getattr(holder, name)!r} can't be traced, only {value!r}: plan it instead")
+    shape = setup.shape
+    _only(shape, ONLY_SHAPES)
+    check_engines(setup.strategy)
     if shape.learned_positions or shape.q_dim != shape.dim:
         field = "learned_positions" if shape.learned_positions else "head_dim"
         raise ValueError(f"{field}={getattr(shape, field)} can't be traced: the course's model has no such thing")
+
+
+def check_engines(s: Strategy) -> None:
+    """Raise ValueError that names a field of the strategy which can't be traced, with any model."""
+    _only(s, ONLY_STRATEGIES)
     if s.optimizer == "adamw-8bit":
         raise ValueError("optimizer='adamw-8bit' can't be traced, only 'adamw', 'momentum' and 'sgd'")
     if s.precision == "bf16-master-fp32-gradients":
-        raise ValueError(f"precision={s.precision!r} can't be traced: torch's gradients have their parameter's dtype")
+        why = "torch's gradients have their parameter's dtype"
+        raise ValueError(f"precision={s.precision!r} can't be traced, but 'bf16-master' can: {why}")
     if s.bytes.master and s.sharding in ("DDP+ZERO_1", "ZERO_1", "ZERO_2"):
-        raise ValueError(f"precision={s.precision!r} can't be traced with {s.sharding}: MasterWeights are whole")
+        raise ValueError(
+            f"precision={s.precision!r} can't be traced with {s.sharding}: MasterWeights are whole; trace 'bf16'"
+        )
     if not is_fsdp(s) and s.precision.startswith("bf16-mixed"):
         raise ValueError(f"precision={s.precision!r} is FSDP's; with sharding={s.sharding!r} trace 'bf16-autocast'")
+
+
+def _only(holder: object, values: dict) -> None:
+    for name, value in values.items():
+        if getattr(holder, name) != value:
+            raise ValueError(f"{name}={getattr(holder, name)!r} can't be traced, only {value!r}: plan it instead")
 
 
 def is_fsdp(s: Strategy) -> bool:

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 
 from shardlab.measure.ledger import Storage
 from shardlab.measure.memory import MemoryTracker
-from shardlab.model import Transformer
 from shardlab.tensors_and_hooks import plain_tensors
 
 BEFORE = "before the step"
@@ -43,7 +42,7 @@ class OriginTracker(MemoryTracker):
     where storages are: "meta" for fake tensors of any device.
     """
 
-    def __init__(self, module: nn.Module, model: Transformer, optimizer: Optimizer, *, device: str) -> None:
+    def __init__(self, module: nn.Module, model: nn.Module, optimizer: Optimizer, *, device: str) -> None:
         super().__init__(module, optimizer, device=device)
         self.model = model
         self._origins: dict[Storage, tuple[str, tuple[int, ...], str, str]] = {}  # operation, shape, dtype, part
@@ -122,8 +121,11 @@ class OriginTracker(MemoryTracker):
             live[storage] = live.get(storage, 0) + change
             if not live[storage]:
                 del live[storage]
-            parts |= {part: self._counted(live) for part in fullest.get(n, ())}
-        return [(part, parts[part]) for _, part in self._begun[1:]]
+            for part in fullest.get(n, ()):  # a part that comes again counts where it is fullest
+                n_bytes = sum(live.values())
+                if n_bytes >= parts.get(part, (0, None))[0]:
+                    parts[part] = n_bytes, self._counted(live)
+        return [(part, parts[part][1]) for part in dict.fromkeys(part for _, part in self._begun[1:])]
 
     def _fullest(self, opening, changes) -> dict[int, list[str]]:
         """Map numbers of ledger changes to the parts of the step that are fullest after so many changes."""

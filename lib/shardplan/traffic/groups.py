@@ -37,7 +37,7 @@ NAMES = ("tensor", "context", "shard", "replicate", "data", "pipeline")
 def group(setup: Setup, name: str) -> Group:
     size, stride = _size_and_stride(setup)[name]
     on_a_node = min(setup.machine.gpus_per_node, setup.world_size)
-    k = max((d for d in range(1, size + 1) if size % d == 0 and d * stride <= on_a_node), default=1)
+    k = max((d for d in range(1, min(size, on_a_node // stride) + 1) if size % d == 0), default=1)
     return Group(name, size // k, k, setup.machine.nics_per_node * k / on_a_node)
 
 

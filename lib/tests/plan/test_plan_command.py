@@ -11,11 +11,12 @@ from deadlines import deadline_s
 from typer.testing import CliRunner
 
 from shardplan.api import plan
-from shardplan.command import HELP, plan_command
+from shardplan.command import plan_command
+from shardplan.command_options import HELP, PlanCommand
 from shardplan.strategy import Strategy
 
 app = typer.Typer()
-app.command("plan")(plan_command)
+app.command("plan", cls=PlanCommand)(plan_command)
 app.command("other")(lambda: None)
 NARROW = CliRunner(env={"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"})
 
@@ -49,7 +50,10 @@ def test_a_plan_can_be_read_on_80_columns():
         "between nodes",
         "GPU hours",
         same.bottleneck,
-        *same.advice,
+        *same.options,
+        f"{same.job_tokens_per_s:,.0f} tokens/s; global batch 64 sequences, 524,288 tokens",
+        "Allocated: by tensors. Reserved: what PyTorch holds",
+        "all_gather of blocks, backward",
     ):
         assert words in joined
 

@@ -122,10 +122,10 @@ def test_cards_in_words(words, gpu, n, between):
 @pytest.mark.parametrize(
     ("typo", "near"),
     [
-        ("H100", "'H100-80GB'"),
+        ("H10", "'H100-80GB'"),
         ("dgx-h10", "'dgx-h100'"),
-        ("RTX4090", "'RTX-4090'"),
-        ("a100-80g x 8", "'A100-80GB'"),
+        ("RTX4099", "'RTX-4090'"),
+        ("a100-8gb x 8", "'A100-80GB'"),
         ("dgx-h100 x 2", "'dgx-h100'"),
         ("", "did you mean"),
     ],

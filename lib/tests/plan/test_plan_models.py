@@ -176,7 +176,7 @@ def test_names_of_the_hub_are_understood(hub, name):
 
 @pytest.mark.parametrize(
     ("typo", "near"),
-    [("lama-3-8b", "llama-3-8b"), ("8b", "8B"), ("qwen2.5_7b", "qwen2.5-7b"), ("gpt-2", "gpt2"), ("", "did you mean")],
+    [("lama-3-8b", "llama-3-8b"), ("8c", "8B"), ("qwen2.6_7b", "qwen2.5-7b"), ("gpt-s", "gpt2"), ("", "did you mean")],
 )
 def test_a_typo_is_answered_with_the_nearest_name(typo, near):
     with pytest.raises(ValueError, match=r"^model=") as error:

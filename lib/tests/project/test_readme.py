@@ -77,11 +77,20 @@ def tried(*commands: str):
     return pytest.mark.parametrize("typed", [commands], ids=[" ".join(commands[0].split()[:2])])
 
 
-@tried(".venv/bin/shardlab plan 8B --machine dgx-h100 --gpus 8 --seq-len 8192")
+PLAN = ".venv/bin/shardlab plan"
+
+
+@tried(
+    f"{PLAN} llama-3.1-8b --machine H100 --gpus 8 --seq-len 8192 --tokens 1e12",
+    f"{PLAN} llama-3.1-8b --machine H100 --gpus 8 --recompute full --measured tokens_per_s=4100 memory=31GiB",
+    f"{PLAN} --script train.py:build --batch 8x1024 --wrap Block --machine 4090 --gpus 4",
+)
 def test_a_plan_prints_what_the_readme_shows(course, typed):
-    shown = re.search(rf"^\$ {re.escape(typed[0])}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)[1]
-    printed = [line.rstrip() for line in course.run(typed[0]).splitlines()]
-    assert [line for line in shown.splitlines() if line != "..." and line not in printed] == []
+    (course.folder / "train.py").write_text(re.search(r"```python\n(# train.py\n.*?)```", README, flags=re.DOTALL)[1])
+    for command in typed:
+        shown = re.search(rf"^\$ {re.escape(command)}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)[1]
+        printed = [line.rstrip() for line in course.run(f"COLUMNS=80 {command}").splitlines()]
+        assert [line for line in shown.splitlines() if line != "..." and line not in printed] == [], command
 
 
 @pytest.mark.night

@@ -1,0 +1,129 @@
+"""The words that people type for a strategy, in the planner's own, and back: options of `shardlab plan` to paste.
+
+`zero3` and `fsdp` are FULL_SHARD; `hsdp` is FULL_SHARD among the GPUs of a node.
+"""
+
+from difflib import get_close_matches
+
+from shardplan.strategy import CHOICES, Refusal
+from shardsim.card_names import squashed
+from shardsim.machines import Machine
+
+ALIASES = {
+    "sharding": {
+        "FULL_SHARD": ("zero3", "zerostage3", "stage3", "3", "fsdp", "fsdp2", "fullyshard", "fullyshardeddataparallel"),
+        "SHARD_GRAD_OP": ("fsdpzero2", "fsdpshardgradop"),
+        "ZERO_2": ("zerostage2", "stage2", "2"),
+        "ZERO_1": ("zerostage1", "stage1", "1", "distributedoptimizer"),
+        "DDP": ("dataparallel", "distributeddataparallel", "noshard", "zero0", "zerostage0", "stage0", "0"),
+        "DDP+ZERO_1": ("zeroredundancyoptimizer",),
+    },
+    "precision": {
+        "fp32": ("float32", "full", "32"),
+        "bf16-mixed": ("mixed", "mixedprecision"),
+        "bf16-autocast": ("autocast", "amp", "bf16amp"),
+        "bf16": ("bfloat16", "purebf16"),
+    },
+    "recompute": {"full": ("true", "yes", "on", "all"), "none": ("false", "no", "off"), "selective": ("sac",)},
+    "optimizer": {"adamw": ("adam", "adamwtorch"), "adamw-8bit": ("adam8bit", "8bitadam", "adamwbnb8bit")},
+    "offload": {"none": ("no", "off"), "cpu": ("host", "yes", "true"), "nvme": ("disk", "ssd")},
+    "attention": {"flash": ("flash2", "flashattention", "flashattention2", "sdpa"), "math": ("eager",)},
+    "wrap": {"block": ("layer", "blocks", "layers")},
+    "cross_entropy": {"fused": ("liger",)},
+}
+HYBRID = {
+    "hsdp": "FULL_SHARD",
+    "hybrid": "FULL_SHARD",
+    "hybridshard": "FULL_SHARD",
+    "hybridshardzero2": "SHARD_GRAD_OP",
+}
+OPTIONS = {  # of the command: other names, as torchtitan, DeepSpeed, Megatron and Hugging Face have them
+    "strategy": "sharding",
+    "zero": "sharding",
+    "activation-checkpointing": "recompute",
+    "dp-shard": "shard-size",
+    "data-parallel-shard-degree": "shard-size",
+    "batch-size": "micro-batch",
+    "micro-batch-size": "micro-batch",
+    "per-device-train-batch-size": "micro-batch",
+    "grad-accum": "accumulation",
+    "gradient-accumulation-steps": "accumulation",
+    "seq-length": "seq-len",
+    "sequence-length": "seq-len",
+    "context-length": "seq-len",
+    **dict.fromkeys(("tp", "tensor-parallel", "tensor-parallel-size", "tensor-model-parallel-size"), "tensor"),
+    **dict.fromkeys(("pp", "pipeline-parallel", "pipeline-parallel-size", "pipeline-model-parallel-size"), "pipeline"),
+    **dict.fromkeys(("cp", "context-parallel", "context-parallel-size"), "context"),
+    "lora-r": "lora-rank",
+    "load-in-4bit": "base-4bit",
+    "torch-compile": "compile",
+}
+SHARDING_FLAGS = ("fsdp", "fsdp2", "hsdp", "ddp", "zero1", "zero2", "zero3", "zero-1", "zero-2", "zero-3")
+# What is known and not planned: the nearest that is
+NEAREST = {"precision": {name: "bf16-mixed" for name in ("fp8", "mxfp8", "nvfp4", "fp4", "fp16", "float16", "half")}}
+
+
+def as_options(fields: dict) -> str:
+    """Return fields of a Strategy, and world_size, as options to paste: `--recompute full --no-compile --gpus 8`."""
+    return " ".join(_option(name, value) for name, value in fields.items())
+
+
+def _option(name: str, value: object) -> str:
+    option = "gpus" if name == "world_size" else name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{option}" if value else f"--no-{option}"
+    return f"--{option} {'all' if value is None else value}"
+
+
+def in_our_options(args: list[str], flags: set[str]) -> list[str]:
+    """Return the command's words with our options. `--fsdp` is `--sharding fsdp`. A flag and its opposite cancel.
+
+    Words of the form name=value after --measured get an option each. `flags`: options without a value.
+    """
+    ours: list[str] = []
+    for arg in args:
+        name, equals, value = arg.removeprefix("--").partition("=") if arg.startswith("--") else ("", "", "")
+        opposite = f"--{name[3:]}" if name.startswith("no-") else f"--no-{name}"
+        if name in SHARDING_FLAGS:
+            ours += ["--sharding", name]
+        elif name and opposite in flags and f"--{name}" not in flags:
+            ours = [word for word in ours if word != opposite]
+        elif name:
+            ours.append(f"--{OPTIONS.get(name, name)}{equals}{value}")
+        elif "=" in arg and ours[-2:-1] == ["--measured"]:
+            ours += ["--measured", arg]
+        else:
+            ours.append(arg)
+    return ours
+
+
+def in_our_words(strategy: dict, machine: Machine, gpus: int) -> dict:
+    """Return the fields of a Strategy, with each value as CHOICES has it. HSDP shards among the GPUs of one node.
+
+    Raises ValueError with the nearest value.
+    """
+    known = dict(strategy)
+    for field, value in strategy.items():
+        if field in CHOICES and value not in CHOICES[field]:
+            known |= _known(field, value, strategy, min(gpus, machine.gpus_per_node))
+    if str(known.get("shard_size")).lower() in ("all", "-1"):
+        known["shard_size"] = None
+    return known
+
+
+def _known(field: str, value: object, strategy: dict, on_a_node: int) -> dict:
+    word = squashed(str(value))
+    if field == "sharding" and word in HYBRID:
+        in_a_node = max(1, on_a_node // (strategy.get("tensor") or 1))
+        return {field: HYBRID[word], "shard_size": strategy.get("shard_size") or in_a_node}
+    words = {squashed(name): name for name in CHOICES[field]}
+    words |= {alias: name for name, aliases in ALIASES.get(field, {}).items() for alias in aliases}
+    if word in words:
+        return {field: words[word]}
+    problem, near = f"{field}={value!r} is not known", NEAREST.get(field, {}).get(word)
+    if near:
+        problem = f"{field}={value!r} can't be planned yet"
+    else:
+        (close,) = get_close_matches(word, words, 1, 0.0)
+        near = words[close]
+    raise Refusal(problem, f"; did you mean {near!r}? There are {', '.join(CHOICES[field])}", {field: near})
