@@ -127,12 +127,13 @@ def _step(wrap: Callable, after_backward: Callable[[nn.Module], None] = lambda m
     return step
 
 
-def traced_step(cap_mib: float, slow_rank: int | None = None) -> Timeline:
-    """Return this rank's timeline of a step. `slow_rank` computes 1.3 times as long as the others."""
+def traced_step(cap_mib: float, slow_rank: int | None = None, rounds: int = 6) -> Timeline:
+    """Return this rank's timeline of the fastest step. `slow_rank` computes 1.3 times as long as the others."""
     gpu = _PretendGPU(1.3 if dist.get_rank() == slow_rank else 1.0)
     ddp = DDP(gpu.runs(Transformer(preset("3M"))), bucket_cap_mb=cap_mib / SCALE, gradient_as_bucket_view=True)
     tokens = torch.zeros(1, 8, dtype=torch.long)
-    for _ in range(2):  # the first warms up
+    steps = []
+    for _ in range(1 + rounds):  # the first warms up
         ddp.zero_grad()
         dist.barrier()
         process_group.clear()
@@ -141,7 +142,10 @@ def traced_step(cap_mib: float, slow_rank: int | None = None) -> Timeline:
         loss = ddp(tokens, tokens)
         turned_s = time.monotonic()
         loss.backward()
-    spans = [Span("compute", "forward", began_s, turned_s), Span("compute", "backward", turned_s, gpu.due_s)]
-    for i, c in enumerate(process_group.collectives()):
-        spans.append(Span("link", c.kind, c.started_s, c.finished_s, f"bucket {i}", c.bytes, c.issued_s))
-    return Timeline(dist.get_rank(), tuple(spans))
+        spans = [Span("compute", "forward", began_s, turned_s), Span("compute", "backward", turned_s, gpu.due_s)]
+        for i, c in enumerate(process_group.collectives()):
+            spans.append(Span("link", c.kind, c.started_s, c.finished_s, f"bucket {i}", c.bytes, c.issued_s))
+        steps.append(Timeline(dist.get_rank(), tuple(spans)))
+    longest_s = torch.tensor([step.duration_s for step in steps[1:]])
+    dist.all_reduce(longest_s, dist.ReduceOp.MAX)  # of all ranks, so that all return the same step
+    return steps[1 + int(longest_s.argmin())]

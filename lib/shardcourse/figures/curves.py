@@ -5,7 +5,7 @@ from itertools import cycle
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from shardcourse.figures.style import MARKS, TEXT, figure, note, spread
 
@@ -53,7 +53,7 @@ def curves_beside_points(
 def _x_axis(ax: Axes, xs: list[float], ticks: list[float], log: bool) -> None:
     if log:
         ax.set_xscale("log", base=2)
-        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at:g}"))
         ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_locator(FixedLocator([at for at in xs if not ticks or at in ticks or at == xs[-1]]))
     ax.set_xlim(xs[0], xs[-1])

@@ -26,6 +26,8 @@ LOOKS = {
     "optimizer states": ("#077a5e", "white"),
     "activations": ("#b52d30", "white"),
     "computing": ("#565a61", "white"),
+    "overlapped": ("#1d78c9", "white"),  # communication, as in `timelines`
+    "exposed": ("#c2550c", "white"),
     "empty": ("none", TEXT),
 }
 Point = tuple[float, float]

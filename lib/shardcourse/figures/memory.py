@@ -117,8 +117,8 @@ def memory_over_step(
     between them; the tracker makes that time longer.
     """
     seconds = [s for s, _ in timeline]
-    phase_starts = [s * 1e3 if by_time else bisect_left(seconds, s) for s, _ in phases]
     xs = [s * 1e3 for s in seconds] if by_time else list(range(len(timeline)))
+    phase_starts = [min(s * 1e3 if by_time else bisect_left(seconds, s), xs[-1]) for s, _ in phases]
     totals = [sum(held.values()) for _, held in timeline]
     peak = totals.index(max(totals))
     with figure(7.4, 4.0) as (fig, ax):
@@ -155,11 +155,19 @@ def _highest_of_each_column(xs: list[float], totals: list[float]) -> list[int]:
 
 
 def phase_strip(ax: Axes, edges: list[float], names: list[str]) -> None:
-    """Write the phases' names above the areas. A phase that is too short for its name gets none."""
+    """Write the phases' names above the areas. A phase that is too short for its name gets none, except the last."""
+
+    def room(name: str, start: float, end: float) -> bool:
+        return (end - start) / edges[-1] > 0.013 * len(name)
+
+    if names[-1] in names[:-1] and not room(names[-1], *edges[-2:]):  # frees after the optimizer's step, say
+        edges, names = [*edges[:-2], edges[-1]], names[:-1]
     for name, (start, end) in zip(names, pairwise(edges), strict=True):
-        if (end - start) / edges[-1] > 0.013 * len(name):
+        has_room = room(name, start, end)
+        if has_room or end == edges[-1]:
+            at, side = ((start + end) / 2, "center") if has_room else (start, "left")
             ax.vlines([start, end], 0, 1, transform=ax.get_xaxis_transform(), color=TEXT, lw=0.8, ls=(0, (2, 2)))
-            note(ax, name, ((start + end) / 2, 1), ("data", "axes fraction"), (0, 2), ha="center")
+            note(ax, name, (at, 1), ("data", "axes fraction"), (0, 2), ha=side)
 
 
 def _peak_note(ax: Axes, x: float, total: float, in_left_half: bool) -> None:

@@ -24,6 +24,7 @@ _PARTS = {
     "launch": ("#6ab4ea", "////", "#2f7fb8"),
 }
 _OTHER = ("none", "xxxx", TEXT)
+_IN_USE = {"facecolor": TEXT, "alpha": 0.15, "lw": 0}
 _ADDED = {"facecolor": "none", "edgecolor": TEXT, "hatch": "....", "lw": 0.8}
 
 
@@ -47,7 +48,8 @@ def planned_memory(memory: MemoryPlan, capacity: Capacity | None = None, *, titl
         phase_strip(ax, [*starts, len(held)], names)
         _peak(ax, memory, unit, end / unit)
         _levels(ax, memory, capacity, unit)
-        legend(fig, shown, True, loc="outside lower center", ncols=4)
+        swatch = Patch(**_IN_USE, label="memory in use, as a range")
+        legend(fig, shown, True, [swatch], loc="outside lower center", ncols=4)
     return fig
 
 
@@ -63,11 +65,10 @@ def _phases(memory: MemoryPlan) -> tuple[list[int], list[str]]:
 
 
 def _peak(ax: Axes, memory: MemoryPlan, unit: float, end: float) -> None:
-    """Mark the peak, with its name above everything else."""
+    """Mark the peak, and write its name above everything else."""
     x = memory.moments.index(memory.peak) + 0.5
     top = memory.allocated_bytes / unit
     ax.plot(x, top, "v", color=TEXT, ms=6, clip_on=False)
-    ax.vlines(x, top, end * 1.05, color=TEXT, lw=0.8, ls=(0, (2, 2)))
     in_left_half = x < 0.55 * len(memory.moments)
     side = {"shift": (5, 0)} if in_left_half else {"shift": (-5, 0), "ha": "right"}
     note(ax, f"peak: {memory.peak.name}", (x, end * 1.06), weight="bold", **side)
@@ -76,8 +77,9 @@ def _peak(ax: Axes, memory: MemoryPlan, unit: float, end: float) -> None:
 def _levels(ax: Axes, memory: MemoryPlan, capacity: Capacity | None, unit: float) -> None:
     """Label three levels at the right end: allocated, in use (a range) and the capacity."""
     low, high = (n / unit for n in memory.device_bytes)
-    ax.hlines([low, high], 0, 1, transform=ax.get_yaxis_transform(), color=TEXT, lw=1, ls=(0, (1, 2)))
     allocated = memory.allocated_bytes / unit
+    ax.axhspan(low, high, **_IN_USE)
+    ax.axhline(allocated, color=TEXT, lw=1, ls=(0, (1, 2)))
     labels = {
         f"in use: {_figure(low)} to {_figure(high)}": (low + high) / 2,
         f"allocated: {_figure(allocated)}": allocated,

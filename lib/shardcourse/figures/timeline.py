@@ -60,7 +60,9 @@ def timelines(steps: Mapping[str, Timeline], *, one_clock: bool = True, title: s
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)
         ax.set_xlabel("time since the step began, ms")
-        ax.grid(axis="x")
+        marks = [at for at in ax.get_xticks() if at <= end_ms]
+        for lane_y, _ in ticks:  # a grid in the lanes only, so that no line crosses words
+            ax.vlines(marks, lane_y - 0.5, lane_y + 0.5, color=TEXT, alpha=0.25, lw=0.8, zorder=0)
         _legend(fig, ax)
     return fig
 

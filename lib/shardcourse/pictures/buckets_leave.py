@@ -19,7 +19,8 @@ def draw() -> LessonFigure:
                 d.box(start + k * _LAYER, 0, _LAYER, 1, f"layer {layer}", "computing")
             bucket = d.box(start, 2.2, 2 * _LAYER, 1, f"gradients {layers[0]} and {layers[1]}", "local gradients")
             sent = max(full, free)
-            message = d.box(sent, 4.4, _MESSAGE, 1, f"all_reduce {i}", "gradients")
+            look = "exposed" if sent >= 6 * _LAYER else "overlapped"
+            message = d.box(sent, 4.4, _MESSAGE, 1, f"all_reduce {i}", look)
             d.arrow((full - 0.15, bucket.bottom[1]), (message.x + 0.25, message.y))
             free = sent + _MESSAGE
         d.line((6 * _LAYER, -0.4), (6 * _LAYER, 5.9))

@@ -18,7 +18,7 @@ def draw() -> LessonFigure:
             d.box(x, 0, width, 1, words, "computing")
         d.box(0, 2.4, 2.4, 1, "buffers", "parameters")
         for x in (4.4, 6.0):
-            d.box(x, 2.4, 1.4, 1, "bucket", "gradients")
+            d.box(x, 2.4, 1.4, 1, "bucket", "local gradients")
         d.box(8.4, 2.4, 2.4, 1, "buffers", "parameters")
         d.box(13, 2.4, 2.4, 1, "nothing", "empty")
         d.text(9.6, 3.9, "rank 0 alone hangs here", size=8)

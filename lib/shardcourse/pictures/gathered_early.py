@@ -12,19 +12,19 @@ def draw() -> LessonFigure:
         _lanes(d, 0, "without prefetch")
         t = 0.0
         for i in range(UNITS):
-            d.box(t, 1.3, GATHER, 1, f"gather {i}", "gradients")
+            d.box(t, 1.3, GATHER, 1, f"gather {i}", "exposed")
             d.box(t + GATHER, 0, COMPUTE, 1, f"forward {i}", "computing")
             t += GATHER + COMPUTE
         _lanes(d, 5, "with prefetch")
-        d.box(0, 6.3, GATHER, 1, "gather 0", "gradients")
+        d.box(0, 6.3, GATHER, 1, "gather 0", "exposed")
         for i in range(UNITS):
             d.box(GATHER + i * COMPUTE, 5, COMPUTE, 1, f"forward {i}", "computing")
             if i + 1 < UNITS:
-                d.box(GATHER + i * COMPUTE, 6.3, GATHER, 1, f"gather {i + 1}", "parameters")
+                d.box(GATHER + i * COMPUTE, 6.3, GATHER, 1, f"gather {i + 1}", "overlapped")
         d.arrow((GATHER + UNITS * COMPUTE + 0.2, 5.5), (t, 5.5), "time saved")
-        d.box(0, 9, 1, 0.9, "", "gradients")
+        d.box(0, 9, 1, 0.9, "", "exposed")
         d.text(1.4, 9.45, "exposed: the rank waits", ha="left")
-        d.box(11, 9, 1, 0.9, "", "parameters")
+        d.box(11, 9, 1, 0.9, "", "overlapped")
         d.text(12.4, 9.45, "overlapped by computation", ha="left")
     return d.figure
 

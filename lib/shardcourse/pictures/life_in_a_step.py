@@ -16,7 +16,7 @@ def draw() -> LessonFigure:
         _bar(d, 1, 0, END, "optimizer states", "optimizer states", "always, from the first step on")
         for layer in range(LAYERS):
             _bar(d, 2 + layer, layer, 8 - layer, "", "activations", f"layer {layer + 1}")
-            _bar(d, 9 - layer, 7 - layer, END, "", "local gradients", f"layer {layer + 1}")
+            _bar(d, 9 - layer, 7 - layer, END, "", "gradients", f"layer {layer + 1}")
         d.text(-0.2, 4.0, "activations", ha="right")
         d.text(-0.2, 8.0, "gradients", ha="right")
     return d.figure

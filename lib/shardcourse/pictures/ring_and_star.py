@@ -29,11 +29,13 @@ def _through_rank_0(d: Diagram) -> None:
         d.arrow(
             (top.bottom[0] + 0.15 + (number - 2) * 0.5, top.bottom[1]), (low.top[0] + 0.15, low.top[1]), color=ORANGE
         )
-    d.text(3.45, 5.8, "every arrow carries b; rank 0 has three each way", size=8.5)
+    d.text(1.45, 3.0, "b", color=ORANGE)
+    d.text(5.45, 3.0, "b", color=ORANGE)
+    d.text(3.45, 5.8, "rank 0 receives three tensors and sends three", size=8.5)
 
 
 def _around_a_ring(d: Diagram) -> None:
-    d.text(7.8, 0.3, "Around a ring, one hop", ha="left", weight="bold")
+    d.text(7.8, 0.3, "Around a ring, the first of six hops", ha="left", weight="bold")
     ranks = [_rank(d, n, x, y) for n, x, y in ((0, 8.6, 1.1), (1, 12.4, 1.1), (2, 12.4, 4.2), (3, 8.6, 4.2))]
     d.arrow(ranks[0].right, ranks[1].left, "b/4", color=BLUE)
     d.arrow(ranks[1].bottom, ranks[2].top, color=BLUE)

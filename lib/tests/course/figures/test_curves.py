@@ -30,6 +30,9 @@ def test_it_shows_the_numbers(fig):
 def test_ticks_stand_where_something_was_measured_and_at_the_end(fig):
     fig.draw_without_rendering()
     assert list(fig.axes[0].get_xticks()) == [2, 4, 1024]
+    half = figures.curves_beside_points({"p": {12.5: 1.0, 1600: 2.0}}, {"m": {12.5: 1.0}}, "MiB", "ms", log_x=True)
+    half.draw_without_rendering()
+    assert [t.get_text() for t in half.axes[0].get_xticklabels()] == ["12.5", "1600"]
 
 
 def test_names_stand_at_the_ends_of_their_curves(fig):

@@ -234,6 +234,27 @@ def test_memory_over_events_gives_each_the_same_width():
     assert height(fig, 1.5) == 3
 
 
+def test_the_last_phase_has_its_name_even_if_it_allocates_nothing():
+    moments = [(float(i), {"parameters": MiB, "activations": i % 30 * MiB}) for i in range(60)]
+    fig = figures.memory_over_step(
+        moments, [(0.0, "forward"), (30.0, "backward"), (60.0, "optimizer"), (60.1, "forward")]
+    )
+    fig.draw_without_rendering()
+    ax = fig.axes[0]
+    assert {t.get_text(): t.xy[0] for t in ax.texts}["optimizer"] == ax.get_xlim()[1], "further right it is not drawn"
+    short = [(0.0, "forward"), (30.0, "backward"), (56.0, "optimizer"), (58.0, "forward")]
+    at = {t.get_text(): t.xy[0] for t in figures.memory_over_step(moments, short).axes[0].texts}
+    assert at["optimizer"] == 56 and at["forward"] == 15, "not after the step, when the tracker is back in forward"
+    assert legible.problems(fig) == []
+
+
+def test_no_line_of_a_timelines_grid_crosses_words():
+    ax = figures.timelines({"rank 0": STEP}).axes[0]
+    grid = [segment for lines in ax.collections for segment in lines.get_segments()]
+    assert {(a[1] + b[1]) / 2 for a, b in grid} == set(ax.get_yticks()), "in the lanes"
+    assert all(abs(a[1] - b[1]) == 1 for a, b in grid)
+
+
 # ------------------------------------------------------------------------------------------------------------ timelines
 
 

@@ -43,7 +43,9 @@ def test_memory_over_a_step_names_its_peak_and_its_levels():
     assert {"peak: backward 1", "allocated: 8", "in use: 9 to 11", "H100-80GB"} <= set(written(fig))
     assert {"forward", "backward", "optimizer"} <= set(written(fig))
     level = [line.get_ydata()[0] for line in fig.axes[0].lines if len(set(line.get_ydata())) == 1]
-    assert 24 in level and fig.axes[0].get_ylim()[1] > 24
+    assert {8, 24} <= set(level) and fig.axes[0].get_ylim()[1] > 24
+    (in_use,) = fig.axes[0].patches
+    assert (in_use.get_y(), in_use.get_y() + in_use.get_height()) == (9, 11)
 
 
 def test_areas_of_memory_over_a_step_are_as_high_as_the_terms():
