@@ -93,17 +93,16 @@ class ClaimsPage:
 
 def _lines(c: Claim) -> str:
     """Return one claim as two lines of text: verdict and claim, then the truth."""
-    return f"{MARKS[c.verdict]} {c.verdict}: {c.claim} ({', '.join(c.sources)})\n    {c.truth}"
+    return f"{MARKS[c.verdict]} {c.verdict}: {c.claim}\n    {c.truth}"
 
 
 def _row(c: Claim) -> str:
     """Return one claim as HTML. It opens without a script, so it works on a web page too."""
     colour = _HTML[c.verdict]
     summary = (
-        f'<span style="color: {colour}; font-weight: bold">{MARKS[c.verdict]} {c.verdict}</span> '
-        f"{escape(c.claim)} <span style='color: {TEXT}'>({', '.join(map(escape, c.sources))})</span>"
+        f'<span style="color: {colour}; font-weight: bold">{MARKS[c.verdict]} {c.verdict}</span> {escape(c.claim)}'
     )
-    pages = "; ".join(PAGES[number] for number in dict.fromkeys(source[:3] for source in c.sources))
+    pages = "; ".join(_page(number, c.sources) for number in dict.fromkeys(source[:3] for source in c.sources))
     rows = [("claimed", said(c), ""), *((when, in_words(value, c.unit), mark) for when, value, mark in _marked(c))]
     found = "".join(
         f"<tr><td style='{_LEFT}'>{escape(when)}</td><td style='{_RIGHT}'>{words}</td><td>{mark}</td></tr>"
@@ -112,12 +111,19 @@ def _row(c: Claim) -> str:
     return (
         f"<details style='margin: 0.3em 0'><summary style='cursor: pointer'>{summary}</summary>"
         f"<div style='margin: 0.3em 1.5em'><table style='font-size: inherit'>{found}</table>"
-        f"<p>{escape(c.truth)} <span style='color: {TEXT}'>From: {escape(pages)}. Shown by: {c.shown_by}; "
+        f"<p>{escape(c.truth)} <span style='color: {TEXT}'>From: {escape(pages)}. Shown by {_SHOWN[c.shown_by]}; "
         f"lesson {c.lesson}.</span></p>"
         "</div></details>"
     )
 
 
+def _page(number: str, sources: Sequence[str]) -> str:
+    """Return a page's title and author, and its sections among `sources` as the page names them."""
+    sections = ", ".join(source[4:] for source in sources if source[:3] == number)
+    return f"{PAGES[number]} ({number}: {sections})"
+
+
+_SHOWN = {"plan": "the planner's formulas", "measured": "a measurement", "torch": "PyTorch's own interface"}
 _LEFT, _RIGHT = "text-align: left; padding-right: 1.5em", "text-align: right; padding-right: 0.5em"
 
 

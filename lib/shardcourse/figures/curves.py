@@ -11,6 +11,7 @@ from shardcourse.figures.style import MARKS, TEXT, figure, note, spread
 
 _HEIGHT = 3.6  # inches
 _DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)))
+_PREDICTED = "predicted"
 Curve = Mapping[float, float]  # x -> y
 
 
@@ -26,6 +27,7 @@ def curves_beside_points(
 ) -> Figure:
     """Draw predicted curves in grey, with their names at their ends, and up to three series of measured points.
 
+    The legend says that a grey line is predicted. So a curve named "predicted" gets no name at its end.
     `x` and `y` label the axes: a quantity and its unit. `levels` are heights to compare with, by name. With `log_x` the
     x axis is logarithmic, with base 2.
     """
@@ -38,14 +40,21 @@ def curves_beside_points(
             ax.axhline(height, color=TEXT, lw=1.0, ls=(0, (1, 2)))
         for curve, dashes in zip(predicted.values(), cycle(_DASHES), strict=False):
             ax.plot(list(curve), list(curve.values()), color=TEXT, lw=1.5, ls=dashes)
+        if predicted:
+            ax.plot([], [], color=TEXT, lw=1.5, label=_PREDICTED)
         for (name, curve), (color, marker) in zip(measured.items(), MARKS, strict=False):
             points = list(curve), list(curve.values())
-            ax.plot(*points, color=color, marker=marker, ms=7, ls="none", label=name, clip_on=False)
+            ax.plot(*points, color=color, marker=marker, ms=7, ls="none", label=name, clip_on=False, zorder=3)
         ax.set(ylim=(0, top), xlabel=x, ylabel=y, title=title)
         ax.grid(axis="y")
-        heights = spread(list(ends.values()), gap=top / (_HEIGHT * 72 / 18))
-        for name, at in zip(ends, heights, strict=True):
+        ends.pop(_PREDICTED, None)
+        inside = {name: max(curve) for name, curve in predicted.items() if max(curve) < xs[-1]}
+        at_edge = [name for name in ends if name not in inside]
+        heights = spread([ends[name] for name in at_edge], gap=top / (_HEIGHT * 72 / 18))
+        for name, at in zip(at_edge, heights, strict=True):
             note(ax, name, (1, at), ("axes fraction", "data"), (8, 0), va="center")
+        for name, at in inside.items():
+            note(ax, name, (at, ends[name]), "data", (8, 0), va="center")
         ax.legend(loc="best", handlelength=1.2)
     return fig
 
@@ -55,5 +64,6 @@ def _x_axis(ax: Axes, xs: list[float], ticks: list[float], log: bool) -> None:
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at:g}"))
         ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_locator(FixedLocator([at for at in xs if not ticks or at in ticks or at == xs[-1]]))
+    if log or len(ticks) != 2:  # two ticks are too few for a linear axis: matplotlib chooses them
+        ax.xaxis.set_major_locator(FixedLocator([at for at in xs if not ticks or at in ticks or at == xs[-1]]))
     ax.set_xlim(xs[0], xs[-1])

@@ -82,9 +82,14 @@ def _bars(name: str, predicted: Mapping, measured: Mapping) -> list[tuple[str, M
 
 
 def _group(ax: Axes, y: float, bars: list[tuple[str, Mapping[str, float]]], unit: float) -> None:
-    """Draw bars from y downwards, and dashed lines from the ends of the predicted parts through the measured bars."""
+    """Draw bars from y downwards, and dashed lines from the ends of the predicted parts through the measured bars.
+
+    A measured bar's length stands to the right of these lines.
+    """
+    predicted = sum(bars[0][1].values()) if bars[0][0] == _PREDICTED else 0.0
     for i, (label, held) in enumerate(bars):
-        ends = stack(ax, y - i, {k: n / unit for k, n in held.items()}, label != _PREDICTED)
+        at = max(sum(held.values()), predicted) / unit
+        ends = stack(ax, y - i, {k: n / unit for k, n in held.items()}, label != _PREDICTED, label_at=at)
         if label == _PREDICTED and len(bars) > 1:
             ax.vlines(ends, y - len(bars) + 0.55, y - 0.4, color=TEXT, lw=0.9, ls=(0, (2, 2)))
 

@@ -11,13 +11,13 @@ Curve = Mapping[float, float]
 
 def losses_without(undisturbed: Curve, resumed: Mapping[str, Curve]) -> Figure:
     """Draw a panel for each run that resumed without a part of its state: its losses on the undisturbed run's."""
-    with figure(7.4, 2.3, ncols=len(resumed), sharey=True) as (fig, axes):
+    with figure(7.4, 2.5, ncols=len(resumed), sharey=True) as (fig, axes):
         for ax, (name, losses) in zip(axes, resumed.items(), strict=True):
             ax.plot(*_points(undisturbed), color=TEXT, lw=4, alpha=0.45, label="undisturbed")
             ax.plot(*_points(losses), color=MARKS[0][0], lw=1.4, label="resumed")
             ax.set(xlabel="step")
-            ax.set_title(name, fontsize=9, loc="center")
-        axes[0].set_ylabel("loss, resumed without")
+            ax.set_title(f"without\n{name}", fontsize=9, loc="center")
+        axes[0].set_ylabel("loss")
         fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return fig
 

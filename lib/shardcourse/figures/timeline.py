@@ -31,8 +31,9 @@ def timelines(steps: Mapping[str, Timeline], *, one_clock: bool = True, title: s
     """Draw one group of lanes for each name in `steps`. A bar shows the number of its unit if there is room.
 
     Communication is exposed while the rank does not compute, as in `Timeline.exposed_s`. A hatched bar is a wait: the
-    collective is issued and the rank's link is free, but another rank has not arrived. With `one_clock` all times are
-    on the same clock, as on the ranks of one run; without it, each step counts from its own start.
+    collective is issued and the rank's link is free, but another rank has not arrived (if the spans say so). With
+    `one_clock` all times are on the same clock, as on the ranks of one run; without it, each step counts from its own
+    start.
 
     Raises ValueError for a step without spans.
     """
@@ -119,10 +120,11 @@ def _link_lane(lane: _Lane, step: Timeline, kind: str) -> None:
 
 
 def _wait(lane: _Lane, span: Span, free_s: float) -> None:
-    since_s = span.start_s if span.issued_s is None else max(span.issued_s, free_s)
-    until_s = span.start_s if span.ready_s is None else span.ready_s
-    if (until_s - since_s) * 1e3 > _SHORTEST * lane.end_ms:
-        lane.bar("waiting for a slower rank", since_s, until_s)
+    if span.issued_s is None or span.ready_s is None:  # one rank's profile can't tell when the last rank asked
+        return
+    since_s = max(span.issued_s, free_s)
+    if (span.ready_s - since_s) * 1e3 > _SHORTEST * lane.end_ms:
+        lane.bar("waiting for a slower rank", since_s, span.ready_s)
 
 
 def _collective(lane: _Lane, span: Span, computing: list[tuple[float, float]]) -> None:

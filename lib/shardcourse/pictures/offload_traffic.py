@@ -31,7 +31,7 @@ def draw() -> LessonFigure:
         d.text(
             -1.6,
             9.5,
-            "* if parameters are kept on the host     ** if the host is too small for them",
+            "* if parameters are kept on the host; then AdamW sends none back     ** if the host is too small for them",
             size=8,
             ha="left",
         )

@@ -21,7 +21,7 @@ def draw() -> LessonFigure:
             x = d.box(0, y, 3, 3, "x", "activations")
             d.box(6, y, 4, 3, look="empty")
             d.box(6 + 2 * rank, y, 2, 3, look="parameters")
-            hidden = d.box(13.5, y, 3, 3, "silu(x W1)", "activations")
+            hidden = d.box(13.5, y, 3, 3, "silu\n(x W1)", "activations")
             d.box(20, y - 0.6, 4, 4.2, look="empty")
             d.box(20, y - 0.6 + 2.1 * rank, 4, 2.1, look="parameters")
             summand = d.box(26, y, 2.7, 3, "y", "activations")

@@ -31,4 +31,4 @@ def _node(d: Diagram, number: int, x: float, card_x: float) -> Box:
         d.arrow(port, box.bottom)
     d.text(x + 2.6, 3.4, "450 GB/s\na GPU")
     d.text(x + 2.6, 6.25, f"shard: {2 * number} and {2 * number + 1} gather", weight="bold")
-    return d.box(card_x, 4.5, 1.1, 0.9, "cards")
+    return d.box(card_x, 4.4, 1.15, 1.1, "network\ncards", "computing")

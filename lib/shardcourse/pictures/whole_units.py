@@ -14,9 +14,10 @@ def draw() -> LessonFigure:
         d.line((-3.9, 2.65), (12.7, 2.65))
         _units(d, 3.6, "backward:\nblock 2 computes", whole=(0, 3), coming=2)
         y = 3.6 + _SHARD + _WHOLE + 0.25
-        d.text(-3.9, y + _WHOLE / 2, "gradients, not\nyet reduced", ha="left")
+        d.text(-3.9, y + _WHOLE / 2, "gradients", ha="left")
         d.box(0, y, _WIDTH, _WHOLE / 2, "so far", "local gradients")
         d.box(3 * _STEP, y, _WIDTH, _WHOLE, "whole", "local gradients")
+        d.box(4 * _STEP, y, _WIDTH, _SHARD, "1/4", "gradients")
         d.text(0, 8.3, "dark: rank 0's quarter, which always stays    dashed: not in memory", ha="left", size=8)
     return d.figure
 

@@ -21,8 +21,9 @@ def lines(fig, color):
 
 
 def test_it_shows_the_numbers(fig):
-    level, *curves = lines(fig, TEXT)
+    level, *curves, in_legend = lines(fig, TEXT)
     assert curves == list(PREDICTED.values())
+    assert in_legend == {}
     assert set(level.values()) == {8.0}
     assert [lines(fig, BLUE), lines(fig, ORANGE)] == [[curve] for curve in MEASURED.values()]
 
@@ -47,3 +48,20 @@ def test_it_can_be_read(fig):
         {"predicted": {1: 5.0, 12: 2.0}}, {"measured": {1: 5.1, 12: 2.1}}, "ranks", "MiB"
     )
     assert legible.problems(one) == []
+
+
+def test_a_curve_that_ends_early_has_its_name_at_its_own_end():
+    fig = figures.curves_beside_points(
+        {"long": {1: 5.0, 32: 2.0}, "short": {1: 1.0, 8: 6.0}}, {"short": {8: 6.1}}, "ranks", "MiB", log_x=True
+    )
+    name = next(t for t in fig.axes[0].texts if t.get_text() == "short")
+    assert name.xy == (8, 6.0)
+    assert legible.problems(fig) == []
+
+
+def test_a_linear_axis_with_two_measured_places_has_ticks_between_them():
+    fig = figures.curves_beside_points(
+        {"predicted": {64: 1.0, 1100: 9.0}}, {"measured": {128: 2.0, 1024: 8.0}}, "a", "MB"
+    )
+    assert len(fig.axes[0].get_xticks()) > 4
+    assert not fig.axes[0].texts, "the legend names the curve that is called predicted"

@@ -294,11 +294,12 @@ def test_waiting_is_for_a_rank_and_not_for_the_link():
         step = Timeline(0, (*STEP.spans[:2], link("all_reduce", 15.0, 16.0, issued_s=14.0, **more)))
         return bars(figures.timelines({"rank 0": step}), "waiting for a slower rank")
 
-    assert waits() == [(4000, pytest.approx(1000, rel=0.1))]
+    assert waits(ready_s=15.0) == [(4000, pytest.approx(1000, rel=0.1))]
     assert waits(ready_s=14.5) == [(4000, pytest.approx(500, rel=0.1))]
     assert waits(ready_s=14.0) == []
-    assert waits(ready_s=None, bytes=1) == waits()
-    busy = Timeline(0, (link("all_reduce", 13.0, 15.0, issued_s=13.0), link("all_reduce", 15.0, 16.0, issued_s=14.0)))
+    assert waits(ready_s=None) == [], "nobody knows for whom or what it waited"
+    first = link("all_reduce", 13.0, 15.0, issued_s=13.0, ready_s=13.0)
+    busy = Timeline(0, (first, link("all_reduce", 15.0, 16.0, issued_s=14.0, ready_s=15.0)))
     assert bars(figures.timelines({"rank 0": busy}), "waiting for a slower rank") == []
 
 

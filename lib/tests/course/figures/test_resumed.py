@@ -20,7 +20,7 @@ def lines(ax) -> list[dict[float, float]]:
 def test_each_panel_has_the_undisturbed_run_and_one_resumed_run():
     without = {"model": {6: 5.0, 7: 4.0}, "step": {6: 3.0, 7: 2.9}}
     fig = losses_without(UNDISTURBED, without)
-    assert [ax.get_title() for ax in fig.axes] == list(without)
+    assert [ax.get_title() for ax in fig.axes] == [f"without\n{part}" for part in without]
     assert [lines(ax) for ax in fig.axes] == [[UNDISTURBED, losses] for losses in without.values()]
     assert unreadable(fig) == []
 
