@@ -65,6 +65,9 @@ class BucketedBackward(nn.Module):
         self._sync = True  # False inside no_sync
         self._phase = Phase.LOCAL
         self._buffers_may_differ = True  # torch's require_forward_param_sync
+        embeddings = [(n, m) for n, m in module.named_modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
+        if writes := [name or "the module" for name, m in embeddings if m.max_norm is not None]:
+            raise ValueError(f"{', '.join(writes)} has max_norm: each rank's forward would change other rows")
 
     # Implemented by subclasses
 
@@ -136,6 +139,11 @@ class BucketedBackward(nn.Module):
     def _backward_begins(self) -> None:
         """Register a callback for the end of backward, not of a nested backward that a reentrant checkpoint runs."""
         if self._phase is Phase.ARMED:
+            if torch.is_grad_enabled():
+                raise RuntimeError(
+                    f"rank {dist.get_rank()}: backward(create_graph=True): averaged gradients have no graph. Call "
+                    "torch.autograd.grad(..., create_graph=True), and add what you make of it to the loss"
+                )
             self._phase = Phase.RUNNING
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
 

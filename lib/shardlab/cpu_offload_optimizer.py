@@ -28,8 +28,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from shardlab.grad_norm import clip_sharded_, common_dtype
-from shardlab.shard_groups import hyperparameters, local, shard_groups
-from shardlab.tensors_and_hooks import after_gradient, refuse_sparse
+from shardlab.shard_groups import hyperparameters, local, refuse_parts, shard_groups
+from shardlab.tensors_and_hooks import after_gradient, refuse_sparse, refuse_torchs_scaler
 
 
 class CPUOffloadOptimizer(Optimizer):
@@ -48,10 +48,13 @@ class CPUOffloadOptimizer(Optimizer):
     Keeps: on the device only the parameters. In host memory, pinned if there is a GPU: a copy of the parameters, their
     gradients, and the states (4 + 4 + 8 bytes a float32 parameter with Adam).
 
+    Raises ValueError for a class that needs whole parameters (Adafactor, LBFGS, Muon) if parameters are sharded.
+
     Source: torchao's CPUOffloadOptimizer with offload_gradients=True.
     """
 
     states_on_host = True
+    _step_supports_amp_scaling = True  # so that torch's GradScaler tells `step`, which refuses it
 
     def __init__(
         self, params: Iterable, optimizer_class: Callable[..., Optimizer] = torch.optim.AdamW, **defaults
@@ -72,6 +75,7 @@ class CPUOffloadOptimizer(Optimizer):
             host = self._host[p] = _host_like(p).copy_(local(p))
             self._versions[p] = _version(p)
             optimizer = self._optimizers[p] = self._make(hyperparameters(group) | {"params": [host]})
+            refuse_parts(optimizer, p)
             for key, value in optimizer.param_groups[0].items():  # the class's own defaults: betas, eps ...
                 group.setdefault(key, value)
             if p.requires_grad and (isinstance(p, DTensor) or not _has_peers()):
@@ -108,6 +112,7 @@ class CPUOffloadOptimizer(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update each parameter that has a gradient, in the order in which the gradients came, and copy it back."""
+        refuse_torchs_scaler(self)
         loss = None
         if closure:
             with torch.enable_grad():

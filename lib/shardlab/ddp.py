@@ -33,10 +33,11 @@ class DDP(BucketedBackward):
     Keeps: with `gradient_as_bucket_view`, the gradients are views of the buckets and need no other memory; without it,
     the buckets are one more copy of all gradients, for the whole training.
 
-    Raises ValueError if `device_ids` or `output_device` names a device that the module is not on, or if the module asks
-    to ignore parameters; RuntimeError if the module differs between ranks or has no trained parameter, and in backward
-    if a parameter got no gradient: ranks that used it would wait for this one. With `find_unused_parameters`, such a
-    gradient counts as zero, and stays None if no rank used the parameter.
+    Raises ValueError if `device_ids` or `output_device` names a device that the module is not on, if the module asks to
+    ignore parameters, or if an embedding has `max_norm`; RuntimeError if the module differs between ranks or has no
+    trained parameter, in forward if a trained parameter was frozen before or is new, and in backward with
+    `create_graph=True` or if a parameter got no gradient: ranks that used it would wait for this one. With
+    `find_unused_parameters`, such a gradient counts as zero, and stays None if no rank used the parameter.
     """
 
     def __init__(
@@ -55,7 +56,6 @@ class DDP(BucketedBackward):
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}  # a tied weight counts once
-        self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
         if not self.names:
             raise RuntimeError("DDP has nothing to do: no parameter of the module requires a gradient")
         if ignored := getattr(module, "_ddp_params_and_buffers_to_ignore", None):
@@ -96,9 +96,10 @@ class DDP(BucketedBackward):
             self._hand_back(used)
 
     def _prepare_backward(self) -> None:
-        if thawed := [name for name, p in self._frozen.items() if p.requires_grad]:
+        trained = ((name, p) for name, p in self.module.named_parameters() if p.requires_grad)
+        if new := [name for name, p in trained if p not in self.bucket_of]:
             raise RuntimeError(
-                f"rank {dist.get_rank()}: {', '.join(thawed)} was frozen when DDP was built, and is not now: its "
+                f"rank {dist.get_rank()}: {', '.join(new)} was frozen when DDP was built, or came later: its "
                 "gradients would not be averaged. Build DDP again"
             )
         super()._prepare_backward()

@@ -1,9 +1,10 @@
-"""Parameters that must not be used any more: whole ones whose memory is free, and those that shards have replaced.
+"""Parameters that must not be used: whole ones whose memory is free, those that shards have replaced, and later ones.
 
-Any use raises an error that says what to do. Without it, programs would crash, or train without changing anything.
+Any use raises an error that says what to do. Without it, programs would crash, or train wrongly without an error.
 """
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
+from shardlab.shard_groups import flat_shards, refuse_parts
+
 replaced: WeakIdKeyDictionary = WeakIdKeyDictionary()  # a parameter that was sharded -> a weak reference to its Param
+ignored: WeakIdKeyDictionary = WeakIdKeyDictionary()  # parameters that fully_shard was told to ignore
 
 
 class FreedParameter(nn.Parameter):
@@ -43,10 +47,77 @@ def no_forward_yet(p: Any) -> None:
     )
 
 
+def computed_while_sharded(name: str) -> None:
+    """Raise RuntimeError: backward used a parameter whose unit nobody had gathered for it."""
+    raise RuntimeError(
+        f"rank {dist.get_rank()}: backward computed with {name} while it was sharded: it came by a tensor "
+        "that forward neither returned nor kept on a module: return it, or set_reshard_after_forward(False)"
+    )
+
+
+def called_while_sharded(name: str, unit: str) -> None:
+    """Raise RuntimeError: a module inside a unit was called on its own."""
+    raise RuntimeError(
+        f"rank {dist.get_rank()}: {name} was called while its unit {unit} is sharded: call {unit}, whose forward "
+        "gathers the parameters of all modules inside it, or its unshard() before"
+    )
+
+
 def forget_originals(params: list[Any]) -> None:
     """Drop the originals, so that their memory is freed; remember those to which other references exist."""
     for p in params:
         replaced[p.original], p.original = weakref.ref(p), None
+
+
+def fit_in_one_vector(params: list[Any]) -> None:
+    """Raise ValueError if parameters can't share a flat parameter: on the meta device, or with different attributes."""
+    first = params[0]
+    if first.original.is_meta:
+        raise ValueError(
+            f"rank {dist.get_rank()}: {first.name} is on the meta device, and initialisers would not find it "
+            "in a flat parameter: initialise the model first, or shard it with the layout PerParameter"
+        )
+    if other := next((p for p in params if repr(p.attributes) != repr(first.attributes)), None):
+        raise ValueError(
+            f"rank {dist.get_rank()}: {first.name} has the attributes {first.attributes}, {other.name} has "
+            f"{other.attributes}; in one flat parameter they would be lost: shard with the layout PerParameter"
+        )
+
+
+def refuse_writes(params: Iterable[Any]) -> None:
+    """Raise RuntimeError if a whole parameter, whose memory is free now, was written to: the write is lost.
+
+    A write through `p.data` is not seen.
+    """
+    with torch._C.DisableTorchFunctionSubclass():  # they are FreedParameters
+        written = [p for p in params if p.whole._version != p.version]
+        lost = [p.name for p in written if not p.whole.untyped_storage().nbytes()]
+    if lost:
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: {', '.join(lost)} was written to while it was whole, and the write is lost: "
+            "write to the shard, outside of forward"
+        )
+
+
+def refuse_other_use(names: list[str]) -> None:
+    """Raise RuntimeError if there are names: those of parameters that got a gradient on other ranks only."""
+    if names:
+        raise RuntimeError(
+            f"rank {dist.get_rank()}: {', '.join(names)} got a gradient on other ranks only: use the same "
+            "parameters of a unit on every rank, if need be by adding 0 * p.sum()"
+        )
+
+
+def refuse_later_ones(modules: dict[nn.Module, str], layouts: list[Any]) -> None:
+    """Raise RuntimeError for a parameter in a sharded model that no layout knows and nobody asked to ignore."""
+    known = {id(p) for layout in layouts for p in (*layout.sharded_params, *(p.whole for p in layout.params))}
+    for module, name in modules.items():
+        for key, p in module._parameters.items():
+            if p is not None and id(p) not in known and p not in ignored:
+                raise RuntimeError(
+                    f"rank {dist.get_rank()}: {f'{name}.{key}'.lstrip('.')} was replaced or added after the model had "
+                    "been sharded: do that before"
+                )
 
 
 def name_of_replaced(original: nn.Parameter) -> str:
@@ -56,6 +127,8 @@ def name_of_replaced(original: nn.Parameter) -> str:
 
 def _look_at_optimizer(optimizer: torch.optim.Optimizer, args, kwargs) -> None:
     for p in (p for group in optimizer.param_groups for p in group["params"]):
+        if p in flat_shards:
+            refuse_parts(optimizer, p)
         if whole_of := vars(p).get("_whole_of"):
             raise RuntimeError(
                 f"rank {dist.get_rank()}: the optimizer holds {whole_of} whole, as the model has it between a "

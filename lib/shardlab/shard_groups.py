@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, optim
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.utils.weak import WeakIdKeyDictionary
@@ -115,6 +115,18 @@ def shard_groups(p: Tensor) -> tuple[tuple[str, dist.ProcessGroup], ...]:
         return flat_shards.get(p, ())
     mesh, axes = p.device_mesh, [axis for axis, place in enumerate(p.placements) if place.is_shard()]
     return tuple((mesh.device_type, mesh.get_group(axis)) for axis in axes)
+
+
+NOT_ELEMENTWISE = (optim.LBFGS, optim.Adafactor, optim.Muon)  # what they do to an element depends on others
+
+
+def refuse_parts(optimizer: optim.Optimizer, p: Tensor) -> None:
+    """Raise ValueError if the optimizer would take this rank's part of `p` for a whole parameter."""
+    if isinstance(optimizer, NOT_ELEMENTWISE) and any(group.size() > 1 for _, group in shard_groups(p)):
+        raise ValueError(
+            f"rank {dist.get_rank()}: {type(optimizer).__name__} needs whole parameters, and would get this rank's "
+            "part of one: use fully_shard's layout PerParameter without offload, or ZeroRedundancyOptimizer"
+        )
 
 
 def hyperparameters(group: dict) -> dict:

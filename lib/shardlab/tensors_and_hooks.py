@@ -146,7 +146,15 @@ def after_gradient(p: nn.Parameter, method: Callable[[nn.Parameter], None]) -> N
 
 
 def call_hooks(sharded: nn.Parameter) -> None:
-    """Call post-accumulate hooks, as autograd does, for gradients that autograd did not make."""
+    """Call post-accumulate hooks, as autograd does, for gradients that autograd did not make.
+
+    Raises RuntimeError for other hooks, which autograd would never call.
+    """
+    if sharded._backward_hooks:
+        raise RuntimeError(
+            f"{_me()}a parameter of shape {list(sharded.shape)} has a hook by register_hook, which a sharded parameter "
+            "never calls: use register_post_accumulate_grad_hook"
+        )
     for hook in (sharded._post_accumulate_grad_hooks or {}).values():
         hook(sharded)
 
@@ -170,6 +178,15 @@ def refuse_sparse(gradient: Tensor | None, name: str) -> None:
     """Raise RuntimeError for a sparse gradient: buckets, shards and copies need dense tensors. None is no gradient."""
     if gradient is not None and gradient.layout != torch.strided:
         raise RuntimeError(f"{_me()}the gradient of {name} is sparse: use layers with sparse=False")
+
+
+def refuse_torchs_scaler(optimizer: torch.optim.Optimizer) -> None:
+    """Raise RuntimeError in a step that torch's GradScaler calls: it has looked at this rank's `p.grad` only."""
+    if hasattr(optimizer, "found_inf"):
+        raise RuntimeError(
+            f"{_me()}torch.amp.GradScaler does not see the gradients that {type(optimizer).__name__} uses: take "
+            "shardlab.precision.GradScaler"
+        )
 
 
 def _me() -> str:

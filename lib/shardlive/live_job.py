@@ -48,12 +48,12 @@ class LiveRank(RankProcess):
 
     @property
     def is_busy(self) -> bool:
-        """Whether its cell has not ended. The cell of a rank that has ended is over."""
+        """Return whether its cell has not ended. The cell of a rank that has ended is over."""
         return self.cell is not None and self.is_there and not (self.answer and self.printed_all)
 
     @property
     def how_it_ended(self) -> str:
-        """Its exit, in words, and the last line that it printed."""
+        """Return its exit, in words, and the last line that it printed."""
         code = self.exit_code
         how = "its connection is gone" if code is None else f"exit code {code}"
         how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else how

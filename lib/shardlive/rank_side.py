@@ -39,7 +39,7 @@ _WAITING_FILES = ("/torch/distributed/", "/torch/autograd/", "/torch/_ops.py", "
 
 @dataclass(frozen=True)
 class Answer:
-    """What a rank says when a cell has ended, or a value was asked for."""
+    """A rank's reply when a cell has ended, or a value was asked for."""
 
     shown: str = ""  # the value of the last line, what was sent, what is held: in words
     value: bytes | None = None  # cloudpickle
@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is: which cell it runs, and whether it waits for other ranks there."""
+    """A rank's place: which cell it runs, and whether it waits for other ranks there."""
 
     cell: int | None  # None: it runs none
     line: str  # of the cell, "line 3: dist.all_reduce(x)"

@@ -123,7 +123,7 @@ class Ranks:
 
     @property
     def pending(self) -> str:
-        """Who waits for whom, in words; "" if nobody does, or somebody computes."""
+        """Return who waits for whom, in words; "" if no rank waits, or one computes."""
         token = secrets.randbits(32)
         for r in self._job.ranks:
             r.tell("place", token)

@@ -1,4 +1,4 @@
-"""What a cell shows: lines as they are printed, equal ones once, and values rank by rank."""
+"""Show a cell's output: lines as they are printed, equal ones once, and values rank by rank."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Who waits for whom among ranks that stay, in words that a beginner understands, and what frees them.
+"""Say who waits for whom among ranks that stay, in words that a beginner understands, and what frees them.
 
 No time-out decides. A rank waits if its thread sits in a collective that its flight record calls unfinished. If every
 rank with a cell waits, and the ranks they wait for have no cell, nothing can move until the reader does something.

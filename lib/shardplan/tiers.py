@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Model:
-    """What a tier trains: a preset, and a rank's batch."""
+    """A tier's training: a preset, and a rank's batch."""
 
     preset: str
     micro_batch: int

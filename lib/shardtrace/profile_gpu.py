@@ -1,4 +1,4 @@
-"""What a GPU did, from torch.profiler's events: kernels that compute, copies, and NCCL's (or RCCL's) collectives.
+"""Read a GPU's work from torch.profiler's events: kernels that compute, copies, and NCCL's (or RCCL's) collectives.
 
 [Note: the kind of a collective] A kernel's name need not tell it. RCCL's kernels are all "Generic". NCCL's "SendRecv"
 runs every all_to_all, and in older versions also all_gathers and reduce_scatters. So these are asked in turn: the

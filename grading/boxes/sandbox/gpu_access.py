@@ -1,4 +1,4 @@
-"""What a program needs to use this machine's GPUs: device files, folders and environment variables."""
+"""List what a program needs to use this machine's GPUs: device files, folders and environment variables."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a MemoryTracker says of a submission: the bytes held, and tensors that no operation of a step touches."""
+"""Read a submission's MemoryTracker: the bytes held, and tensors that no operation of a step touches."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""What the checks of memory, messages and overlap share: one record of a step, the buckets, and each rank's share."""
+"""Data for the checks of memory, messages and overlap: one record of a step, the buckets, and each rank's share."""
 
 from functools import cache
 

@@ -11,7 +11,7 @@ Piece = tuple[int, int, int]  # (parameter, start, end), as in `owned`
 
 
 class Updated:
-    """What the optimizers that have stepped have in their groups, with a gradient."""
+    """Parameters with a gradient in the groups of the optimizers that have stepped."""
 
     def __init__(self, module: nn.Module) -> None:
         self._whole = [p.detach() for p in module.parameters()]  # where the parameters were at first

@@ -29,7 +29,7 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, units: list[list], ranks: int) -> "Units":
-        """Of the parameters of each unit; the root is last."""
+        """Return the sizes of units, given the parameters of each; the root is last."""
         whole = [sum(p.numel() for p in unit) for unit in units]
         shards = [sum(shard_bytes(p, ranks) // p.itemsize for p in unit) for unit in units]
         return cls(len(units) - 1, whole[0], whole[-1], shards[0], shards[-1], ranks)

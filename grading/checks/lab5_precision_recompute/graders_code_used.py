@@ -1,4 +1,4 @@
-"""What an answer is made of: the notebook's functions behind it, and whether they use the graders' own answers."""
+"""Find the notebook's functions behind an answer, and whether they use the graders' own answers."""
 
 from collections.abc import Iterator
 from contextlib import suppress

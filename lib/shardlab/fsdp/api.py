@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from shardlab.compare_ranks import check_same_values
-from shardlab.freed_or_replaced_parameters import forget_originals
+from shardlab.freed_or_replaced_parameters import forget_originals, ignored, refuse_later_ones
 from shardlab.fsdp import validate
 from shardlab.fsdp.param import PerParameter, params_of
 from shardlab.fsdp.schedule import Schedule
@@ -49,6 +49,7 @@ def fully_shard(
     for m in modules:
         validate.check_unit(m)
     managed = [pair for m in modules for pair in modules_of(m, FSDPModule, layout.children_first)]
+    ignored.update(dict.fromkeys(ignored_params or ()))
     params = params_of(managed, ignored_params or set(), unit_module=modules[-1])
     validate.check_parameters(managed, params)
     buffers = [b for _, m in managed for b in m._buffers.values() if b is not None]
@@ -113,6 +114,12 @@ class FSDPModule:
         """Begin to gather `modules` in this unit's pre_backward, instead of the unit that ran before it in forward."""
         self._fsdp_unit.backward_prefetch = [m._fsdp_unit for m in modules]
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop gradients, also those that were not reduced. Those are not the optimizer's: its zero_grad keeps them."""
+        for m in (m for m in self.modules() if isinstance(m, FSDPModule)):
+            m._fsdp_unit.forget_gradients()
+        super().zero_grad(set_to_none)
+
     def _set(self, name: str, value: bool, recurse: bool) -> None:
         for m in self.modules() if recurse else [self]:
             if isinstance(m, FSDPModule):
@@ -133,7 +140,7 @@ class UnshardHandle(NamedTuple):
 def schedule_of(unit: Unit) -> Schedule:
     """Return the unit's schedule. The first unit that asks for it is the root; all units below share its schedule.
 
-    Raises RuntimeError if a unit has been a root before, or a parameter was replaced or is on the meta device.
+    Raises RuntimeError if a unit has been a root before, or a parameter came later or is on the meta device.
     """
     if unit.schedule is None:
         units: dict[Unit, None] = {}
@@ -144,6 +151,7 @@ def schedule_of(unit: Unit) -> Schedule:
                 validate.can_join_schedule(m._fsdp_unit, name)
                 m._fsdp_unit.enter(names)
                 units[m._fsdp_unit] = None
+        refuse_later_ones(names, [layout for u in units for layout in u.layouts])
         Schedule(unit, list(units))
     return unit.schedule
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shardlab.freed_or_replaced_parameters import fit_in_one_vector
 from shardlab.fsdp.param import Param
 from shardlab.shard_groups import Ranks, flat_shards
 from shardlab.tensors_and_hooks import call_hooks, reallocate
@@ -32,16 +33,7 @@ class FlatParameter:
 
     def __init__(self, params: list[Param], ranks: Ranks, param_dtype: torch.dtype | None, on_cpu: bool) -> None:
         first, module = params[0].original, params[0].unit_module
-        if first.is_meta:
-            raise ValueError(
-                f"rank {dist.get_rank()}: {params[0].name} is on the meta device, and initialisers would not find it "
-                "in a flat parameter: initialise the model first, or shard it with the layout PerParameter"
-            )
-        if other := next((p for p in params if repr(p.attributes) != repr(params[0].attributes)), None):
-            raise ValueError(
-                f"rank {dist.get_rank()}: {params[0].name} has the attributes {params[0].attributes}, {other.name} has "
-                f"{other.attributes}; in one flat parameter they would be lost: shard with the layout PerParameter"
-            )
+        fit_in_one_vector(params)
         self.params, self.ranks, self.param_dtype = params, ranks, param_dtype
         self.numels = [p.shape.numel() for p in params]
         self.shard_numel = -(-sum(self.numels) // ranks.shard_size)
@@ -94,6 +86,7 @@ class FlatParameter:
 
     def all_gather_tensors(self) -> tuple[Tensor, Tensor]:
         """Return the all_gather_output, (N, S), and the all_gather_input: the shard itself, unless it is converted."""
+        self._follow_data()
         rows = self._allocate().view(self.ranks.shard_size, -1)
         if self.shard.dtype == self.dtype and self.shard.device == rows.device:
             return rows, self.shard
@@ -101,12 +94,17 @@ class FlatParameter:
 
     def use(self, output: Tensor | None) -> None:
         """Use the gathered parameters, which are in place already. None: the shard group has only this rank."""
+        self._follow_data()
         if output is None and not self.is_whole:
             self._allocate().copy_(self.shard, non_blocking=True)
         self.flat.remove()
         whole = self.shard if self.is_whole else self.whole
         for p, memory in zip(self.params, whole.split(self._sizes()), strict=False):  # the last part is padding
             p.use(memory, self.sharded_params[0].requires_grad)
+
+    def _follow_data(self) -> None:
+        if self.shard.data_ptr() != self.sharded_params[0].data_ptr():  # a user has set the flat parameter's `data`
+            self.refresh()
 
     def _allocate(self) -> Tensor:
         if self.whole is None:

@@ -16,7 +16,7 @@ version counter of its own.
 Source: torch.distributed.fsdp._fully_shard._fsdp_param.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 import torch
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-from shardlab.freed_or_replaced_parameters import FreedParameter, no_forward_yet
+from shardlab.freed_or_replaced_parameters import FreedParameter, no_forward_yet, refuse_other_use
 from shardlab.shard_groups import Ranks
 from shardlab.tensors_and_hooks import after_gradient, call_hooks, reallocate, refuse_sparse
 
@@ -70,6 +70,7 @@ class Param:
         if requires_grad and not self.whole._post_accumulate_grad_hooks:
             after_gradient(self.whole, self._gradient_came)
         self.put(self.whole)
+        self.version = self.whole._version
 
     def _gradient_came(self, whole: nn.Parameter) -> None:
         refuse_sparse(whole.grad, self.name)
@@ -212,17 +213,28 @@ class PerParameter:
     # Gradients: whole gradients -> reduce_scatter_input -> reduced shards
 
     def reduce_scatter_input(self, gradients: dict[int, Tensor], dtype: torch.dtype) -> Tensor:
-        """Return the gradients as (N, S) in `dtype`: row r has the parts that rank r keeps, padded with zeros."""
-        size = self.ranks.shard_size, sum(self._padded(self.params[i]) for i in gradients)
+        """Return the gradients as (N, S) in `dtype`: row r has the parts that rank r keeps, padded; then the marks."""
+        n, tensors, marks = self.ranks.shard_size, list(gradients.values()), self._marks(gradients)
+        if marks:
+            tensors.append(torch.tensor(marks, dtype=tensors[0].dtype, device=self.ranks.device).expand(n, -1))
+        size = n, sum(self._padded(self.params[i]) for i in gradients) + len(marks)
         rows = torch.empty(size, dtype=dtype, device=self.ranks.device)
-        return torch._chunk_cat(list(gradients.values()), dim=0, num_chunks=self.ranks.shard_size, out=rows)
+        return torch._chunk_cat(tensors, dim=0, num_chunks=n, out=rows)
+
+    def _marks(self, used: Iterable[int]) -> list[float]:
+        """Return a mark for each parameter, 1 if it was used: other ranks must agree. None are sent if all were."""
+        unused = [p for i, p in enumerate(self.params) if i not in used and p.requires_grad]
+        return [float(i in used) for i in range(len(self.params))] if unused else []
 
     def take_reduced_gradients(self, used: list[int], shard: Tensor) -> None:
         """Add each part of `shard`, (S,), to its sharded parameter's gradient, in the parameter's own dtype.
 
         A part is a view of `shard`. It becomes the gradient itself if there is none and dtype and device agree.
         """
-        for i, part in zip(used, shard.split([self._padded(self.params[i]) for i in used]), strict=True):
+        *parts, marks = shard.split([*(self._padded(self.params[i]) for i in used), len(self._marks(used))])
+        if marks.numel():
+            refuse_other_use([p.name for i, p in enumerate(self.params) if i not in used and marks[i]])
+        for i, part in zip(used, parts, strict=True):
             sharded = self.sharded_params[i]
             mine = sharded._local_tensor
             gradient = part[: mine.numel()].view_as(mine).to(mine)

@@ -25,11 +25,11 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import shardlab.tensors_and_hooks as nested
+from shardlab.freed_or_replaced_parameters import computed_while_sharded
 from shardlab.fsdp.unit import State, Unit
 from shardlab.rate_limiter import RateLimiter
 
@@ -155,10 +155,7 @@ class Schedule:
         """
         if unit not in self.entered:
             if unit.state is not State.UNSHARDED:
-                raise RuntimeError(
-                    f"rank {dist.get_rank()}: backward computed with {name} while it was sharded: it came by a tensor "
-                    "that forward neither returned nor kept on a module: return it, or set_reshard_after_forward(False)"
-                )
+                computed_while_sharded(name)
             self._backward_begins()
 
     @torch.no_grad()
@@ -205,8 +202,6 @@ class Schedule:
             unit.in_backward = False
             unit.forget_gradients()
             self._reshard(unit)
-
-    # Forward and backward
 
     def _unshard(self, unit: Unit) -> None:
         if unit.state is State.SHARDED:

@@ -7,8 +7,7 @@ worker thread runs it; with NCCL, a stream of its own.
 `gather_stream`: they wait for the optimizer's step, but not for the computation queued before them. `work.wait()` makes
 the computation's stream wait for NCCL's, not the host. Memory belongs to the stream on which it was allocated. The
 allocator reuses it there as soon as Python drops it, even if the computation's stream has not read it yet:
-`record_stream` tells the allocator about that reader. Gradients' buffers are allocated on the computation's stream and
-need none of this. On a CPU streams do nothing.
+`record_stream` tells the allocator about that reader. Gradients' buffers, on the computation's stream, need none of it.
 
 Source: torch.distributed.fsdp._fully_shard._fsdp_param_group; Zhao et al. 2023, section 3.3.
 """
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.profiler import record_function
 
+from shardlab.freed_or_replaced_parameters import refuse_writes
 from shardlab.fsdp.param import Param
 from shardlab.shard_groups import Ranks, all_gather, divide_factors, reduce_scatter
 
@@ -88,8 +88,6 @@ class Unit:
             p.name = known[0] if known else p.name
             p.gradient_came = lambda p: self.schedule.gradient_came(self, p.name)
 
-    # Parameters
-
     def unshard(self) -> None:
         """Begin to gather the whole parameters. Sends: (N-1)/N of the unit's padded bytes in param_dtype."""
         if self.state is not State.SHARDED:
@@ -130,13 +128,12 @@ class Unit:
                 layout.free()
                 layout.put_sharded()
             self.state = State.SHARDED
+            refuse_writes(p for layout in self.layouts for p in layout.params)
 
     def refresh(self) -> None:
         self.reshard()
         for layout in self.layouts:
             layout.refresh()
-
-    # Gradients
 
     @torch.no_grad()
     def keep_gradients(self) -> None:

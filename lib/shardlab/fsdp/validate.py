@@ -4,7 +4,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from shardlab.freed_or_replaced_parameters import name_of_replaced, replaced
+from shardlab.freed_or_replaced_parameters import called_while_sharded, name_of_replaced, replaced
 from shardlab.fsdp.param import Param
 from shardlab.fsdp.unit import State, Unit
 
@@ -54,25 +54,16 @@ def check_parameters(managed: list[tuple[str, nn.Module]], params: list[Param]) 
 
 
 def can_join_schedule(unit: Unit, name: str) -> None:
-    """Raise RuntimeError if the unit has a root already, or a parameter was replaced or is on the meta device."""
+    """Raise RuntimeError if the unit has a root already, or a parameter is on the meta device."""
     where = f"rank {dist.get_rank()}: unit {name or type(unit.modules[0]).__name__}"
     if unit.schedule is not None:
         raise RuntimeError(f"{where} has run as a root of its own before: run the forward of the whole model first")
-    shards = {id(shard) for layout in unit.layouts for shard in (*layout.sharded_params, None)}
-    for p in (p for layout in unit.layouts for p in layout.params):
-        if any((now := m._parameters.get(key)) is not p.whole and id(now) not in shards for m, key in p.places):
-            raise RuntimeError(f"{where}: {p.name} was replaced after it had been sharded: replace it before")
-    if meta := [name for m in unit.modules for name, p in m.named_parameters() if p.is_meta]:
-        what_to_do = "call to_empty(device=...) on the model, then initialise its parameters"
-        raise RuntimeError(f"{where}: {', '.join(meta)} is on the meta device still: {what_to_do}")
+    if meta := ", ".join(name for m in unit.modules for name, p in m.named_parameters() if p.is_meta):
+        raise RuntimeError(f"{where}: {meta} is still on the meta device: call to_empty(device=...) and initialise it")
 
 
 def is_unsharded(unit: Unit, name: str) -> None:
     """Raise RuntimeError if a module inside the unit is called on its own while the parameters are sharded."""
     if unit.state is not State.UNSHARDED:
-        of = unit.name or type(unit.modules[0]).__name__
         full_name = f"{unit.name}.{name}".lstrip(".") if len(unit.modules) == 1 else name
-        raise RuntimeError(
-            f"rank {dist.get_rank()}: {full_name} was called while its unit {of} is sharded: call {of}, whose forward "
-            "gathers the parameters of all modules inside it, or its unshard() before"
-        )
+        called_while_sharded(full_name, unit.name or type(unit.modules[0]).__name__)

@@ -1,4 +1,4 @@
-"""What a notebook shows when ranks fail or are interrupted: its own cells by their numbers, and no frame of ours."""
+"""Show a notebook, when ranks fail or are interrupted, its own cells by their numbers, and no frame of ours."""
 
 import linecache
 import os

@@ -92,7 +92,8 @@ class GradScaler:
             raise RuntimeError("step() has been called already since the last update()")
         self._stepped.add(id(optimizer))
         if id(optimizer) not in self._found:
-            if getattr(optimizer, "_step_supports_amp_scaling", False):  # MasterWeights, or one of torch's fused ones
+            holds = hasattr(optimizer, "held_gradients")
+            if not holds and getattr(optimizer, "_step_supports_amp_scaling", False):  # MasterWeights, or a fused one
                 self._look_for_overflow(optimizer, _gradients(optimizer))
                 optimizer.grad_scale = torch.tensor(self._scale, device=_parameter_device(optimizer))
             else:

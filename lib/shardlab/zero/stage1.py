@@ -34,7 +34,7 @@ from shardlab.ddp import (
 )
 from shardlab.grad_norm import clip_sharded_, common_dtype
 from shardlab.shard_groups import all_gather, hyperparameters
-from shardlab.tensors_and_hooks import refuse_sparse
+from shardlab.tensors_and_hooks import refuse_sparse, refuse_torchs_scaler
 from shardlab.zero.bucket import Bucket, Shard
 
 # These treat each element by itself, so parameters may be cut anywhere. Other classes get whole parameters.
@@ -62,8 +62,8 @@ class ZeroRedundancyOptimizer(Optimizer):
     of trained parameters is None; with `gradients_averaged` it stays.
 
     torch's class of this name does not average, so it trains wrongly without DDP around the model; before its
-    `state_dict` you must call `consolidate_state_dict`. With float16, use `shardlab.precision.GradScaler`: torch's
-    looks at `p.grad`.
+    `state_dict` you must call `consolidate_state_dict`. With float16, use `shardlab.precision.GradScaler`: `step`
+    refuses torch's, which looks at `p.grad`.
 
     A trained parameter without a gradient is an error, since another rank may have one; one that was frozen meanwhile
     is skipped. A parameter that is frozen when it is added never takes part: add it when it is to be trained.
@@ -90,6 +90,7 @@ class ZeroRedundancyOptimizer(Optimizer):
             name = optimizer_class.__name__
             raise ValueError(f"{name} can't be sharded: it looks at all parameters at once, or wants sparse gradients")
         self.process_group, self.gradients_averaged = process_group, gradients_averaged
+        self._step_supports_amp_scaling = not gradients_averaged  # so that torch's GradScaler tells `step`
         self.elementwise = optimizer_class in ELEMENTWISE if elementwise is None else elementwise
         if bucket_cap_mb is not None:
             self._caps = (bucket_cap_mb * MIB,) * 2
@@ -129,6 +130,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def step(self, closure=None):
         """Reduce the gradients that are not reduced yet, update this rank's shards, and gather all ranks' shards."""
+        refuse_torchs_scaler(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -27,8 +27,8 @@ class ShardedDataParallel(BucketedBackward):
     Keeps: psi/N of gradients; during backward, two more buckets, or one and those that other groups and dtypes are
     filling; under `no_sync`, whole gradients, psi, until a backward outside has sent them.
 
-    Raises RuntimeError if the optimizer and the module do not train the same parameters; in backward, if one of them
-    got no gradient.
+    Raises ValueError if an embedding has `max_norm`; RuntimeError if the optimizer and the module do not train the same
+    parameters; in backward, if one of them got no gradient, or with `create_graph=True`.
     """
 
     def __init__(
@@ -85,7 +85,8 @@ class ShardedDataParallel(BucketedBackward):
         self._hooked |= self.bucket_of.keys()
 
     def _prepare_backward(self) -> None:
-        if len(self.buckets) < len(self.optimizer.buckets):
+        known = self.optimizer.names
+        if len(self.buckets) < len(self.optimizer.buckets) or any(p not in known for p in self.module.parameters()):
             self._adopt_buckets()
         self._on_its_way = None
         super()._prepare_backward()

@@ -31,6 +31,7 @@ from two_layers import backward, offloaded_sgd, sharded_sgd, two_layers
 
 from shardlab import fsdp, grad_norm, launch, precision, recompute, ring_collectives, state
 from shardlab.ddp import DDP
+from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 README = Path(__file__).parents[2] / "README.md"
@@ -417,6 +418,73 @@ def replaced() -> None:
     model(torch.ones(2, 4))
 
 
+def added_to_ddp() -> None:
+    ddp = DDP(two_layers(), find_unused_parameters=True)
+    ddp.module.append(nn.Linear(4, 4))
+    ddp(torch.ones(2, 4))
+
+
+def graph_of_gradients(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model = wrap(two_layers())
+    model(torch.ones(2, 4)).sum().backward(create_graph=True)
+
+
+def renormalising() -> nn.Module:
+    return nn.Embedding(4, 4, max_norm=0.5)
+
+
+def with_optimizer(make: Callable[[nn.Module], Any]) -> tuple[nn.Module, Any]:
+    model = two_layers()
+    return model, make(model)
+
+
+def scaled_by_torch(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+    scaler.step(optimizer)
+
+
+def hooked_later(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model = wrap(two_layers())
+    for p in model.parameters():
+        p.register_hook(lambda g: 2 * g)
+    model(torch.ones(2, 4)).sum().backward()
+
+
+def added(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model = wrap(two_layers())
+    model[0].lora = nn.Parameter(torch.ones(4))
+    model(torch.ones(2, 4))
+
+
+def written(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model = wrap(renormalising())
+    model(torch.tensor([1])).sum().backward()
+
+
+class TwoBranches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x: torch.Tensor, which: int) -> torch.Tensor:
+        return self.branches[which](x)
+
+
+def another_branch_on_each_rank() -> None:
+    model = fsdp.fully_shard(TwoBranches())
+    model(torch.ones(2, 4), dist.get_rank()).sum().backward()
+
+
+MATRIX = (torch.optim.Adafactor, torch.optim.Muon, torch.optim.LBFGS)
+
+
+def stepped(wrap: Callable[[nn.Module], nn.Module], make: Callable) -> None:
+    """A step with an optimizer that does not treat each element by itself; Muon takes matrices only."""
+    model = wrap(nn.Linear(4, 4, bias=False))
+    make(model.parameters()).step(lambda: backward(model))
+
+
 def deleted() -> None:
     output = fsdp.fully_shard(two_layers())(torch.ones(2, 4))
     gc.collect()
@@ -446,8 +514,28 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
             lambda: DDP(two_layers(), None, None, 0),
             lambda: ZeroRedundancyOptimizer(two_layers().parameters(), SGD, None, True),
         ],
-        "was frozen when DDP was built": [thawed],
-        "was replaced after it had been sharded": [replaced],
+        "was frozen when DDP was built": [thawed, added_to_ddp],
+        "averaged gradients have no graph": [lambda: graph_of_gradients(DDP), lambda: graph_of_gradients(stage_2)],
+        "has max_norm": [lambda: DDP(renormalising()), lambda: stage_2(renormalising())],
+        "torch.amp.GradScaler does not see the gradients": [
+            lambda: scaled_by_torch(*with_optimizer(sharded_sgd)),
+            lambda: scaled_by_torch(*with_optimizer(offloaded_sgd)),
+        ],
+        "use register_post_accumulate_grad_hook": [lambda: hooked_later(fsdp.fully_shard), lambda: hooked_later(flat)],
+        "was replaced or added after the model had been sharded": [
+            replaced,
+            lambda: added(fsdp.fully_shard),
+            lambda: added(flat),
+        ],
+        "and the write is lost": [lambda: written(fsdp.fully_shard), lambda: written(flat)],
+        "got a gradient on other ranks only": [another_branch_on_each_rank],
+        "needs whole parameters": [
+            *(partial(stepped, flat, optim) for optim in (torch.optim.Adafactor, torch.optim.LBFGS)),
+            *(
+                partial(stepped, fsdp.fully_shard, partial(CPUOffloadOptimizer, optimizer_class=optim))
+                for optim in MATRIX
+            ),
+        ],
         "was deleted between its forward and backward": [deleted],
         "can't leave out": [lambda: DDP(ignoring())],
         "device_ids or output_device names": [lambda: DDP(two_layers(), device_ids=[0])],

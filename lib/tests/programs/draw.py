@@ -43,7 +43,7 @@ def draw(seed: int) -> Program:
 def _block(r: random.Random) -> BlockSpec:
     output = r.choice(list(PACK)) if r.random() < 0.5 else "tensor"
     where = r.choice(("whole", "inside")) if r.random() < 0.2 else ""
-    keeps = r.choice(("on the way", "beside")) if r.random() < 0.25 else ""
+    keeps = r.choice(("on the way", "beside", "unread")) if r.random() < 0.25 else ""
     return BlockSpec(
         output="tensor" if where == "whole" else output,
         keeps="" if where == "whole" else keeps,  # a checkpointed block keeps a tensor of another graph

@@ -54,7 +54,9 @@ def unpack(x) -> Tensor:
 @dataclasses.dataclass(frozen=True)
 class BlockSpec:
     output: str = "tensor"
-    keeps: str = ""  # an auxiliary loss, as an attribute: "on the way" to the output, or "beside" it
+    keeps: str = (
+        ""  # a tensor, as an attribute: an auxiliary loss "on the way" to the output or "beside" it, or "unread"
+    )
     twice: bool = False  # its linear layer is used twice
     checkpoint: str = ""  # "", "whole", "inside"
     rrelu: bool = False  # saves its slopes before it draws them
@@ -134,7 +136,9 @@ class Net(nn.Module):
         return PACK[self.output](self.head(unpack(x)) * self.scale)
 
     def auxiliary(self, skip: int | None) -> Tensor | float:
-        kept = [b.auxiliary for i, b in enumerate(self.blocks) if b.spec.keeps and i != skip]
+        kept = [
+            b.auxiliary for i, b in enumerate(self.blocks) if b.spec.keeps in ("on the way", "beside") and i != skip
+        ]
         return 0.1 * sum(kept) if kept else 0.0
 
     @property

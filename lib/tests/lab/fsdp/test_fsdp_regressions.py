@@ -1,5 +1,7 @@
 """Regressions of fully_shard, in both layouts: each case behaves as under torch's engine, or is refused by name."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -242,6 +244,49 @@ def views_of_one_vector() -> list[bool]:
 
 def test_parameters_may_be_views_of_one_vector():
     assert all(launch(views_of_one_vector, 2)[0])
+
+
+def after_setting_data(wrap) -> float:
+    """Train, set every parameter's `data` to another tensor, and train on: what the model then makes of ones."""
+    model = wrap(two_layers(torch.float64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.ones(1, 4, dtype=torch.float64)).pow(2).sum().backward()
+        optimizer.step()
+        for p in model.parameters():
+            p.data = p.data * 0.5
+    with torch.no_grad():
+        return float(model(torch.ones(1, 4, dtype=torch.float64)).sum())
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_flat_parameter_whose_data_is_set_trains_on(world_size):
+    def ranks():
+        return [after_setting_data(wrap) for wrap in (lambda m: m, partial(ours.fully_shard, layout=FlatParameter))]
+
+    for alone, flat in launch(ranks, world_size):
+        assert flat == pytest.approx(alone, rel=CLOSE["rtol"])
+
+
+def after_a_dropped_batch(layout) -> list[bool]:
+    """A micro-batch whose gradients were not reduced is dropped; the next one's gradients are alone."""
+    expected, model = two_layers(), ours.fully_shard(two_layers(), layout=layout)
+    backward(expected)
+    for p in expected.parameters():
+        dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+    model.set_requires_gradient_sync(False)
+    backward(model, factor=7.0)
+    model.zero_grad()
+    model.set_requires_gradient_sync(True)
+    backward(model)
+    norms = [clip_grad_norm_(m.parameters(), 1e9) for m in (model, expected)]
+    return [torch.allclose(*norms)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_micro_batch_that_was_not_reduced_can_be_dropped(layout):
+    assert launch(after_a_dropped_batch, 2, LAYOUTS[layout]) == [[True], [True]]
 
 
 def others_after_a_failure() -> float:

@@ -808,6 +808,10 @@ MISTAKES = {
     "averaged": (optimize(lambda m: m.parameters(), gradients_averaged=True), "gradients_averaged=False"),
     "no backward": (step_without_backward, "step() without gradients"),
     "two steps": (step_twice, "step() without gradients"),
+    "added later": (
+        wrap_then(lambda m, o: m.register_parameter("lora", nn.Parameter(torch.ones(3)))),
+        "the optimizer does not have lora",
+    ),
     "unused, 1": (unused_parameter(STAGE_1), "rank 1: backward gave no gradient to 0.bias, 0.weight"),
     "unused, 2": (unused_parameter(STAGE_2), "rank 1: backward gave no gradient to 0.bias, 0.weight"),
     "moved": (wrap_then(lambda m, o: m.blocks[2].float().double()), "rank 1: blocks.2."),
