@@ -23,14 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardlab.tensors_and_hooks import (
-    after_gradient,
-    before_backward,
-    inside_backward,
-    refuse_sparse,
-    while_alive,
-    with_gradient_anywhere,
-)
+from shardlab.backward_hooks import after_gradient, before_backward, inside_backward, refuse_sparse, while_alive
+from shardlab.nested_tensors import with_gradient_anywhere
 
 
 class Phase(Enum):

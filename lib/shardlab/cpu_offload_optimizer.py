@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from shardlab.backward_hooks import after_gradient, refuse_sparse, refuse_torchs_scaler
 from shardlab.grad_norm import clip_sharded_, common_dtype
 from shardlab.shard_groups import hyperparameters, local, refuse_parts, shard_groups
-from shardlab.tensors_and_hooks import after_gradient, refuse_sparse, refuse_torchs_scaler
 
 
 class CPUOffloadOptimizer(Optimizer):

@@ -36,8 +36,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shardlab.backward_hooks import refuse_sparse
 from shardlab.shard_groups import hyperparameters, local
-from shardlab.tensors_and_hooks import refuse_sparse
 from shardnext.file_layout import Piece, Span, chunks, elementwise_states, layout, placed, rounded_up
 
 N_BUFFERS = 3

@@ -6,7 +6,7 @@ from types import FrameType
 import torch
 from torch import Tensor, nn
 
-from shardlab.tensors_and_hooks import plain_tensors
+from shardlab.nested_tensors import plain_tensors
 
 
 class Crossings:

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shardlab.measure.traffic import record_traffic
-from shardlab.tensors_and_hooks import plain_tensors
+from shardlab.nested_tensors import plain_tensors
 
 SCALES = (1.0, 64.0, 1 / 16)  # of each step's loss: what clips or rescales gradients makes them scale otherwise
 FREQUENCIES = 8

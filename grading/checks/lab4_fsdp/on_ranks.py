@@ -28,7 +28,7 @@ from shardlab.measure.sharding_evidence import probe
 from shardlab.measure.step_time import time_step
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer, preset
-from shardlab.tensors_and_hooks import plain_tensors
+from shardlab.nested_tensors import plain_tensors
 from shardlab.text_batches import batch
 from shardlab.tier import TIERS, Tier
 from shardsim.cpu_streams import run_ahead

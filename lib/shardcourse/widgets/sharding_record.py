@@ -27,7 +27,7 @@ from shardlab.ddp import DDP
 from shardlab.fsdp import FlatParameter, fully_shard
 from shardlab.launch import launch
 from shardlab.measure.wait_for_gloo import wait_until_idle
-from shardlab.tensors_and_hooks import plain_tensors
+from shardlab.nested_tensors import plain_tensors
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 WORLD_SIZE = 4  # the values of the elements assume it

@@ -15,8 +15,8 @@ from shardlab.fsdp import validate
 from shardlab.fsdp.param import PerParameter, params_of
 from shardlab.fsdp.schedule import Schedule
 from shardlab.fsdp.unit import Layout, Unit
+from shardlab.nested_tensors import modules_of, move_to
 from shardlab.shard_groups import ranks_of
-from shardlab.tensors_and_hooks import modules_of, move_to
 
 
 def fully_shard(

@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shardlab.backward_hooks import call_hooks
 from shardlab.freed_or_replaced_parameters import fit_in_one_vector
 from shardlab.fsdp.param import Param
+from shardlab.nested_tensors import reallocate
 from shardlab.shard_groups import Ranks, flat_shards
-from shardlab.tensors_and_hooks import call_hooks, reallocate
 
 PREFIX = "_flat_param"  # its name on the unit's module; a number follows
 

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
+from shardlab.backward_hooks import after_gradient, call_hooks, refuse_sparse
 from shardlab.freed_or_replaced_parameters import FreedParameter, no_forward_yet, refuse_other_use
+from shardlab.nested_tensors import reallocate
 from shardlab.shard_groups import Ranks
-from shardlab.tensors_and_hooks import after_gradient, call_hooks, reallocate, refuse_sparse
 
 
 class Param:

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-import shardlab.tensors_and_hooks as nested
+from shardlab import backward_hooks, nested_tensors
 from shardlab.freed_or_replaced_parameters import computed_while_sharded
 from shardlab.fsdp.unit import State, Unit
 from shardlab.rate_limiter import RateLimiter
@@ -60,26 +60,26 @@ class Schedule:
     # Forward
 
     def pre_forward(self, unit: Unit, module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        if not nested.inside_backward():
+        if not backward_hooks.inside_backward():
             args, kwargs = self._begin_forward(unit, module, args, kwargs)
         if unit.mp_policy.cast_forward_inputs:
-            args, kwargs = nested.cast(unit.mp_policy.param_dtype, (args, kwargs))
+            args, kwargs = nested_tensors.cast(unit.mp_policy.param_dtype, (args, kwargs))
         self._unshard(unit)
         unit.wait_for_unshard()
         if unit.in_backward:
             return args, kwargs
-        if not nested.inside_backward():
+        if not backward_hooks.inside_backward():
             for other in unit.forward_prefetch:
                 self._unshard(other)
         return self._watch_inputs(unit, args, kwargs)
 
     def post_forward(self, unit: Unit, module: nn.Module, output: Any) -> Any:
-        output = nested.cast(unit.mp_policy.output_dtype, output)
+        output = nested_tensors.cast(unit.mp_policy.output_dtype, output)
         if unit.in_backward:
             return output
         if torch.is_grad_enabled():
             self._watch_outputs(unit, output)
-        if not nested.inside_backward():
+        if not backward_hooks.inside_backward():
             if unit not in (*self.forward_order[-1:], *self.unhooked):
                 self.forward_order.append(unit)
             if len(unit.modules) == 1:
@@ -89,9 +89,9 @@ class Schedule:
         return output
 
     def _watch_outputs(self, unit: Unit, output: Any) -> None:
-        returned = nested.with_gradient_anywhere(output)
-        for t in returned + nested.kept_with_gradient(unit.inside, unit.first_node):
-            nested.before_backward(t, nested.while_alive(self.pre_backward, unit))
+        returned = nested_tensors.with_gradient_anywhere(output)
+        for t in returned + nested_tensors.kept_with_gradient(unit.inside, unit.first_node):
+            backward_hooks.before_backward(t, backward_hooks.while_alive(self.pre_backward, unit))
         if not returned and torch.autograd._get_sequence_nr() > unit.first_node:  # its forward made a graph
             self.unhooked.add(unit)
 
@@ -107,7 +107,7 @@ class Schedule:
         self.gather_stream.wait_stream(torch.get_device_module(device).current_stream())  # after the optimizer's step
         if device.type == "cpu":
             return args, kwargs
-        return nested.map_tensors(lambda t: t.to(device, non_blocking=True), (args, kwargs))
+        return nested_tensors.map_tensors(lambda t: t.to(device, non_blocking=True), (args, kwargs))
 
     def _end_forward(self) -> None:
         """Free what no backward will free. For a unit of several modules, only now is the last call known."""
@@ -124,9 +124,9 @@ class Schedule:
     def _watch_inputs(self, unit: Unit, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if not torch.is_grad_enabled() or unit in self.watched:
             return args, kwargs
-        if len(unit.modules) > 1 and not nested.inside_backward():
+        if len(unit.modules) > 1 and not backward_hooks.inside_backward():
             self.watched.add(unit)  # its backward ends when it has left the module that forward entered first
-        watched = nested.after_backward((args, kwargs), nested.while_alive(self.post_backward, unit))
+        watched = backward_hooks.after_backward((args, kwargs), backward_hooks.while_alive(self.post_backward, unit))
         unit.first_node = torch.autograd._get_sequence_nr()
         return watched
 
@@ -227,7 +227,7 @@ def _advanced(reductions: list[Iterator[None]]) -> list[Iterator[None]]:
 def _before_step(optimizer: torch.optim.Optimizer, *_) -> None:
     """Reshard before an optimizer changes shards: whole parameters that a forward left would be out of date."""
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    for schedule in _alive if not nested.inside_backward() else ():
+    for schedule in _alive if not backward_hooks.inside_backward() else ():
         for unit in schedule.units:
             if any(id(shard) in stepped for layout in unit.layouts for shard in layout.sharded_params):
                 schedule._reshard(unit)

@@ -30,7 +30,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from shardlab.measure.ledger import Ledger, Memory, Storage
 from shardlab.measure.memory_hooks import watch_forward, watch_resizes, watch_steps, watch_waits
-from shardlab.tensors_and_hooks import plain_tensors
+from shardlab.nested_tensors import plain_tensors
 
 COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional")
 

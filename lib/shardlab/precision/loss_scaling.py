@@ -19,8 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from shardlab.backward_hooks import refuse_sparse
 from shardlab.shard_groups import local
-from shardlab.tensors_and_hooks import refuse_sparse
 
 
 class GradScaler:

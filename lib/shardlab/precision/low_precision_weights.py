@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from shardlab.backward_hooks import refuse_sparse
 from shardlab.shard_groups import hyperparameters, local
-from shardlab.tensors_and_hooks import refuse_sparse
 
 
 class _StepsInFloat32(torch.optim.Optimizer):

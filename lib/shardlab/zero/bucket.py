@@ -28,8 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shardlab.backward_hooks import refuse_sparse
 from shardlab.shard_groups import reduce_scatter
-from shardlab.tensors_and_hooks import refuse_sparse
 
 
 class Shard(NamedTuple):

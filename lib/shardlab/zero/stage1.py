@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
+from shardlab.backward_hooks import refuse_sparse, refuse_torchs_scaler
 from shardlab.bucketed_backward import broadcast_tensors
 from shardlab.ddp import (
     DEFAULT_CAP_MB,
@@ -34,7 +35,6 @@ from shardlab.ddp import (
 )
 from shardlab.grad_norm import clip_sharded_, common_dtype
 from shardlab.shard_groups import all_gather, hyperparameters
-from shardlab.tensors_and_hooks import refuse_sparse, refuse_torchs_scaler
 from shardlab.zero.bucket import Bucket, Shard
 
 # These treat each element by itself, so parameters may be cut anywhere. Other classes get whole parameters.

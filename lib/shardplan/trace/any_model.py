@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from shardlab.measure.memory import COLLECTIVE_NAMESPACES, MemoryTracker
-from shardlab.tensors_and_hooks import plain_tensors
+from shardlab.nested_tensors import plain_tensors
 from shardplan.planned_job import Setup
 from shardplan.trace.no_hardware import no_hardware
 from shardplan.trace.program import parameters_in, ready_to_train

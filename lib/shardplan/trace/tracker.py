@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from shardlab.measure.ledger import Storage
 from shardlab.measure.memory import MemoryTracker
-from shardlab.tensors_and_hooks import plain_tensors
+from shardlab.nested_tensors import plain_tensors
 
 BEFORE = "before the step"
 

@@ -30,8 +30,8 @@ from torch.nn.parallel import DistributedDataParallel
 from two_layers import backward, offloaded_sgd, sharded_sgd, two_layers
 
 from shardlab import fsdp, grad_norm, launch, precision, recompute, ring_collectives, state
+from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.ddp import DDP
-from shardlab.host_offload import CPUOffloadOptimizer
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 
 README = Path(__file__).parents[2] / "README.md"

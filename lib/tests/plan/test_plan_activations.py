@@ -30,8 +30,8 @@ from shardlab import launch
 from shardlab import model as model_file
 from shardlab.measure.memory import MemoryTracker
 from shardlab.model import Block, ModelConfig, RMSNorm, rotary_angles, rotate
+from shardlab.nested_tensors import plain_tensors
 from shardlab.recompute import checkpoint_wrapper, create_selective_checkpoint_contexts, save_products
-from shardlab.tensors_and_hooks import plain_tensors
 from shardnext.qlora import add_lora
 from shardplan import activations
 from shardplan.activations import model as planned_model
