@@ -2,6 +2,8 @@
 
 A row is one figure of one run. If a run has several figures for the same time (tokens/s, MFU), the first is compared.
 
+A blind run's row has the forecast that was entered before the run's figures were, beside today's prediction.
+
 [Note: conventions] Speeds are compared as rates, so that a ratio above 1 is optimistic whatever the source publishes.
 A source's FLOP/s count the full attention matrix. With recomputation, they count a whole forward once more (Megatron's
 formula), although the last product of a block need not be recomputed. Memory that a source calls reserved is compared
@@ -18,6 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from shardplan import flops
+from shardplan.api import figures_of
 from shardplan.memory import memory_plan, states
 from shardplan.planned_job import Setup
 from shardplan.published import SPEED, Run, runs
@@ -50,8 +53,9 @@ def _memory(r: Run, setup: Setup) -> Iterable[dict]:
 def _fits(r: Run, setup: Setup) -> Iterable[dict]:
     """Yield a row on whether the run fits. A run with a published speed did fit, even if its memory is unpublished."""
     if r.memory_of != "states":
-        low, high = memory_plan(setup).device_bytes
-        row = _row(r, "fits", "fits", r.published.get("fits", True), low <= setup.machine.memory_bytes)
+        planned = figures_of(setup)
+        low, high = planned.memory.device_bytes
+        row = _row(r, "fits", "fits", r.published.get("fits", True), planned.fits != "no")
         yield row | {"range": [low / GIB, high / GIB], "capacity": setup.machine.memory_bytes / GIB}
 
 
@@ -71,10 +75,12 @@ def _states(setup: Setup, stage) -> float:
 def _speed(r: Run, setup: Setup) -> Iterable[dict]:
     figure = next((name for name in SPEED if name in r.published), None)
     if figure:
-        published, predicted = r.published[figure], _rate(figure, setup, speed_plan(setup))
+        plan = speed_plan(setup)
+        published, predicted = r.published[figure], _rate(figure, setup, plan)
         if figure == "step_s":
             published = 1 / published
-        yield _row(r, "speed", "steps_per_s" if figure == "step_s" else figure, published, predicted)
+        row = _row(r, "speed", "steps_per_s" if figure == "step_s" else figure, published, predicted)
+        yield row | {"range": [predicted * plan.step_s / step_s for step_s in reversed(plan.range_s)]}
 
 
 def _rate(figure: str, setup: Setup, plan: SpeedPlan) -> float:
@@ -98,6 +104,7 @@ def _with_a_forward_more(setup: Setup) -> float:
 
 def _row(r: Run, what: str, figure: str, published, predicted) -> dict:
     about = "memory" if what == "fits" else what
+    forecast = r.forecast.get(figure)
     same = ("table", "source", "read", "model", "machine", "world_size", "strategy")
     return {
         "run": r.id,
@@ -106,7 +113,9 @@ def _row(r: Run, what: str, figure: str, published, predicted) -> dict:
         "figure": figure,
         "published": published,
         "predicted": predicted,
-        "ratio": float(predicted) / float(published),
+        "ratio": float(predicted == published) if what == "fits" else predicted / published,
+        "forecast": forecast,
+        "forecast_ratio": forecast / published if forecast else None,
         "used": r.used,
         "outside": (r.outside or {}).get(about, ""),
         "assumed": r.assumed,
@@ -120,7 +129,7 @@ def summary(rows: list[dict]) -> list[dict]:
     for key, group in groupby(sorted(rows, key=_kind), key=_kind):
         of_kind = list(group)
         table, what, used, outside = key
-        ratios = sorted(row["ratio"] for row in of_kind)
+        ratios = sorted(row["forecast_ratio"] or row["ratio"] for row in of_kind)  # of a blind run what was forecast
         within = sum(abs(ratio - 1) <= GOALS[what] for ratio in ratios)
         extremes = {"n": len(ratios), "within": within, "median": median(ratios), "low": ratios[0], "high": ratios[-1]}
         words = {"outside": outside, "differs": of_kind[0]["differs"]}

@@ -15,7 +15,8 @@ def summarise(result: dict) -> dict:
     """Return `result` of `shardbench.plan.run` with each list of compared rows replaced by its summary.
 
     Published rows are summarised by figure, and apart: those that constants were fitted on, those outside of what the
-    planner covers, and those that were predicted. `misses` has every published row that is more than MISS off.
+    planner covers, those that were predicted, and those that were forecast blind. `misses` has every published row that
+    is more than MISS off.
     """
     found = {name: _part(name, part) if name in _GROUPS else part for name, part in result.items()}
     return found | {
@@ -33,7 +34,8 @@ def _miss(row: dict) -> dict:
 def _part(name: str, rows: list[dict]) -> dict:
     groups: dict[str, list[dict]] = defaultdict(list)
     for row in rows:
-        if row.get("ratio") is not None:
+        row = row | {"ratio": row.get("forecast_ratio") or row.get("ratio")}  # of a blind run what was forecast
+        if row["ratio"] is not None:
             groups[_GROUPS[name](row)].append(row)
     return {group: _group(members) for group, members in sorted(groups.items())}
 

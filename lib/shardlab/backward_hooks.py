@@ -1,4 +1,4 @@
-"""Call functions at moments of a backward: before an operation, after a gradient, at the end; refuse what can't work."""
+"""Call functions at moments of a backward: before an operation, after a gradient, at the end."""
 
 import weakref
 from collections.abc import Callable

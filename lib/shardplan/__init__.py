@@ -3,7 +3,7 @@
 Read in this order; only `trace/` computes with tensors:
 
     shape, models                       a model: its parameters' shapes, by name
-    huggingface                         the same from a config.json (`config_fields`, `config_classes`: its fields)
+    huggingface                         the same from a config.json (`config_*`: its fields)
     strategy, planned_job               how it is trained, on which machines; and whether these go together
     aliases                             what people type for a strategy, and options to paste
     stage_parameters                    which part of each parameter one GPU holds

@@ -31,6 +31,7 @@ def plan(model: str | Shape, machine: str | Machine, world_size: int, **strategy
 
 def setup_of(model: str | Shape, machine: str | Machine, world_size: int, **strategy) -> Setup:
     """Make a Setup. The default `seq_len` is Strategy's, or the model's number of positions if that is smaller.
+    The default `precision` is "fp16-mixed" on a card without bf16.
 
     Raises ValueError, as `plan` does.
     """
@@ -39,7 +40,9 @@ def setup_of(model: str | Shape, machine: str | Machine, world_size: int, **stra
     shape = model if isinstance(model, Shape) else shape_of(model)
     gpus = world_size if isinstance(world_size, int) else 1
     found = machine if isinstance(machine, Machine) else machines.machine(machine, gpus)
-    strategy = {"seq_len": min(Strategy.seq_len, shape.max_seq_len)} | in_our_words(strategy, found, gpus)
+    precision = Strategy.precision if "bf16" in found.gpu.flops else "fp16-mixed"
+    defaults = {"seq_len": min(Strategy.seq_len, shape.max_seq_len), "precision": precision}
+    strategy = defaults | in_our_words(strategy, found, gpus)
     return Setup(shape, found, world_size, Strategy(**strategy))
 
 

@@ -47,6 +47,59 @@ CLASSES = {
         _sizes(49_152, 3072, 12_288, 30, 24, 2, 4096) | {"tie_word_embeddings": True, "use_bias": True},
         {"mlp_type": "default", "norm_type": "layer_norm", "lm_head_bias": False},
     ),
+    "olmo2": ConfigClass(_sizes(50_304, 4096, 11_008, 32, 32, None, 2048), NO_BIAS),
+    "gemma3_text": ConfigClass(
+        _sizes(262_208, 2304, 9216, 26, 8, 4, 131_072)
+        | {"head_dim": 256, "tie_word_embeddings": True, "sliding_window": 4096, "sliding_window_pattern": 6},
+        NO_BIAS,
+        change_no_shape=r"query_pre_attn_scalar|\w+_softcapping",
+    ),
+    "mixtral": ConfigClass(
+        _sizes(32_000, 4096, 14_336, 32, 32, 8, 131_072) | {"num_local_experts": 8, "num_experts_per_tok": 2},
+        NO_BIAS,
+        {"num_experts": "num_local_experts"},
+    ),
+    "qwen3_moe": ConfigClass(
+        _sizes(151_936, 2048, 6144, 24, 32, 4, 32_768)
+        | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+        | {"use_sliding_window": False, "sliding_window": 4096},
+        NO_BIAS | {"decoder_sparse_step": 1, "mlp_only_layers": []},
+        {"num_local_experts": "num_experts"},
+    ),
+    "glm4_moe": ConfigClass(
+        _sizes(151_552, 4096, 10_944, 46, 96, 8, 131_072)
+        | {"attention_bias": False, "use_qk_norm": False, "n_routed_experts": 128, "num_experts_per_tok": 8}
+        | {"moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1, "head_dim": 128},
+        {"mlp_bias": False, "lm_head_bias": False},
+    ),
+    "deepseek_v3": ConfigClass(
+        {name: size for name, size in _sizes(129_280, 7168, 18_432, 61, 128, 128, 4096).items() if name != "head_dim"}
+        | {"n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048, "n_shared_experts": 1}
+        | {"first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512}
+        | {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+        NO_BIAS | {"moe_layer_freq": 1},
+        {"num_local_experts": "n_routed_experts"},
+        change_no_shape="rope_interleave|head_dim|qk_head_dim",
+    ),
+    "gpt_oss": ConfigClass(
+        _sizes(201_088, 2880, 2880, 36, 64, 8, 131_072)
+        | {"head_dim": 64, "num_local_experts": 128, "num_experts_per_tok": 4, "sliding_window": 128},
+        {"attention_bias": True, "mlp_bias": False, "lm_head_bias": False},
+        {"num_experts": "num_local_experts", "experts_per_token": "num_experts_per_tok"},
+        change_no_shape="initial_context_length",
+    ),
+    "llama4_text": ConfigClass(
+        _sizes(202_048, 5120, 8192, 48, 40, 8, 131_072)
+        | {"head_dim": 128, "intermediate_size_mlp": 16_384, "num_local_experts": 16, "num_experts_per_tok": 1}
+        | {
+            "moe_layers": None,
+            "interleave_moe_layer_step": 1,
+            "attention_chunk_size": 8192,
+            "no_rope_layer_interval": 4,
+        },
+        NO_BIAS,
+        change_no_shape=r"use_qk_norm|no_rope_layers|attn_temperature_tuning|floor_scale|attn_scale|for_llm_compressor",
+    ),
     "gpt2": ConfigClass(
         {
             "vocab_size": 50_257,

@@ -35,7 +35,8 @@ class ConfigClass:
 # A cross attention has weights of its own, and a pruned head has none.
 BUILT_IN = {"is_encoder_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")  # classes with an output for each token of the vocabulary
-ATTENTION_LAYERS = {"full_attention", "sliding_attention"}  # both have the same parameters
+# all have the same parameters
+ATTENTION_LAYERS = {"full_attention", "sliding_attention", "chunked_attention"}
 CHANGE_NO_SHAPE = re.compile(
     # what the file says of itself and of the library
     r"model_type|architectures|_?name_or_path|_commit_hash|auto_map|transformers_version|transformers\.js_config"
@@ -52,7 +53,8 @@ CHANGE_NO_SHAPE = re.compile(
     r"|hidden_act|hidden_activation|activation_function|\w*(dropout|pdrop)|\w+_(eps|epsilon)"
     r"|_?attn_implementation(_internal|_autoset)?|_flash_attn_2_enabled|rope_\w+|rotary_\w+|partial_rotary_factor"
     r"|original_max_position_embeddings|max_sequence_length|use_sliding_window|sliding_window|max_window_layers"
-    r"|layer_types|use_bidirectional_attention|use_mrope"
+    r"|layer_types|sliding_window_pattern|norm_topk_prob|output_router_logits|router_\w+|routed_scaling_factor"
+    r"|n_group|topk_group|topk_method|scoring_func|swiglu_\w+|seq_aux|aux_loss_alpha|ep_size|use_bidirectional_attention|use_mrope"
 )
 
 
@@ -75,6 +77,11 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             self.refuse(field, "but it must be a whole number, at least 1")
         return value
+
+    def count(self, field: str) -> int:
+        """Return a number that may be 0 or left out."""
+        value = self.value(field)
+        return 0 if value in (None, 0) and not isinstance(value, bool) else self.number(field)
 
     def flag(self, field: str) -> bool:
         value = self.value(field)

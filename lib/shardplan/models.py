@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shardlab.model import PRESETS
 from shardplan.huggingface import read_config
-from shardplan.shape import Shape
+from shardplan.shape import Experts, Latent, Shape
 
 
 def _llama(*sizes: int, head_dim: int | None = None, **flags) -> Shape:
@@ -33,6 +33,8 @@ def _gpt(*sizes: int, tied: bool = True, bias: bool = True, learned: int | None 
     return Shape("", vocab_size, dim, n_layers, n_heads, n_heads, dim // n_heads, 4 * dim, max_seq_len, **flags)
 
 
+_BIASES = {"router_bias": True, "bias": True}
+_GPT_OSS = {"head_dim": 64, "qkv_bias": True, "out_bias": True, "sinks": True, "window": 128, "full_share": 0.5}
 _QWEN2, _QWEN3, _TIED = {"qkv_bias": True}, {"qk_norm": True, "head_dim": 128}, {"tied": True}
 
 _SHAPES = {
@@ -75,6 +77,23 @@ _SHAPES = {
     "qwen3-8b": _llama(151_936, 4096, 36, 32, 8, 12_288, 40_960, **_QWEN3),
     "qwen3-14b": _llama(151_936, 5120, 40, 40, 8, 17_408, 40_960, **_QWEN3),
     "qwen3-32b": _llama(151_936, 5120, 64, 64, 8, 25_600, 40_960, **_QWEN3),
+    # The same, for mixtures of experts; Jiang et al. 2024, "Mixtral of experts", and the model cards
+    "qwen3-30b-a3b": _llama(151_936, 2048, 48, 32, 4, 6144, 40_960, **_QWEN3, experts=Experts(128, 8, 768)),
+    "qwen3-235b-a22b": _llama(151_936, 4096, 94, 64, 4, 12_288, 40_960, **_QWEN3, experts=Experts(128, 8, 1536)),
+    "mixtral-8x7b-v0.1": _llama(32_000, 4096, 32, 32, 8, 14_336, 32_768, experts=Experts(8, 2, 14_336)),
+    "mixtral-8x22b-v0.1": _llama(32_768, 6144, 56, 48, 8, 16_384, 65_536, experts=Experts(8, 2, 16_384)),
+    # DeepSeek-AI 2024, "DeepSeek-V3", section 4.2, without the modules that predict a second token
+    "deepseek-v3": _llama(
+        *(129_280, 7168, 61, 128, 128, 18_432, 163_840),
+        head_dim=192,
+        experts=Experts(256, 8, 2048, 2048, dense_layers=3, router_bias=True),
+        latent=Latent(1536, 512, 128, 64, 128),
+    ),
+    # OpenAI 2025, "gpt-oss", table 1, and the model cards
+    "gpt-oss-20b": _llama(201_088, 2880, 24, 64, 8, 2880, 131_072, **_GPT_OSS, experts=Experts(32, 4, 2880, **_BIASES)),
+    "gpt-oss-120b": _llama(
+        *(201_088, 2880, 36, 64, 8, 2880, 131_072), **_GPT_OSS, experts=Experts(128, 4, 2880, **_BIASES)
+    ),
     # Gemma team 2024, "Gemma", table 1; Abdin et al. 2024, "Phi-3", section 2
     "gemma-2b": _llama(256_000, 2048, 18, 8, 1, 16_384, 8192, head_dim=256, **_TIED),
     "gemma-7b": _llama(256_000, 3072, 28, 16, 16, 24_576, 8192, head_dim=256, **_TIED),

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from math import gcd, isqrt, prod
 
 from shardplan.shape import Shape
-from shardplan.strategy import Refusal, Strategy
+from shardplan.strategy import PRECISIONS, Refusal, Strategy
 from shardsim.machines import Machine
+
+EXPERT_SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "ZERO_1")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,17 @@ class Setup:
         return self.strategy.shard_size or self.data_ranks
 
     @property
+    def routed(self) -> float:
+        """Number of (token, expert) pairs that the busiest rank computes in a micro-batch, in a block with experts."""
+        experts = self.shape.experts
+        return self.tokens * experts.per_token * self.strategy.imbalance if experts else 0.0
+
+    @property
+    def dense(self) -> "Setup":
+        """The setup of the blocks without experts."""
+        return replace(self, shape=self.shape.dense, strategy=replace(self.strategy, expert=1))
+
+    @property
     def nodes(self) -> int:
         return -(-self.world_size // self.machine.gpus_per_node)
 
@@ -66,7 +79,7 @@ MOST_FIXES = 8
 
 
 def _check(setup: Setup) -> None:
-    for check in (_world, _tensor, _ranks, _nodes, _sequence, _sharding, _lora, _offload, _rest):
+    for check in (_world, _dtype, _tensor, _ranks, _nodes, _sequence, _sharding, _experts, _lora, _offload, _rest):
         check(setup)
 
 
@@ -107,6 +120,14 @@ def _changed(setup: Setup, fields: dict) -> Setup:
     object.__setattr__(changed, "world_size", fields.get("world_size", setup.world_size))
     object.__setattr__(changed, "strategy", replace(setup.strategy, **of_strategy))
     return changed
+
+
+def _dtype(setup: Setup) -> None:
+    precision, gpu = setup.strategy.precision, setup.machine.gpu
+    if precision.startswith("bf16") and "bf16" not in gpu.flops:
+        why = f"{gpu.name} has no bf16: torch emulates it, more slowly than it computes in fp32"
+        in_fp16 = precision.replace("bf16", "fp16")
+        _refuse("precision", precision, why, in_fp16 if in_fp16 in PRECISIONS else "fp16-master")
 
 
 def _world(setup: Setup) -> None:
@@ -150,7 +171,7 @@ def _tensor(setup: Setup) -> None:
     widths = {
         "heads": shape.n_heads,
         "key and value heads": shape.n_kv_heads,
-        "hidden width": shape.hidden_dim,
+        "hidden width": shape.experts.hidden_dim if shape.experts else shape.hidden_dim,
         "rows of the vocabulary": shape.vocab_size,
     }
     common = gcd(*widths.values(), _left_for(setup, "tensor"))
@@ -170,6 +191,8 @@ def _sequence(setup: Setup) -> None:
         _refuse("context", s.context, f"it must divide seq_len={s.seq_len}", _divisor(s.context, common))
     if s.context > 1 and s.attention == "math":
         _refuse("attention", s.attention, f"a ring of context={s.context} passes on flash attention's sums", "flash")
+    if shape.latent and s.attention == "math":
+        _refuse("attention", s.attention, "latent attention is planned without scores", "flash")
     positions = s.seq_len // s.context
     if s.sequence_parallel and positions % s.tensor:
         why = f"sequence_parallel gives each of tensor={s.tensor} ranks an equal part of the positions"
@@ -189,6 +212,23 @@ def _sharding(setup: Setup) -> None:
     if size < 1 or setup.data_ranks % size:
         why = f"it must divide the {setup.data_ranks} ranks that share the data"
         _refuse("shard_size", size, why, _divisor(size, setup.data_ranks))
+
+
+def _experts(setup: Setup) -> None:
+    s, experts = setup.strategy, setup.shape.experts
+    if s.expert > 1 and not experts:
+        _refuse("expert", s.expert, f"{setup.shape.name} is no mixture of experts", 1)
+    common = gcd(experts.number, setup.shards) if experts else 1
+    if common % s.expert:
+        why = (
+            f"it must divide the {experts.number} experts of {setup.shape.name}, and the {setup.shards} ranks of a copy"
+        )
+        _refuse("expert", s.expert, why, _divisor(s.expert, common))
+    if s.expert > 1 and s.sharding not in EXPERT_SHARDINGS:
+        why = f"experts on different ranks are planned with {', '.join(EXPERT_SHARDINGS)}"
+        _refuse("sharding", s.sharding, why, "FULL_SHARD")
+    if s.imbalance < 1:
+        _refuse("imbalance", s.imbalance, "the busiest rank has at least the mean", 1.0)
 
 
 def _lora(setup: Setup) -> None:

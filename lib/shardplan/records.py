@@ -99,6 +99,10 @@ class SpeedPlan:
     model_flops: float  # of a GPU in a step, recomputation not counted
     hardware_flops: float  # recomputation counted
     peak_flops: float  # of the GPU, a second
+    range_s: tuple[float, float] = (
+        0.0,
+        0.0,
+    )  # of a step: as fast and as slow as programs are: see `shardplan.speed.spread`
 
     @property
     def step_s(self) -> float:
@@ -108,6 +112,12 @@ class SpeedPlan:
     def tokens_per_s(self) -> float:
         """Tokens per second of one GPU."""
         return self.tokens / self.step_s
+
+    @property
+    def tokens_per_s_range(self) -> tuple[float, float]:
+        """The least and the most tokens per second of one GPU."""
+        fast_s, slow_s = self.range_s
+        return self.tokens / slow_s, self.tokens / fast_s
 
     @property
     def mfu(self) -> float:
@@ -158,7 +168,7 @@ class Plan:
         """Return plain figures, in bytes and seconds, for json.dumps."""
         setup = self.setup
         return {
-            "model": {"name": setup.shape.name, "n_params": setup.shape.n_params},
+            "model": {name: getattr(setup.shape, name) for name in ("name", "n_params", "active_params")},
             "machine": {"name": setup.machine.name, "memory_bytes": setup.machine.memory_bytes},
             "world_size": setup.world_size,
             "strategy": asdict(setup.strategy),
@@ -182,4 +192,4 @@ def _memory_as_json(memory: MemoryPlan) -> dict:
 
 def _speed_as_json(speed: SpeedPlan) -> dict:
     plain = ("step_s", "parts_s", "waits_s", "tokens", "tokens_per_s", "mfu", "hfu", "model_flops", "hardware_flops")
-    return {name: getattr(speed, name) for name in (*plain, "peak_flops", "bytes_by_link")}
+    return {name: getattr(speed, name) for name in (*plain, "tokens_per_s_range", "peak_flops", "bytes_by_link")}

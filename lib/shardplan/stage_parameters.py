@@ -4,6 +4,11 @@
 units), out and down by columns, the embedding and the output by tokens of the vocabulary; norms are whole everywhere.
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 
+[Note: experts] Under expert parallelism a rank has X / e whole experts, one below the other in one matrix, which the
+other ranks with the same experts share: 1/e as many as share the rest. (In blocks that alternate with dense ones, as
+Llama 4's, the dense ones come first here: the bytes are the same.)
+Source: pytorch/torchtitan, torchtitan/distributed/expert_parallel.py; Lepikhin et al. 2020, "GShard".
+
 [Note: pipeline] A stage has ceil(layers / stages) blocks. The first stage also has the embedding, and most
 micro-batches in flight. The last stage also has the output layer and the loss. The fullest stage is one of the two.
 
@@ -12,12 +17,12 @@ trained. QLoRA holds W in NF4: half a byte a number, a byte of scale for each 64
 Source: Hu et al. 2021, "LoRA", section 4.1; Dettmers et al. 2023, "QLoRA", section 3.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from shardplan.planned_job import Setup
 
-BY_ROWS = ("query", "key", "value", "gate", "up", "embedding", "output")
+BY_ROWS = ("query", "query_b", "key", "value", "kv_b", "gate", "up", "embedding", "output")
 BY_COLUMNS = ("out", "down")
 
 
@@ -28,6 +33,7 @@ class Weight:
     stored: float  # bytes an element, between steps
     gathered: float  # bytes an element, while it computes
     trained: bool = True
+    spread: int = 1  # ranks that have different experts: a matrix is shared by so many times fewer ranks
 
     @property
     def numel(self) -> int:
@@ -37,9 +43,17 @@ class Weight:
     def gathered_bytes(self) -> float:
         return self.numel * self.gathered
 
+    def shared_by(self, n: int) -> int:
+        """Number of ranks that share it, of n that share a copy of the model."""
+        return max(1, n // self.spread)
+
     def shard_numel(self, n: int) -> int:
         """Elements of one rank's share, cut on dim 0 and padded: ceil(rows / n) rows."""
-        return ceil(self.shape[0] / n) * (self.numel // self.shape[0])
+        return ceil(self.shape[0] / self.shared_by(n)) * (self.numel // self.shape[0])
+
+    def padded_numel(self, n: int) -> int:
+        """Elements of all shares, as gathered."""
+        return self.shared_by(n) * self.shard_numel(n)
 
 
 @dataclass(frozen=True)
@@ -52,12 +66,19 @@ class Stage:
     first: bool
     last: bool
     in_flight: float  # micro-batches between their forward and backward, including the current one
+    dense: tuple[Weight, ...] = ()  # of a mixture's first blocks, which have no experts
+    n_dense: int = 0
+
+    def of_block(self, number: int) -> tuple[Weight, ...]:
+        """Weights of a block, from 1."""
+        return self.dense if number <= self.n_dense else self.block
 
     @property
     def weights(self) -> tuple[Weight, ...]:
         """Weights in the order of the model's parameters."""
         inner = [w for w in self.root if w.name.startswith(("embedding", "positions"))]
-        return (*inner, *self.block * self.n_blocks, *(w for w in self.root if w not in inner))
+        blocks = self.dense * self.n_dense + self.block * (self.n_blocks - self.n_dense)
+        return (*inner, *blocks, *(w for w in self.root if w not in inner))
 
 
 def stages(setup: Setup) -> tuple[Stage, ...]:
@@ -91,9 +112,10 @@ def _stage(setup: Setup, first: bool, last: bool, in_flight: float) -> Stage:
 
     root = {name: shape for name, shape in setup.shape.root().items() if here(name)}
     n_blocks = ceil(setup.shape.n_layers / setup.strategy.pipeline)
-    return Stage(
-        _weights(setup, root, lora=False), _weights(setup, setup.shape.block()), n_blocks, first, last, in_flight
-    )
+    n_dense = min(n_blocks, setup.shape.dense_layers) if first else 0
+    of_root, block = _weights(setup, root, lora=False), _weights(setup, setup.shape.block())
+    dense = _weights(setup, setup.shape.dense.block()) if n_dense else ()
+    return Stage(of_root, block, n_blocks, first, last, in_flight, dense, n_dense)
 
 
 def _weights(setup: Setup, shapes: dict[str, tuple[int, ...]], lora: bool = True) -> tuple[Weight, ...]:
@@ -101,12 +123,15 @@ def _weights(setup: Setup, shapes: dict[str, tuple[int, ...]], lora: bool = True
     gathered = b.parameters if b.autocast else b.compute
     weights = []
     for name, whole in shapes.items():
-        shape = _on_this_rank(setup, name, whole)
+        shape, spread = _on_this_rank(setup, name, whole), s.expert if name.startswith("experts.") else 1
+        shape = (shape[0] // spread, *shape[1:])
         if not (lora and len(shape) == 2 and s.lora_rank):
-            weights.append(Weight(name, shape, b.parameters, gathered, trained=not s.lora_rank))
+            weights.append(Weight(name, shape, b.parameters, gathered, not s.lora_rank, spread))
             continue
-        weights.append(_frozen_matrix(setup, name, shape, gathered))
+        weights.append(replace(_frozen_matrix(setup, name, shape, gathered), spread=spread))
         module = name.removesuffix("weight")
+        if not s.adapts(module):
+            continue
         weights.append(Weight(f"{module}lora_a", (s.lora_rank, shape[1]), b.parameters, gathered))
         weights.append(Weight(f"{module}lora_b", (shape[0], s.lora_rank), b.parameters, gathered))
     return tuple(weights)

@@ -37,16 +37,34 @@ PRECISIONS = {
     "bf16-master": Precision(2, 2, 2, 2, master=4),  # 16 bytes a parameter with AdamW: the ZeRO paper's
     "bf16-master-fp32-gradients": Precision(2, 2, 4, 4, master=4),  # 18 bytes: Megatron's
     "bf16": Precision(2, 2, 2, 2, states=2),  # nothing in fp32: 8 bytes
+    "bf16-fp32-reduce": Precision(2, 2, 2, 4, states=2),  # the same with FSDP's reduce_dtype=float32
+}
+# In fp16 the bytes are the same; a scaled loss has one number more. For cards that have no bf16
+PRECISIONS |= {
+    name.replace("bf16", "fp16"): of
+    for name, of in PRECISIONS.items()
+    if name.startswith("bf16-m") or "autocast" in name
 }
 # name: (states an element, bytes of each state); None: the precision's bytes
 OPTIMIZERS = {"adamw": (2, None), "adamw-8bit": (2, 1 + 4 / 256), "momentum": (1, None), "sgd": (0, None)}
-RECOMPUTE = ("none", "selective", "products", "full")  # keep all, every second product, all products, nothing
+# Keep all; every second product; all products; nothing. "pointwise": keep all but the results of norms and of the
+# activation function, which one cheap kernel makes again (Megatron-Core's --recompute-modules layernorm mlp_act)
+RECOMPUTE = ("none", "selective", "products", "full", "pointwise")
 OFFLOAD = ("none", "cpu", "nvme")  # where the optimizer's states and the parameters' shards live between steps
 ATTENTION = ("flash", "flash-1", "math")  # FlashAttention-2, its first version; "math" makes the (B, H, T, T) scores
 # From all logits at once: by torch's operations in fp32, compiled, or by flash-attention's kernel, which overwrites the
 # logits with their gradient. Or from a part of the logits at a time: by torch's operations, or by Liger's kernel
-CROSS_ENTROPY = ("whole", "compiled", "in-place", "chunked", "fused")
-NORM_KERNELS = ("composed", "fused")  # torch's operations in fp32; or one kernel, which saves its input without a cast
+# "shifted": from all logits in fp32 and a copy without the last position, as Hugging Face's models until 2024
+CROSS_ENTROPY = ("whole", "compiled", "in-place", "chunked", "fused", "shifted")
+# Linear layers of a block that get adapters. peft's own choice for Llama is query-value, QLoRA's is all
+LORA_TARGETS = {
+    "all": ("attention.", "feed_forward."),
+    "attention": ("attention.",),
+    "query-value": ("attention.query", "attention.value"),
+}
+# torch's operations in fp32, with a cast of the input for the square and another for the product, as the course's model
+# has it, or one cast for both, as torchtitan's; or one kernel, which saves its input without a cast
+NORM_KERNELS = ("composed", "one-cast", "fused")
 OPTIMIZER_KERNELS = ("foreach", "fused", "forloop")
 WRAP = ("block", "whole")
 
@@ -68,6 +86,8 @@ class Strategy:
     # "foreach" is torch's default on a GPU, and "forloop" on a CPU
     optimizer_kernel: Annotated[str, "implementation in torch.optim"] = "foreach"
     lora_rank: Annotated[int, "train adapters of this rank, not the model"] = 0
+    lora_targets: Annotated[str, "linear layers that get adapters"] = "all"
+    lora_dropout: Annotated[bool, "dropout before each adapter"] = False
     base_4bit: Annotated[bool, "QLoRA: frozen weights in NF4"] = False
     micro_batch: Annotated[int, "sequences that a GPU computes at once"] = 1
     seq_len: Annotated[int, "tokens in a sequence"] = 2048
@@ -80,13 +100,17 @@ class Strategy:
     cross_entropy_chunks: Annotated[int, "number of parts"] = 8
     bucket_cap_mb: Annotated[float, "bucket size of DDP and ZeRO, MiB"] = 25.0
     gradient_as_bucket_view: Annotated[bool, "DDP: gradients are views of the buckets"] = False
+    expandable_segments: Annotated[bool, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"] = False
     tensor: Annotated[int, "degree of tensor parallelism"] = 1
     pipeline: Annotated[int, "degree of pipeline parallelism"] = 1
     context: Annotated[int, "degree of context parallelism"] = 1
+    expert: Annotated[int, "degree of expert parallelism, among the ranks that share the data"] = 1
+    imbalance: Annotated[float, "tokens of the busiest rank's experts over the mean"] = 1.0
     virtual_stages: Annotated[int, "with pipeline: stages on each rank, for interleaved 1F1B"] = 1
     # norms and residuals are split too; the words are those of the option --no-sequence-parallel
     sequence_parallel: Annotated[bool, "with tensor: keep norms and residuals whole on every rank"] = True
     # as Megatron; DTensor keeps the input whole
+    loss_parallel: Annotated[bool, "with tensor: gather all logits on every rank"] = True
     gather_again: Annotated[
         bool, "with tensor: keep only a share of each product's input, and gather it again in backward"
     ] = False
@@ -115,6 +139,10 @@ class Strategy:
         """Three flags: are parameters, gradients, optimizer states sharded? With sharding="NONE" nothing is."""
         return STRATEGIES.get(self.sharding, (False, False, False))
 
+    def adapts(self, name: str) -> bool:
+        """Tell whether this linear layer, such as "attention.query", gets an adapter."""
+        return self.lora_rank > 0 and name.startswith(LORA_TARGETS[self.lora_targets])
+
     def recomputes(self, block: int) -> bool:
         """Tell whether this block (from 1) is recomputed. "full": every `recompute_every`-th; else all or none."""
         every = self.recompute_every if self.recompute == "full" else 1
@@ -132,6 +160,7 @@ CHOICES = {
     "wrap": WRAP,
     "cross_entropy": CROSS_ENTROPY,
     "norm_kernel": NORM_KERNELS,
+    "lora_targets": tuple(LORA_TARGETS),
 }
 WHOLE_NUMBERS = {f.name: f.default for f in fields(Strategy) if type(f.default) in (int, type(None))}  # and defaults
 

@@ -61,7 +61,10 @@ def title(setup: Setup) -> Text:
     gpus = "1 GPU" if n == 1 else f"{n:,} GPUs"
     nodes = f", {setup.nodes:,} nodes" if setup.nodes > 1 else ""
     text = Text(f"{setup.shape.name}", style="bold")
-    text.append(f", {setup.shape.n_params:,} parameters, on {gpus} of {machine.name}{nodes}\n", style="not bold")
+    active = f" ({setup.shape.active_params:,} for a token)" if setup.shape.experts else ""
+    text.append(
+        f", {setup.shape.n_params:,} parameters{active}, on {gpus} of {machine.name}{nodes}\n", style="not bold"
+    )
     text.append(choices(setup.strategy), style="not bold")
     return text
 
@@ -155,7 +158,9 @@ def time_table(speed: SpeedPlan) -> Table:
 
 def speed_line(speed: SpeedPlan) -> str:
     reached = f"MFU {speed.mfu:.1%}, HFU {speed.hfu:.1%}" if speed.hfu != speed.mfu else f"MFU {speed.mfu:.1%}"
-    return f"{speed.tokens_per_s:,.0f} tokens/s, {speed.tokens:,.0f} tokens a step; {reached}."
+    least, most = speed.tokens_per_s_range
+    rate = f"{speed.tokens_per_s:,.0f} tokens/s ({least:,.0f} to {most:,.0f})"
+    return f"{rate}, {speed.tokens:,.0f} tokens a step; {reached}."
 
 
 def job_line(plan: Plan) -> str:

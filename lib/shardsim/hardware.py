@@ -123,10 +123,11 @@ GPUS = {
         Gpu("H100-80GB-PCIe", "H100 PCIe: 114 multiprocessors of the SXM's 132, at a lower clock",
             _gib(79.1), 2000e9, _flops(756, tf32=378, fp32=51.2, fp8=1513), 350,
             "PCIe 5", "PCIe 5", "NVIDIA H100 Tensor Core GPU data sheet (2022; 1,513 with sparsity for bf16)", (9, 0)),
-        # no data sheet of NVIDIA's has this card; the peak is the SXM's, as its users assume
+        # no data sheet of NVIDIA's has this card. Its users say that its peak lies between the SXM's and the NVL's, and
+        # that they don't know where: this is the middle of 989.4 and 835
         Gpu("H100-96GB-500W", "H100 SXM with HBM2e, held to 500 W of its 700, in Meta's Grand Teton",
-            _gib(95), 2400e9, _flops(989.4, tf32=494.7, fp32=66.9, fp8=1978.9), 500,
-            "NVLink 4", "PCIe 5", "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, hardware",
+            _gib(95), 2400e9, _flops(912, tf32=456, fp32=63.5, fp8=1825), 500,
+            "NVLink 4", "PCIe 5", "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, hardware and footnote 2",
             (9, 0), rated_power_w=700),
         Gpu("H200-141GB", "H200 SXM",
             _gib(139.72), 4800e9, _flops(989.4, tf32=494.7, fp32=66.9, fp8=1978.9), 700,
@@ -137,6 +138,12 @@ GPUS = {
         Gpu("GB200-186GB", "B200 beside a Grace processor, in racks of 72 on one NVLink",
             _gib(184.31), 8000e9, _flops(2500, tf32=1250, fp32=80, fp8=5000), 1200,
             "NVLink 5", "NVLink-C2C", "NVIDIA GB200 NVL72 data sheet (sparse halved, of a rack over 72)", (10, 0)),
+        Gpu("B300-288GB", "B300 SXM in an HGX board",
+            _gib(267.69), 8000e9, _flops(2250, tf32=1125, fp32=75, fp8=4500), 1100,
+            "NVLink 5", "PCIe 5", "NVIDIA HGX B300 data sheet (sparse figures halved)", (10, 3)),
+        Gpu("GB300-288GB", "B300 beside a Grace processor, in racks of 72 on one NVLink",
+            _gib(276.5), 8000e9, _flops(2500, tf32=1250, fp32=80, fp8=5000), 1400,
+            "NVLink 5", "NVLink-C2C", "NVIDIA GB300 NVL72 data sheet (sparse halved, of a rack over 72)", (10, 3)),
         # the package is sold as 128 GB, 383 TFLOP/s and 3.2 TB/s, which is two devices
         Gpu("MI250X-64GB", "one die of an MI250X",
             _gib(63.98), 1600e9, _flops(191.5, fp32=23.95), 280,
@@ -145,6 +152,12 @@ GPUS = {
         Gpu("MI300X-192GB", "MI300X OAM",
             _gib(191.98), 5300e9, _flops(1307.4, tf32=653.7, fp32=163.4, fp8=2614.9), 750,
             "xGMI 3", "PCIe 5", "AMD Instinct MI300X data sheet", (9, 4)),
+        Gpu("MI325X-256GB", "MI325X OAM: an MI300X with more memory",
+            _gib(255.98), 6000e9, _flops(1307.4, tf32=653.7, fp32=163.4, fp8=2614.9), 1000,
+            "xGMI 3", "PCIe 5", "AMD Instinct MI325X data sheet", (9, 4)),
+        Gpu("MI355X-288GB", "MI355X OAM",
+            _gib(287.98), 8000e9, _flops(2516.6, fp32=157.3, fp8=5033.2), 1400,
+            "xGMI 4", "PCIe 5", "AMD Instinct MI355X data sheet", (9, 5)),
     )
 }
 # fmt: on

@@ -42,6 +42,7 @@ LINKS = {
         # for one of a package's two dies; between the dies of one package there is more
         LinkSpeed("xGMI 2", 150e9, "AMD CDNA 2 whitepaper: 50 GB/s a link each way, 3 to 4 links a die"),
         LinkSpeed("xGMI 3", 448e9, "AMD Instinct MI300X data sheet: 7 links of 128 GB/s, both ways"),
+        LinkSpeed("xGMI 4", 537.6e9, "AMD Instinct MI355X data sheet: 7 links of 153.6 GB/s, both ways"),
         LinkSpeed("PCIe 3", 15.75e9, _PCIE.format(8)),
         LinkSpeed("PCIe 4", 31.5e9, _PCIE.format(16)),
         LinkSpeed("PCIe 5", 63.0e9, _PCIE.format(32)),

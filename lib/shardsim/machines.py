@@ -24,6 +24,24 @@ from shardsim.link_speeds import DRIVES, LINKS, Nvme
 # Headers and acknowledgements take a fifth of a slot's bandwidth: copies over PCIe 4.0 x16 reach 25 of 31.5 GB/s
 PCIE_SHARE = 25 / 31.5
 LATENCY_S = {"NVLink": 3.4e-6, "xGMI": 5e-6, "PCIe": 5.7e-6, "InfiniBand": 14e-6, "RoCE": 19e-6, "EFA": 44e-6}
+# A node's processors to their memory, bytes/s: sockets x channels x transfers a second x 8 bytes, from the processor's
+# data sheet. A box of cards whose host is not named is taken for a server of its PCI Express generation; a GeForce is
+# taken for a desktop's card.
+HOST_MEMORY = {
+    "Skylake": 2 * 6 * 2.666e9 * 8,  # Xeon Platinum 8100: DGX-2, p3dn
+    "Cascade Lake": 2 * 6 * 2.933e9 * 8,  # Xeon Platinum 8200: p4d, a2
+    "Rome": 2 * 8 * 3.2e9 * 8,  # EPYC 7002 and 7003: DGX A100, g5, g6e, p5
+    "Sapphire Rapids": 2 * 8 * 4.8e9 * 8,  # Xeon Platinum 8400: DGX H100, p5en, a3, ND H100 v5, Grand Teton
+    "Emerald Rapids": 2 * 8 * 5.6e9 * 8,  # Xeon Platinum 8500: DGX B200
+    "Granite Rapids": 2 * 8 * 6.4e9 * 8,  # Xeon 6700P: DGX B300
+    "Genoa": 2 * 12 * 4.8e9 * 8,  # EPYC 9004
+    "Turin": 2 * 12 * 6.0e9 * 8,  # EPYC 9005
+    "Trento": 8 * 3.2e9 * 8,  # Frontier's one socket
+    "Grace": 36 * 384e9,  # of a rack; LPDDR5X, 384 GB/s with 480 GB: NVIDIA Grace CPU data sheet
+    "desktop, PCIe 4": 2 * 3.2e9 * 8,
+    "desktop, PCIe 5": 2 * 5.6e9 * 8,
+}
+OF_A_SERVER = {"PCIe 3": "Skylake", "PCIe 4": "Rome", "PCIe 5": "Sapphire Rapids", "NVLink-C2C": "Grace"}
 ETHERNET_LATENCY_S = LATENCY_S["EFA"]  # there is no better figure
 
 
@@ -39,6 +57,7 @@ class Machine:
     host: Link  # a GPU's port to the memory of its host
     mfu: float = 0.4  # model FLOPs utilisation: the assumed share of the peak that training reaches, for imitations
     host_memory_bytes: int | None = None  # of a node; None: not known
+    host_memory_bandwidth: float = 0.0  # bytes/s of a node's processors to their memory: see HOST_MEMORY
     drive: Nvme | None = None
     drives_per_node: int = 0
     source: str = ""
@@ -83,12 +102,14 @@ def _cluster(
     between: str | Link,
     nics: int,
     host_gib: int,
+    processors: str,
     drives: tuple[int, str] | None = None,
     source: str = "",
     mfu: float = 0.4,
 ) -> Machine:
     network = _wire(between) if isinstance(between, str) else between
     more = {"mfu": mfu, "host_memory_bytes": host_gib * GIB, "source": source}
+    more["host_memory_bandwidth"] = HOST_MEMORY[processors]
     return _machine(name, words, GPUS[gpu], n, network, nics, drives, **more)
 
 
@@ -114,52 +135,62 @@ MACHINES = {
     machine.name: machine
     for machine in (
         _cluster("dgx-h100", "8 H100 SXM with NVLink 4, a 400 Gb/s InfiniBand card for each",
-            "H100-80GB", 8, "InfiniBand NDR", 8, 2048, (8, "PM9A3"), "NVIDIA DGX H100 data sheet"),
+            "H100-80GB", 8, "InfiniBand NDR", 8, 2048, "Sapphire Rapids", (8, "PM9A3"), "NVIDIA DGX H100 data sheet"),
         _cluster("dgx-h200", "8 H200 SXM with NVLink 4, a 400 Gb/s InfiniBand card for each",
-            "H200-141GB", 8, "InfiniBand NDR", 8, 2048, (8, "PM9A3"), "NVIDIA DGX H200 data sheet"),
+            "H200-141GB", 8, "InfiniBand NDR", 8, 2048, "Sapphire Rapids", (8, "PM9A3"), "NVIDIA DGX H200 data sheet"),
         _cluster("dgx-b200", "8 B200 SXM with NVLink 5, a 400 Gb/s InfiniBand card for each",
-            "B200-180GB", 8, "InfiniBand NDR", 8, 2048, (8, "PM9A3"), "NVIDIA DGX B200 data sheet"),
+            "B200-180GB", 8, "InfiniBand NDR", 8, 2048, "Emerald Rapids", (8, "PM9A3"), "NVIDIA DGX B200 data sheet"),
         _cluster("gb200-nvl72", "racks of 72 GB200 on one NVLink 5 (the node), a 400 Gb/s InfiniBand card for each",
-            "GB200-186GB", 72, "InfiniBand NDR", 72, 17_280, None, "NVIDIA GB200 NVL72 data sheet"),
+            "GB200-186GB", 72, "InfiniBand NDR", 72, 17_280, "Grace", None, "NVIDIA GB200 NVL72 data sheet"),
+        _cluster("dgx-b300", "8 B300 SXM with NVLink 5, an 800 Gb/s InfiniBand card for each",
+            "B300-288GB", 8, "InfiniBand XDR", 8, 2048, "Granite Rapids", (8, "PM9A3"), "NVIDIA DGX B300 data sheet"),
+        _cluster("gb300-nvl72", "racks of 72 GB300 on one NVLink 5 (the node), an 800 Gb/s InfiniBand card for each",
+            "GB300-288GB", 72, "InfiniBand XDR", 72, 17_280, "Grace", None, "NVIDIA GB300 NVL72 data sheet"),
         _cluster("grand-teton", "8 H100 96 GB held to 500 W, NVLink 4, 400 Gb/s for each (torchtitan's published runs)",
-            "H100-96GB-500W", 8, "RoCE 400", 8, 2048, None, "torchtitan, llama3_h100_202412_torchtitan.md, hardware"),
+            "H100-96GB-500W", 8, "RoCE 400", 8, 2048, "Sapphire Rapids", None,
+            "torchtitan, llama3_h100_202412_torchtitan.md, hardware"),
         _cluster("dgx-a100", "8 A100 80 GB SXM with NVLink 3, a 200 Gb/s InfiniBand card for each",
-            "A100-80GB", 8, "InfiniBand HDR", 8, 2048, (8, "PM9A3"), "NVIDIA DGX A100 data sheet", mfu=0.5),
+            "A100-80GB", 8, "InfiniBand HDR", 8, 2048, "Rome", (8, "PM9A3"), "NVIDIA DGX A100 data sheet", mfu=0.5),
         _cluster("dgx-a100-40gb", "8 A100 40 GB SXM with NVLink 3, a 200 Gb/s InfiniBand card for each",
-            "A100-40GB", 8, "InfiniBand HDR", 8, 1024, (4, "PM9A3"), "NVIDIA DGX A100 data sheet", mfu=0.5),
+            "A100-40GB", 8, "InfiniBand HDR", 8, 1024, "Rome", (4, "PM9A3"), "NVIDIA DGX A100 data sheet", mfu=0.5),
         _cluster("dgx-2", "16 V100 32 GB with NVLink 2, 8 InfiniBand cards of 100 Gb/s",
-            "V100-32GB", 16, _shared(6.25, LATENCY_S["InfiniBand"]), 16, 1536, (8, "PM983"), "NVIDIA DGX-2 data sheet"),
+            "V100-32GB", 16, _shared(6.25, LATENCY_S["InfiniBand"]), 16, 1536, "Skylake", (8, "PM983"),
+            "NVIDIA DGX-2 data sheet"),
         _cluster("aws-p3dn", "p3dn.24xlarge: 8 V100 32 GB with NVLink 2, 100 Gb/s for all of them",
-            "V100-32GB", 8, "EFA 100", 1, 768, (2, "PM983"), _AWS),
+            "V100-32GB", 8, "EFA 100", 1, 768, "Skylake", (2, "PM983"), _AWS),
         _cluster("aws-p4d", "p4d.24xlarge: 8 A100 40 GB with NVLink 3, 400 Gb/s for all of them",
-            "A100-40GB", 8, _shared(6.25), 8, 1152, (8, "PM983"), _AWS),
+            "A100-40GB", 8, _shared(6.25), 8, 1152, "Cascade Lake", (8, "PM983"), _AWS),
         _cluster("aws-p4de", "p4de.24xlarge: 8 A100 80 GB with NVLink 3, 400 Gb/s for all of them",
-            "A100-80GB", 8, _shared(6.25), 8, 1152, (8, "PM983"), _AWS),
+            "A100-80GB", 8, _shared(6.25), 8, 1152, "Cascade Lake", (8, "PM983"), _AWS),
         _cluster("aws-p5", "p5.48xlarge: 8 H100 SXM with NVLink 4, 3,200 Gb/s for all of them",
-            "H100-80GB", 8, _shared(50), 8, 2048, (8, "PM9A3"), _AWS),
+            "H100-80GB", 8, _shared(50), 8, 2048, "Rome", (8, "PM9A3"), _AWS),
         _cluster("aws-p5en", "p5en.48xlarge: 8 H200 with NVLink 4, 3,200 Gb/s for all of them",
-            "H200-141GB", 8, _shared(50), 8, 2048, (8, "PM9A3"), _AWS),
+            "H200-141GB", 8, _shared(50), 8, 2048, "Sapphire Rapids", (8, "PM9A3"), _AWS),
         _cluster("aws-g5", "g5.48xlarge: 8 A10G on PCIe 4.0, 100 Gb/s for all of them",
-            "A10G", 8, "100 GbE", 1, 768, (2, "PM9A3"), _AWS, mfu=0.35),
+            "A10G", 8, "100 GbE", 1, 768, "Rome", (2, "PM9A3"), _AWS, mfu=0.35),
         _cluster("aws-g6e", "g6e.48xlarge: 8 L40S on PCIe 4.0, 400 Gb/s for all of them",
-            "L40S", 8, _shared(6.25), 8, 1536, (4, "PM9A3"), _AWS, mfu=0.35),
+            "L40S", 8, _shared(6.25), 8, 1536, "Rome", (4, "PM9A3"), _AWS, mfu=0.35),
         _cluster("gcp-a2", "a2-highgpu-8g: 8 A100 40 GB with NVLink 3, 100 Gb/s for all of them",
-            "A100-40GB", 8, "100 GbE", 1, 680, None, _GCP),
+            "A100-40GB", 8, "100 GbE", 1, 680, "Cascade Lake", None, _GCP),
         _cluster("gcp-a3-high", "a3-highgpu-8g: 8 H100 SXM with NVLink 4, 4 cards of 200 Gb/s for their traffic",
-            "H100-80GB", 8, _shared(12.5, ETHERNET_LATENCY_S), 8, 1872, (16, "PM983"), _GCP),
+            "H100-80GB", 8, _shared(12.5, ETHERNET_LATENCY_S), 8, 1872, "Sapphire Rapids", (16, "PM983"), _GCP),
         _cluster("gcp-a3-mega", "a3-megagpu-8g: 8 H100 SXM with NVLink 4, a 200 Gb/s card for each, over TCP",
-            "H100-80GB", 8, _shared(25, ETHERNET_LATENCY_S), 8, 1872, (16, "PM983"), _GCP),
+            "H100-80GB", 8, _shared(25, ETHERNET_LATENCY_S), 8, 1872, "Sapphire Rapids", (16, "PM983"), _GCP),
         _cluster("azure-nd-h100", "ND96isr H100 v5: 8 H100 SXM with NVLink 4, a 400 Gb/s InfiniBand card for each",
-            "H100-80GB", 8, "InfiniBand NDR", 8, 1900, (8, "PM9A3"), _AZURE),
+            "H100-80GB", 8, "InfiniBand NDR", 8, 1900, "Sapphire Rapids", (8, "PM9A3"), _AZURE),
         _cluster("mi300x-box", "8 MI300X on xGMI, a 400 Gb/s card for each",
-            "MI300X-192GB", 8, "RoCE 400", 8, 2048, (8, "PM9A3"), "AMD Instinct MI300X platform data sheet", mfu=0.35),
+            "MI300X-192GB", 8, "RoCE 400", 8, 2048, "Genoa", (8, "PM9A3"),
+            "AMD Instinct MI300X platform data sheet", mfu=0.35),
+        _cluster("mi355x-box", "8 MI355X on xGMI, a 400 Gb/s card for each",
+            "MI355X-288GB", 8, "RoCE 400", 8, 2304, "Turin", (8, "PM9A3"),
+            "AMD Instinct MI355X platform data sheet", mfu=0.35),
         _cluster("frontier", "4 MI250X, that is 8 devices, and 4 Slingshot cards of 200 Gb/s",
-            "MI250X-64GB", 8, _shared(12.5, LATENCY_S["InfiniBand"]), 8, 512, (2, "PM9A3"),
+            "MI250X-64GB", 8, _shared(12.5, LATENCY_S["InfiniBand"]), 8, 512, "Trento", (2, "PM9A3"),
             "OLCF Frontier user guide, node overview", mfu=0.3),
         _cluster("pcie-box", "4 L40S on PCIe 4.0 x16, one 100 GbE card",
-            "L40S", 4, Link(12.5e9, 20e-6), 1, 512, (1, "PM9A3"), mfu=0.35),
+            "L40S", 4, Link(12.5e9, 20e-6), 1, 512, "Rome", (1, "PM9A3"), mfu=0.35),
         _cluster("cloud-25gbe", "4 A10 on PCIe 4.0 x16, one 25 GbE card",
-            "A10", 4, "25 GbE", 1, 512, (1, "PM9A3"), mfu=0.35),
+            "A10", 4, "25 GbE", 1, 512, "Rome", (1, "PM9A3"), mfu=0.35),
     )
 }
 # fmt: on
@@ -216,8 +247,10 @@ def _box(gpu: Gpu, n: int, gigabits: str | None, each: bool) -> Machine:
     network = Link(float(gigabits) / 8 * 1e9, LATENCY_S["RoCE"] if each else ETHERNET_LATENCY_S) if gigabits else None
     joined = f", {gigabits} Gb/s{' each' if each else ''}" if gigabits else ""
     words = f"{n} of {gpu.name} ({gpu.words}) in one box" + (f"{joined} to others" if joined else "")
-    drives = (1, "980 PRO")  # a common one; the host's memory is not known
-    return _machine(f"{gpu.name} x {n}{joined}", words, gpu, n, network, n if each else 1, drives, source=gpu.source)
+    drives = (1, "980 PRO")  # a common one; the size of the host's memory is not known
+    host = f"desktop, {gpu.host_link}" if "GeForce" in gpu.words else OF_A_SERVER[gpu.host_link]
+    more = {"source": gpu.source, "host_memory_bandwidth": HOST_MEMORY[host]}
+    return _machine(f"{gpu.name} x {n}{joined}", words, gpu, n, network, n if each else 1, drives, **more)
 
 
 def _unknown(name: str, asked: str, by_lower: dict[str, str]) -> str:

@@ -2,11 +2,24 @@
 
 from shardplan.activations import operations as ops
 from shardplan.activations.tape import Tape, Value
+from shardplan.strategy import Strategy
 
 
-def adapted(t: Tape, name: str, x: Value, dims: str, words: str, *, four_bits: bool, is_fused: bool) -> Value:
-    """Compute x W^T + s (x A^T) B^T. Saves x, for A's gradient, and x A^T, which has R numbers a token."""
-    base = _from_nf4(t, name, x, dims, words, is_fused) if four_bits else ops.linear(t, name, x, dims, words)
+def frozen(t: Tape, name: str, x: Value, dims: str, words: str, bias: bool, strategy: Strategy) -> Value:
+    """Compute x W^T of a weight that is not trained."""
+    if strategy.base_4bit:
+        return _from_nf4(t, name, x, dims, words, strategy.compile)
+    return ops.linear(t, name, x, dims, words, bias=bias)
+
+
+def adapted(t: Tape, name: str, x: Value, dims: str, words: str, bias: bool, strategy: Strategy) -> Value:
+    """Compute x W^T + s (x A^T) B^T. Saves x, for A's gradient, and x A^T, which has R numbers a token.
+
+    With dropout each adapter keeps an x of its own, with zeros in it, and the mask.
+    """
+    base = frozen(t, name, x, dims, words, bias, strategy)
+    if strategy.lora_dropout:
+        x = ops.dropout(t, x, f"{name}'s input after dropout")
     rows, columns, tokens = dims.split()[-1], x.dims.split()[-1], x.dims.rsplit(" ", 1)[0]
     a = ops.linear(t, f"{name}.lora_a", x, f"{tokens} R", f"{words} through A", weight_dims=f"R {columns}")
     b = ops.linear(t, f"{name}.lora_b", a, dims, f"{words} through A and B", weight_dims=f"{rows} R")

@@ -4,7 +4,7 @@ from shardplan.activations import operations as ops
 from shardplan.activations.tape import Tape, Value
 
 
-def flash(t: Tape, q: Value, k: Value, v: Value) -> Value:
+def flash(t: Tape, q: Value, k: Value, v: Value, result_dims: str) -> Value:
     """Compute attention without scores. Saves q, k, v, its result, and a logsumexp for each query of each head.
 
     The result's heads are next to each other in memory, so the output layer can use it as it is.
@@ -19,11 +19,11 @@ def flash(t: Tape, q: Value, k: Value, v: Value) -> Value:
         return gradients
 
     node = t.node("attention", (q, k, v), [q, k, v], backward)
-    dims, itemsize = q.dims, q.itemsize
+    itemsize = q.itemsize
 
     def make() -> tuple[Value, Value]:
         held = _others_keys(t, *shapes[1])  # noqa: F841, to be live meanwhile
-        return t.new("attention's result", dims, itemsize, node), t.new("logsumexp", "B H T", 4)
+        return t.new("attention's result", result_dims, itemsize, node), t.new("logsumexp", "B H T", 4)
 
     result, logsumexp = t.product("attention", make, node)
     t.save_result(node, result)

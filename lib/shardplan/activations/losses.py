@@ -16,6 +16,35 @@ def cross_entropy(t: Tape, logits: Value) -> Value:
     return t.keep(loss)
 
 
+def parallel(t: Tape, logits: Value) -> Value:
+    """Compute the loss of logits that tensor-parallel ranks split by tokens of the vocabulary, as `loss_parallel` does.
+
+    Its log_softmax is composed of operations, so forward has three tensors of the logits' size. One backward serves the
+    loss and log_softmax: zeros with -1 at the targets, plus exp(log-probabilities), times the incoming gradient. Its
+    fullest point has four: log-probabilities, zeros, exponentials and their sum.
+    Source: torch/distributed/tensor/parallel/loss.py, _log_softmax and _nll_loss_and_log_softmax_backward.
+    """
+    dims, itemsize = logits.dims, logits.itemsize
+    node = t.node("log_softmax", (logits,), [], lambda g: (g,))
+    shifted = t.new("logits less their maximum", dims, itemsize)
+    t.new("exponentials", dims, itemsize)
+    log_softmax = t.new("log-probabilities", dims, itemsize, node)
+    t.save_result(node, log_softmax)
+    del shifted
+
+    def backward(g: Value):
+        zeros = t.new("zeros, and -1 at the targets", dims, itemsize)
+        exponentials = t.new("exponentials", dims, itemsize)
+        total = t.new("their sum", dims, itemsize)
+        del exponentials
+        gradient = t.new("gradient of the logits", dims, itemsize)
+        del zeros, total
+        return (gradient,)
+
+    node = t.node("loss", (log_softmax,), [log_softmax], backward)
+    return t.keep(t.new("loss", "1", 4, node))
+
+
 def in_place(t: Tape, logits: Value) -> Value:
     """Compute the loss in one kernel. Keeps the logits as computed and a number a row; backward overwrites the logits.
 

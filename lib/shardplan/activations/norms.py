@@ -14,18 +14,20 @@ def rows_and_width(x: Value) -> tuple[str, str]:
     return (f"{rows} {HEADS[width]} 1", "E") if width in HEADS else (f"{rows} 1", width)
 
 
-def rms_norm(t: Tape, name: str, x: Value) -> Value:
-    """Compose RMSNorm of torch operations in fp32. x is cast twice: one cast for the square, one for the product."""
+def rms_norm(t: Tape, name: str, x: Value, *, casts: int = 2) -> Value:
+    """Compose RMSNorm of torch operations in fp32. x is cast for the square and for the product, or once for both."""
     row, width = rows_and_width(x)
-    normed = ops.multiply(t, *_x_and_rsqrt(t, name, x, row), f"{name}'s result before its weight")
+    normed = ops.multiply(t, *_x_and_rsqrt(t, name, x, row, casts), f"{name}'s result before its weight")
     weight = t.parameter(f"{name}.weight", width, x.itemsize)
     before = ops.to(t, normed, x.itemsize, f"{name}'s result before its weight")
     return ops.multiply(t, before, weight, f"{name}'s result")
 
 
-def _x_and_rsqrt(t: Tape, name: str, x: Value, row: str) -> tuple[Value, Value]:
+def _x_and_rsqrt(t: Tape, name: str, x: Value, row: str, casts: int) -> tuple[Value, Value]:
     wide = ops.to(t, x, 4, f"{name}'s input")
-    eps_added = _plus_eps(t, _mean(t, _square(t, ops.to(t, x, 4, f"{name}'s input, again")), row))
+    again = ops.to(t, x, 4, f"{name}'s input, again") if casts == 2 else wide
+    eps_added = _plus_eps(t, _mean(t, _square(t, again), row))
+    del again
     return wide, _rsqrt(t, eps_added)
 
 

@@ -19,7 +19,10 @@ def to(t: Tape, x: Value, itemsize: int, words: str = "") -> Value:
 
 
 def linear(t: Tape, name: str, x: Value, dims: str, words: str, *, weight_dims: str = "", bias: bool = False) -> Value:
-    """Compute x W^T. Saves x for W's gradient, and W for x's. If x was gathered, a rank may save its share of x."""
+    """Compute x W^T, or such a product for each expert's rows of x ("experts.up").
+
+    Saves x for W's gradient, and W for x's. If x can be gathered or made again, a rank saves what that takes.
+    """
     rows, columns = dims.split()[-1], x.dims.split()[-1]
     b = weight(t, f"{name}.bias", rows, x.itemsize) if bias else None
     w = weight(t, name if "lora_" in name else f"{name}.weight", weight_dims or f"{rows} {columns}", x.itemsize)
@@ -28,7 +31,8 @@ def linear(t: Tape, name: str, x: Value, dims: str, words: str, *, weight_dims: 
     saved = ([factor.share or factor] if w.edge else []) + ([w] if x.edge else [])
     node = t.node(name, (factor, w, b) if b else (factor, w), saved, backward)
     itemsize = w.itemsize
-    return t.product("addmm" if bias else "mm", lambda: t.new(words, dims, itemsize, node), node)
+    kind = "grouped" if name.startswith("experts.") else "addmm" if bias else "mm"
+    return t.product(kind, lambda: t.new(words, dims, itemsize, node), node)
 
 
 def _linear_backward(t: Tape, name: str, x: Value, w: Value, b: Value | None):
@@ -40,7 +44,7 @@ def _linear_backward(t: Tape, name: str, x: Value, w: Value, b: Value | None):
         return t.new(f"gradient of {name}'s input", x_like.dims, x_like.itemsize) if needs_x else None
 
     def of_w() -> Value | None:
-        again = t.new(f"{name}'s input, gathered again", x_like.dims, x_like.itemsize) if gathers and needs_w else None
+        again = t.new(f"{name}'s input, made again", x_like.dims, x_like.itemsize) if gathers and needs_w else None
         g_w = t.gradient(w_like, w_like.dims, w_like.itemsize, f"gradient of {name}.weight") if needs_w else None
         del again
         return g_w
@@ -111,17 +115,26 @@ def add(t: Tape, a: Value, b: Value, words: str, *, minus: bool = False) -> Valu
     return t.new(words, dims, itemsize, t.node("sum", (a, b), [], backward))
 
 
-def chunk(t: Tape, x: Value, half: str) -> tuple[Value, Value]:
-    """Split into two views. Backward joins the two gradients in one tensor."""
+def chunk(t: Tape, x: Value, half: str, other_half: str = "") -> tuple[Value, Value]:
+    """Split into two views, halves if only one is named. Backward joins the two gradients in one tensor."""
     dims, itemsize = x.dims, x.itemsize
     node = t.node("chunk", (x,), [], lambda g1, g2: (t.new("gradient, joined", dims, itemsize),))
-    return x.alias(node, 0, half), x.alias(node, 1, half)
+    return x.alias(node, 0, half), x.alias(node, 1, other_half or half)
 
 
 def cat(t: Tape, a: Value, b: Value, dims: str, words: str) -> Value:
     """Concatenate two halves. Backward gives each half a view of the gradient."""
     half = a.dims
     node = t.node("cat", (a, b), [], lambda g: (g.alias(dims=half), g.alias(dims=half)))
+    return t.new(words, dims, a.itemsize, node)
+
+
+def joined(t: Tape, a: Value, b: Value, dims: str, words: str) -> Value:
+    """Concatenate each head's own part and one part of all heads, whose gradient is summed over the heads."""
+    of_a, of_b = a.dims, b.dims
+    node = t.node(
+        "join", (a, b), [], lambda g: (g.alias(dims=of_a), t.new(f"gradient of {words}, summed", of_b, g.itemsize))
+    )
     return t.new(words, dims, a.itemsize, node)
 
 
@@ -133,24 +146,75 @@ def copy(t: Tape, x: Value, words: str) -> Value:
 
 def gather(t: Tape, x: Value, words: str) -> Value:
     """Gather all positions, if the tensor-parallel ranks split them. Backward sums and scatters the gradient."""
-    gathered = _exchange(t, x, x.dims.replace("S", "T"), words)
-    if t.gathers_again and gathered.storage is not x.storage:
-        gathered.share = x
+    share = x.share or (x if t.gathers_again else None)
+    gathered = _exchange(t, x, x.dims.replace("S", "T"), words, "all_gather")
+    if x.share or gathered.storage is not x.storage:
+        gathered.share = share
     return gathered
+
+
+def made_again(x: Value) -> Value:
+    """Mark x: the products that read it keep nothing of it, and backward makes it again for each weight's gradient."""
+    x.share = Value(None, x.dims, x.itemsize)
+    return x
 
 
 def scatter(t: Tape, x: Value, words: str) -> Value:
     """Sum over the tensor-parallel ranks; each gets its share of the positions. Backward gathers."""
-    return _exchange(t, x, x.dims.replace("T", "S"), words)
+    return _exchange(t, x, x.dims.replace("T", "S"), words, "reduce_scatter")
 
 
-def _exchange(t: Tape, x: Value, dims: str, words: str) -> Value:
+def _exchange(t: Tape, x: Value, dims: str, words: str, kind: str) -> Value:
     """Exchange positions. If a rank has all of them, make no tensor: a sum over ranks is made in place."""
     if t.count(dims) == t.count(x.dims):
         return x.alias(x.node, x.output, dims)
     before, itemsize = x.dims, x.itemsize
     node = t.node("exchange", (x,), [], lambda g: (t.new(f"gradient of {words}, exchanged", before, itemsize),))
-    return t.product("collective", lambda: t.new(words, dims, itemsize, node), node)
+    return t.product(kind, lambda: t.new(words, dims, itemsize, node), node)
+
+
+def dropout(t: Tape, x: Value, words: str) -> Value:
+    """Drop some of x. Saves the mask: a byte an element on a GPU, which has one kernel for it, x's bytes on a CPU.
+
+    Source: aten/src/ATen/native/Dropout.cpp, is_fused_kernel_acceptable and _dropout_impl.
+    """
+    dims, itemsize = x.dims, x.itemsize
+    mask = t.new("dropout's mask", dims, 1 if t.on_gpu else itemsize)
+    node = t.node("dropout", (x,), [mask], lambda g: (t.new(f"gradient of {words}", dims, itemsize),))
+    return t.new(words, dims, itemsize, node)
+
+
+def all_but_last(t: Tape, x: Value, dims: str, words: str) -> Value:
+    """Copy all positions but the last. Backward writes the gradient into zeros of x's size."""
+    before, itemsize = x.dims, x.itemsize
+    node = t.node("shift", (x,), [], lambda g: (t.new(f"gradient of {words}, and a zero", before, itemsize),))
+    return t.new(words, dims, itemsize, node)
+
+
+def copied(
+    t: Tape, x: Value, dims: str, words: str, *, indices: str = "", kind: str = "", is_view: bool = False
+) -> Value:
+    """Copy elements of x, or sums of some, into a tensor of another shape. Saves nothing but indices of 8 bytes.
+
+    `kind`: of a message, which a region may keep. `is_view`: backward expands the gradient without a copy.
+    """
+    before, itemsize = x.dims, x.itemsize
+
+    def backward(g: Value):
+        return (g.alias(dims=before) if is_view else t.new(f"gradient of {words}", before, itemsize),)
+
+    node = t.node(words, (x,), [], backward)
+    if indices:
+        t.save_result(node, t.new(f"order of {words}", indices, 8))
+    if kind:
+        return t.product(kind, lambda: t.new(words, dims, itemsize, node), node)
+    return t.new(words, dims, itemsize, node)
+
+
+def with_parameter(t: Tape, name: str, x: Value, dims: str) -> Value:
+    """Return x, to which the kernel that made it has brought a small parameter. Its gradient is made in backward."""
+    p, itemsize = t.parameter(name, dims, x.itemsize), x.itemsize
+    return x.alias(t.node(name, (x, p), [], lambda g: (g.alias(), t.gradient(p, dims, itemsize))))
 
 
 def repeat(t: Tape, x: Value, words: str) -> Value:

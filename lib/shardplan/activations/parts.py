@@ -31,7 +31,7 @@ def block(setup: Setup | Chosen, recomputed: bool, *, first: bool = False, on_gp
     """Return a block's part. `first`: with LoRA, nothing before it is trained, so no gradient flows to its input."""
     t = _tape(setup, on_gpu)
     model = Model(t, setup)
-    policy = setup.strategy.recompute if recomputed else "none"
+    policy = setup.strategy.recompute if recomputed and setup.strategy.recompute != "pointwise" else "none"
 
     def forward() -> Value:
         x = t.input("residual stream, the block's input", "B S D", _itemsize(setup))

@@ -13,11 +13,14 @@ from contextlib import suppress
 
 from shardplan.activations.tape import Tape, Value, mark_kept
 
-# Functions that tell whether a product's result is kept, by its kind and its number among matrix products, from 1
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_to_all")
+# Functions that tell whether a product's result is kept, by its kind and its number among matrix products, from 1.
+# torchtitan's list has aten.mm (every second one), attention and reduce_scatter_tensor; inputs are gathered again
+# (pytorch/torchtitan, parallelize_llama.py, _save_list)
 POLICIES: dict[str, Callable[[str, int], bool]] = {
     "full": lambda kind, n: False,
-    "selective": lambda kind, n: kind in ("attention", "collective") or (kind == "mm" and n % 2 == 1),  # torchtitan's
-    "products": lambda kind, n: kind != "collective",  # shardlab.recompute.save_products
+    "selective": lambda kind, n: kind in ("attention", "reduce_scatter") or (kind == "mm" and n % 2 == 1),
+    "products": lambda kind, n: kind not in COLLECTIVES,  # shardlab.recompute.save_products
 }
 
 

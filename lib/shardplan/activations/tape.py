@@ -60,7 +60,7 @@ class Value:
     itemsize: int
     node: Node | None = None
     output: int = 0  # of its node
-    share: "Value | None" = None  # if it was gathered: what this rank had before
+    share: "Value | None" = None  # kept in its place, to make it again: of a gathered one, what this rank had before
 
     @property
     def edge(self) -> tuple[Node, int] | None:

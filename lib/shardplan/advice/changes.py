@@ -83,6 +83,7 @@ def _free(s: Strategy) -> Iterator[Change]:
     for kernel in OPTIMIZER_KERNELS:
         yield _change(NOTHING, optimizer_kernel=kernel)
     yield _change(NOTHING, norm_kernel="fused")
+    yield _change(NOTHING, expandable_segments=True)
     yield _change(NOTHING, compile=True)
     for loss in CROSS_ENTROPY:
         yield _change(NOTHING, cross_entropy=loss)

@@ -31,6 +31,7 @@ class Walks:
     """Walks of all setups whose activations are the same, each made on first use."""
 
     def __init__(self, setup: Chosen, on_gpu: bool) -> None:
+        self.on_gpu = on_gpu
         self.embedding = cache(lambda: Walk(activations.embedding(setup, on_gpu=on_gpu)))
         self.head = cache(lambda: Walk(activations.head(setup, on_gpu=on_gpu)))
         self.block = cache(
@@ -40,7 +41,10 @@ class Walks:
     def blocks(self, setup: Setup, stage: Stage) -> list[Walk]:
         """Return a walk for each block. The first may differ: LoRA trains nothing before it."""
         s, numbers = setup.strategy, range(1, stage.n_blocks + 1)
-        return [self.block(s.recomputes(n), stage.first and n == 1 and s.lora_rank > 0) for n in numbers]
+        dense = walks(Chosen.of(setup.dense), self.on_gpu) if stage.n_dense else self
+        kinds = (dense if n <= stage.n_dense else self for n in numbers)
+        flags = ((s.recomputes(n), stage.first and n == 1 and s.lora_rank > 0) for n in numbers)
+        return [kind.block(*of) for kind, of in zip(kinds, flags, strict=True)]
 
 
 walks = lru_cache(1024)(Walks)

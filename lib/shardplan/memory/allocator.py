@@ -11,11 +11,14 @@ less than is allocated.)
 Beyond that, the reserve depends on the program's history: on whether free blocks fit the next request. The plan states
 a range, reserved over the sum of pools. Others measured its ends, on runs that the plan is not compared with:
 
-    1.00  none is lost: expandable_segments map pages instead of cutting segments, and come near it
+    1.00  none is lost
     1.09  203.5 GB allocated, 221.7 reserved: Megatron-FSDP, 42 layers (NVIDIA/Megatron-LM#6885, 2026-08)
     1.18  15% of the reserve lost on average over eight LLMs with recomputation, ZeRO, offload, LoRA (up to 33%):
           Guo et al. 2024, "GMLake" (ASPLOS)
     1.21  77 GiB allocated, 93 reserved (meta-pytorch/torchrec#4584)
+
+With expandable_segments a stream has one segment, which grows by pages: free neighbours always join, so that only holes
+between live blocks are lost, and the range ends at the smallest of these losses, 1.09.
 
 Source: CUDACachingAllocator.cpp; FSDPParamGroup.get_all_gather_streams; pytorch/pytorch#129721 for the streams.
 
@@ -34,20 +37,20 @@ from shardplan.records import Moment
 
 MIB = 1 << 20
 SEGMENT_BYTES = 2 * MIB
-WORST = 1.21  # the largest of the ratios above
+WORST, EXPANDABLE = 1.21, 1.09  # the largest and the smallest loss above
 CONTEXT_BYTES = 300 * MIB
 COMMUNICATOR_BYTES = 388 * MIB  # the larger one of nccl#964, less the context
 WORKSPACES_BYTES = 64 * MIB
 
 
-def reserved_bytes(moments: Sequence[Moment]) -> tuple[float, float]:
+def reserved_bytes(moments: Sequence[Moment], *, expandable: bool = False) -> tuple[float, float]:
     """Least and most bytes that the allocator reserves."""
     fullest: dict[str, float] = {}
     for moment in moments:
         for pool, n_bytes in by_pool(moment).items():
             fullest[pool] = max(fullest.get(pool, 0.0), n_bytes)
     least = sum(ceil(n_bytes / SEGMENT_BYTES) * SEGMENT_BYTES for n_bytes in fullest.values())
-    return least, least * WORST
+    return least, least * (EXPANDABLE if expandable else WORST)
 
 
 def by_pool(moment: Moment) -> dict[str, float]:
@@ -64,5 +67,6 @@ def context_bytes(setup: Setup) -> float:
 def communicators(setup: Setup) -> int:
     """Count communicators: one for each group of ranks, of shards, of replicas, and of each further parallelism."""
     s = setup.strategy
-    degrees = (min(setup.shards, setup.data_ranks), setup.data_ranks // setup.shards, s.tensor, s.pipeline, s.context)
+    copies = setup.data_ranks // setup.shards
+    degrees = (min(setup.shards, setup.data_ranks), copies, s.tensor, s.pipeline, s.context, s.expert)
     return sum(degree > 1 for degree in degrees)

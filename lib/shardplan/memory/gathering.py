@@ -38,14 +38,15 @@ class Gathering:
         self.replicated = setup.data_ranks > setup.shards
         self.last_unit = stage.n_blocks if self.s.wrap == "block" else 0
         self._root = _Unit("the root", stage.root if self.last_unit else stage.weights, setup)
-        self._block = _Unit("a block", stage.block, setup)
+        self._block, self._dense = (_Unit("a block", weights, setup) for weights in (stage.block, stage.dense))
+        self._n_dense = stage.n_dense
         self._unsharded: set[int] = set()
         self._in_use = -1  # the unit that the last all_gather's output belongs to
         self._made: dict[int, float] = {}  # bytes of whole gradients, for each unit
         self._accumulated: set[int] = set()
 
     def _of(self, unit: int) -> "_Unit":
-        return self._block if unit else self._root
+        return self._root if not unit else self._dense if unit <= self._n_dense else self._block
 
     # Forward
 
@@ -181,15 +182,17 @@ class _Unit:
         self.gradient_bytes = {w.name: w.gathered_bytes for w in trained}
         shard = sum(w.gathered * w.shard_numel(n) for w in weights)
         numel = sum(w.shard_numel(n) for w in trained)
-        whole = sum(w.numel for w in trained)
+        whole, padded = sum(w.numel for w in trained), sum(w.padded_numel(n) for w in trained)
+        gathered = sum(w.gathered * w.padded_numel(n) for w in weights)
+        sent = sum(w.gathered * w.padded_numel(n) for w in weights if w.shared_by(n) > 1)
         self.is_cast = any(w.gathered != w.stored for w in weights)
         self.casts_gradient = b.reduce != b.gradients
         self.accumulates_apart = b.reduce != b.compute and not b.autocast
         self.cast = _term("temporaries", f"shard of {name}, cast or copied to be sent", shard, "all_gather")
-        self.gathered = _term("buckets", f"all_gather output of {name}, {n} padded shards", n * shard, "all_gather")
-        self.unsharded = _term("unsharded", f"unsharded parameters of {name}", n * shard)
+        self.gathered = _term("buckets", f"all_gather output of {name}, {n} padded shards", sent, "all_gather")
+        self.unsharded = _term("unsharded", f"unsharded parameters of {name}", gathered)
         words = f"reduce_scatter input of {name}, {b.reduce} bytes each"
-        self.reduce_input = _term("buckets", words, b.reduce * n * numel)
+        self.reduce_input = _term("buckets", words, b.reduce * padded)
         words = f"reduce_scatter output of {name}, 1/{n}, {b.reduce} bytes each"
         self.reduce_output = _term("buckets", words, b.reduce * numel, "reduce_scatter")
         words = f"gradients of {name}, 1/{n}, {b.gradients} bytes each"

@@ -37,7 +37,7 @@ def away(setup: Setup, stage: Stage) -> tuple[float, float]:
     gradients = setup.strategy.bytes.gradients * sum(shards)
     if setup.strategy.offload == "cpu":
         return updated + gradients, 0.0
-    largest = max(sum(w.numel for w in unit) for unit in (stage.root, stage.block))
+    largest = max(sum(w.numel for w in unit) for unit in (stage.root, stage.block, stage.dense))
     part = largest / sum(w.numel for w in stage.weights)
     return gradients + STREAMING_BUFFERS * part * updated, updated
 

@@ -37,7 +37,7 @@ class WholeParameters:
         self.sizes = {  # bytes of each gradient
             (unit, w.name): w.numel * self.each
             for unit in range(stage.n_blocks + 1)
-            for w in (stage.block if unit else stage.root)
+            for w in (stage.of_block(unit) if unit else stage.root)
             if w.trained
         }
         self.made_bytes, self.accumulating = 0.0, False
@@ -200,7 +200,7 @@ def _bucket_bytes(setup: Setup, stage: Stage) -> list[float]:
 def _bucket_of(setup: Setup, stage: Stage) -> dict[tuple[int, str], int]:
     inner = [w for w in stage.root if w.name.startswith(("embedding", "positions"))]
     outer = [w for w in stage.root if w not in inner]
-    numbered = [(0, inner), *((unit, stage.block) for unit in range(1, stage.n_blocks + 1)), (0, outer)]
+    numbered = [(0, inner), *((unit, stage.of_block(unit)) for unit in range(1, stage.n_blocks + 1)), (0, outer)]
     names = reversed([(unit, w.name) for unit, weights in numbered for w in weights if w.trained])
     return {
         next(names): number

@@ -69,7 +69,10 @@ def shards_of_states(setup: Setup, stage: Stage) -> list[int]:
         return max(assign_whole_parameters(weights, setup.shards), key=sum)
     if setup.strategy.sharded[0]:
         return [w.shard_numel(setup.shards) for w in weights]
-    return [n for bucket in buckets(setup, weights) for n in slice_of(bucket, setup.shards)]
+    experts = [w for w in weights if w.spread > 1]
+    others = [w for w in weights if w.spread == 1]
+    apart = ((others, setup.shards), (experts, setup.shards // setup.strategy.expert))
+    return [n for part, ranks in apart for bucket in buckets(setup, part) for n in slice_of(bucket, ranks)]
 
 
 def assign_whole_parameters(weights: Sequence[Weight], n: int) -> list[list[int]]:

@@ -50,7 +50,7 @@ def memory_plan(setup: Setup, *, on_gpu: bool = True, every_block: bool = True) 
 
 def _of_stage(setup: Setup, stage: Stage, on_gpu: bool, every_block: bool) -> MemoryPlan:
     moments = tuple(_Step(setup, stage, on_gpu, every_block).walk())
-    low, high = allocator.reserved_bytes(moments)
+    low, high = allocator.reserved_bytes(moments, expandable=setup.strategy.expandable_segments)
     if setup.machine.reserve:
         low = high = low * setup.machine.reserve
     context_bytes = allocator.context_bytes(setup) + setup.machine.extra_bytes

@@ -3,8 +3,8 @@
     search("8B", "dgx-h100", gpus=64, global_batch=256, seq_len=8192).best
 
 Fields of `Strategy` that are given stay as they are. The search varies these: what is sharded and over how many ranks,
-what is recomputed, the micro-batch, and tensor and pipeline parallelism. It tries context parallelism for sequences of
-32,768 tokens and more, and offload only if nothing fits without it.
+what is recomputed, the micro-batch, and tensor, pipeline and (of a mixture) expert parallelism. It tries context
+parallelism for sequences of 32,768 tokens and more, and offload only if nothing fits without it.
 """
 
 from collections import Counter
@@ -19,15 +19,16 @@ from shardplan.planned_job import Setup
 from shardplan.records import Plan
 from shardplan.shape import Shape
 from shardplan.speed import speed_plan
-from shardplan.strategy import RECOMPUTE
 from shardsim.machines import Machine
 
 SHARDINGS = ("NONE", "DDP", "ZERO_1", "ZERO_2", "SHARD_GRAD_OP", "FULL_SHARD")
 WITH_MODEL_PARALLEL = ("ZERO_1", "FULL_SHARD")  # Megatron's distributed optimizer, and torchtitan's FSDP2
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+RECOMPUTE = ("none", "selective", "products", "full")
 TENSOR = (1, 2, 4, 8)  # inside a node
 PIPELINE = (1, 2, 4, 8, 16)
 CONTEXT = (1, 2, 4, 8)
+EXPERT = (1, 8, 64)  # of a mixture
 LONG = 32_768  # tokens: sequences of this length or more may be split
 
 
@@ -102,6 +103,7 @@ def _degrees(start: Setup, fixed: dict) -> Iterator[dict[str, int]]:
     tensor = [degree for degree in TENSOR if degree <= start.machine.gpus_per_node]
     context = CONTEXT if start.strategy.seq_len >= LONG else (start.strategy.context,)
     tried = {"tensor": tensor, "pipeline": PIPELINE, "context": context}
+    tried |= {"expert": EXPERT} if start.shape.experts else {}
     tried |= {name: (fixed[name],) for name in tried if name in fixed}
     for values in product(*tried.values()):
         yield dict(zip(tried, values, strict=True))

@@ -2,7 +2,7 @@
 
 Read `achievable` (shares of a data sheet's figures that programs reach), `passes` and `kernels` (how long a unit
 computes), `collectives` (how long its messages take), `micro_batch` and `data_parallel` (what waits for what),
-`updating` and `offloading` (the optimizer), `step` (the sum).
+`updating` and `offloading` (the optimizer), `step` (the sum), `spread` (its range).
 """
 
 from shardplan.flops import hardware_flops, model_flops

@@ -12,10 +12,18 @@ Measured by others in micro-benchmarks, on one GPU or one cluster each:
 
 `shardsim.closed_forms` has the shares of links, and how much slower computation is while NCCL communicates.
 
-Fitted: the three numbers under FITTED, on 13 runs of llm-foundry (A100 80 GB and H100, 8 GPUs, sequences of 2048;
-marked "fit" among the published runs). These runs are no evidence; all other runs are predictions. A grid search
-minimized the mean of |log(predicted / published)|, which is 3%, with no tile deeper than 512. Deeper tiles would come
-closer to the A100's 125M model, which stays 12% too fast, but likelier hide missing memory-bound work.
+Fitted: the numbers under FITTED, on 13 runs of llm-foundry (A100 80 GB and H100, 8 GPUs, sequences of 2048; marked
+"fit" among the published runs). These runs are no evidence; all other runs are predictions. A grid search minimized the
+mean of |log(predicted / published)|, which is 3%, with no tile deeper than 512. Deeper tiles would come closer to the
+A100's 125M model, which stays 12% too fast, but likelier hide missing memory-bound work.
+
+[Note: young libraries] A step's products reach 89% of the best shape's speed on the A100, whose libraries were mature
+when these runs were made. On the H100 of 2023 it was 73%: cuBLAS 11.8, the first for Hopper, and kernels of Triton that
+did not use its new instructions. With the libraries of today we take the A100's share for all cards; nothing was fitted
+for that. FlashAttention's first version stands for the libraries of its time.
+
+[Note: GeForce] These cards run above their data sheet's clock, so they reach its figure. FlashAttention-2 has 165
+TFLOP/s on an RTX 4090, as much as the sheet: Zhang et al. 2024, "SageAttention", figure 1 (as recalled).
 
 [Note: power] The power limit slows large products, and so the whole step, before the number of units does. Power grows
 with frequency times voltage squared, and voltage with frequency, so speed grows with the cube root of power. A card
@@ -34,29 +42,30 @@ PRODUCTS = {
     "GB200": 1745 / 2250,
     "MI250X": 147 / 191.5,
     "MI300X": 782 / 1307,
+    **dict.fromkeys(("RTX-3090", "RTX-4090", "RTX-5090"), 1.0),  # see [Note: GeForce]
 }
 OTHER_PRODUCTS = 0.8  # cards without a published share: a little above the middle of these
 MEMORY = 0.92
 ATTENTION = {"A100": (200 / 312, 175 / 312), "H100": (335 / 989, 290 / 989), "H200": (335 / 989, 290 / 989)}
+ATTENTION |= dict.fromkeys(("RTX-3090", "RTX-4090", "RTX-5090"), (1.0, 175 / 200))  # backward as the A100's
 OTHER_ATTENTION = (0.5, 0.4)  # forward, backward
 FIRST_FLASH = (0.4 * 312 / 200, 0.3 * 312 / 175)  # relative to these: version 1 had 30-50% of the A100, backward 25-35%
 LEAD_IN = 300  # positions; short sequences are slower: 191 TFLOP/s at 512, 298 at 2048, 335 at 16384
 
-# Two sockets of eight channels of DDR4-3200 (DGX A100's) have 410 GB/s; STREAM reaches three quarters of that
-HOST_MEMORY = 0.75 * 410e9
+HOST_MEMORY = 0.75  # STREAM's share of the processors' memory bandwidth, which `shardsim.machines` has for each machine
 LAUNCH_S = 10e-6  # of an operation in eager mode, until its kernel is queued: 5 to 25 us are published
 COMPILED_LAUNCH = 0.5  # of it: no autograd and no dispatcher for each kernel, but guards and a Python wrapper remain
 
 # FITTED
-SUSTAINED = {"A100": 0.8875, "H100": 0.725, "H200": 0.725}  # a step's products reach this share of the best shape's
-OTHER_SUSTAINED = 0.8  # the middle of these
+SUSTAINED = 0.8875  # a step's products reach this share of the best shape's
+YOUNG = {"H100": 0.725, "H200": 0.725}  # the same with the libraries of FlashAttention 1: see [Note: young libraries]
 TILE_DEPTH = 512  # starting and finishing a tile costs as much as this many steps of the inner dimension
 
 
-def product_share(gpu: Gpu) -> float:
-    return (
-        _by_name(PRODUCTS, gpu, OTHER_PRODUCTS) * _by_name(SUSTAINED, gpu, OTHER_SUSTAINED) * gpu.power_share ** (1 / 3)
-    ) * gpu.pace
+def product_share(gpu: Gpu, kernel: str = "flash") -> float:
+    """Share that a step's products reach, with the libraries of this attention kernel's time."""
+    sustained = _by_name(YOUNG, gpu, SUSTAINED) if kernel == "flash-1" else SUSTAINED
+    return _by_name(PRODUCTS, gpu, OTHER_PRODUCTS) * sustained * gpu.power_share ** (1 / 3) * gpu.pace
 
 
 def attention_shares(gpu: Gpu, kernel: str = "flash") -> tuple[float, float]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from shardplan.planned_job import Setup
 from shardplan.traffic.groups import Group
 from shardplan.traffic.messages import Send
-from shardsim.closed_forms import Cluster, nccl_s
+from shardsim.closed_forms import PROTOCOLS, Cluster, all_to_all_s, nccl_s
 
 
 def seconds(setup: Setup, send: Send) -> float:
@@ -13,6 +13,8 @@ def seconds(setup: Setup, send: Send) -> float:
     if send.group.size == 1:
         return 0.0
     c, n_bytes = cluster(setup, send.group), send.full_bytes
+    if send.kind == "all_to_all":
+        return PROTOCOLS["ring", "Simple"].start_s + all_to_all_s(c, n_bytes)
     if send.kind not in ("ring", "send"):
         return nccl_s(c, send.kind, n_bytes)
     hop_s = c.cards_s(n_bytes) if send.group.nodes > 1 else c.port_s(n_bytes)

@@ -76,7 +76,8 @@ def gradients_in_order(stage: Stage, units: Sequence[Unit]) -> Iterator[tuple[We
     last = [w for w in stage.root if not w.name.startswith(("embedding", "positions"))]
     first = [w for w in stage.root if w not in last]
     begun_s = 0.0
-    for weights, backward_s in ((last, root.backward_s), *((stage.block, b.backward_s) for b in reversed(blocks))):
+    numbered = reversed([(stage.of_block(number), b.backward_s) for number, b in enumerate(blocks, 1)])
+    for weights, backward_s in ((last, root.backward_s), *numbered):
         yield from _of_a_unit(weights, begun_s, backward_s)
         begun_s += backward_s
     yield from _of_a_unit(first, begun_s, 0.0)

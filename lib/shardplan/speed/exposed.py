@@ -38,7 +38,7 @@ def _collectives(setup: Setup, kind: str) -> str:
 
 
 def _model_parallel(setup: Setup) -> str:
-    names = [name for name in ("tensor", "context") if getattr(setup.strategy, name) > 1]
+    names = [name for name in ("tensor", "context", "expert") if getattr(setup.strategy, name) > 1]
     return f"messages of {' and '.join(names)} parallelism {_link(setup, *names)}"
 
 

@@ -13,6 +13,7 @@ tiles; Dao 2023, "FlashAttention-2".
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
 from shardplan import flops
 from shardplan.flops import Product
@@ -21,6 +22,7 @@ from shardplan.speed import achievable, passes
 from shardplan.speed.passes import Pass
 
 FORWARD, BACKWARD = 0, 1
+TILE = 128  # rows of a product's result that are computed together
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,12 @@ class Both:
 
 
 def block_work(setup: Setup, recomputed: bool) -> Both:
-    products, moved = flops.block_products(setup), passes.block_passes(setup)
+    products, moved = flops.block_products(setup, busiest=True), passes.block_passes(setup)
     attention = flops.attention_flops(setup, causal=setup.strategy.attention != "math")
     forward = _work(setup, products) + _moved(setup, moved, FORWARD) + _attention(setup, attention, FORWARD)
     backward = _gradients(setup, products) + _moved(setup, moved, BACKWARD) + _attention(setup, attention, BACKWARD)
     if recomputed:
-        backward += _work(setup, flops.recomputed_products(setup)) + _moved(setup, moved, FORWARD)
+        backward += _work(setup, flops.recomputed_products(setup, busiest=True)) + _moved(setup, moved, FORWARD)
         if flops.recomputed_attention(setup):
             backward += _attention(setup, attention, FORWARD)
     return Both(forward, backward)
@@ -81,9 +83,14 @@ def peak_flops(setup: Setup) -> float:
 
 def product_s(setup: Setup, p: Product) -> float:
     depth = p.inner / (p.inner + achievable.TILE_DEPTH)
-    computed_s = p.flops / (peak_flops(setup) * achievable.product_share(setup.machine.gpu) * depth)
+    tiles = ceil(p.rows / TILE) * TILE / p.rows if p.groups > 1 else 1.0  # an expert's last tile may be nearly empty
+    computed_s = tiles * p.flops / (peak_flops(setup) * _share(setup) * depth)
     n_elements = p.rows * p.inner + p.inner * p.columns + p.rows * p.columns
-    return max(computed_s, moved_s(setup, n_elements * setup.strategy.bytes.compute))
+    return max(computed_s, moved_s(setup, p.groups * n_elements * setup.strategy.bytes.compute))
+
+
+def _share(setup: Setup) -> float:
+    return achievable.product_share(setup.machine.gpu, setup.strategy.attention)
 
 
 def _work(setup: Setup, products: Iterable[Product]) -> Work:
@@ -104,8 +111,9 @@ def _moved(setup: Setup, found: Iterable[Pass], way: int) -> Work:
 def _attention(setup: Setup, n_flops: float, way: int) -> Work:
     """Work of a block's attention. Without flash: two products of the (T, T) scores in forward, four in backward."""
     if setup.strategy.attention == "math":
-        rate = peak_flops(setup) * achievable.product_share(setup.machine.gpu)
+        rate = peak_flops(setup) * _share(setup)
         return Work(attention_s=n_flops * (1, 2)[way] / rate, launches=(2, 4)[way])
     share = achievable.attention_shares(setup.machine.gpu, setup.strategy.attention)[way]
-    share *= setup.strategy.seq_len / (setup.strategy.seq_len + achievable.LEAD_IN)
+    positions = setup.strategy.seq_len / setup.strategy.context  # of a kernel: a ring has one for each rank's keys
+    share *= positions / (positions + achievable.LEAD_IN)
     return Work(attention_s=n_flops * (1, flops.FLASH_BACKWARD)[way] / (peak_flops(setup) * share), launches=1)

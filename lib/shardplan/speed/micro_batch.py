@@ -5,8 +5,8 @@ bandwidth, and is slower by `closed_forms.CONTENTION`. The units are slowed by t
 overlapped, and then ordered again.
 
 [Note: model parallel] Tensor parallelism's collectives lie between two products that need each other, so nothing
-overlaps them. Context parallelism's ring overlaps with attention, as long as attention takes. In the timeline, what is
-not overlapped is part of a unit's time; it counts as exposed.
+overlaps them, nor the all_to_alls between tokens and their experts. Context parallelism's ring overlaps with attention,
+as long as attention takes. In the timeline, what is not overlapped is part of a unit's time; it counts as exposed.
 """
 
 from collections import Counter
@@ -20,8 +20,8 @@ from shardplan.speed.kernels import Both, block_work, moved_s, root_work
 from shardplan.speed.offloading import stream_s
 from shardplan.stage_parameters import Stage, Weight
 from shardplan.traffic.data_parallel import unit_sends
-from shardplan.traffic.model_parallel import context_sends, root_tensor_sends, tensor_sends
-from shardplan.traffic.units import BLOCK, ROOT, gathered_bytes, gradient_bytes
+from shardplan.traffic.model_parallel import context_sends, expert_sends, root_tensor_sends, tensor_sends
+from shardplan.traffic.units import BLOCK, DENSE, ROOT, gathered_bytes, gradient_bytes
 from shardsim.closed_forms import CONTENTION
 from shardsim.step_schedules import Unit, fsdp_step
 from shardtrace.timeline import Timeline
@@ -33,6 +33,7 @@ class Costs:
 
     work: Both
     waited_s: tuple[float, float]  # forward, backward: see [Note: model parallel]
+    unit: str = ROOT  # a name of `traffic.units`
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class MicroBatch:
     on_device: Timeline  # the same without offloading
     waited_s: float  # part of the timeline's computation that is really waiting: see [Note: model parallel]
     launches: float
+    attention_s: float
 
     @property
     def computed_s(self) -> float:
@@ -65,9 +67,13 @@ def micro_batches(setup: Setup, stage: Stage) -> list[tuple[int, MicroBatch]]:
     keeps, delays = s.pipeline > 1 and s.sharding == "SHARD_GRAD_OP", s.accumulate_unsharded
     kinds = Counter((not keeps or i == 0, not delays or i == s.accumulation - 1) for i in range(s.accumulation))
     recomputed = [s.recomputes(block) for block in range(1, stage.n_blocks + 1)]
-    blocks = {r: Costs(block_work(setup, r), messages_s(setup, r)) for r in sorted(set(recomputed))}
-    root = Costs(root_work(setup, stage.first, stage.last), root_messages_s(setup, stage))
-    costs = [root, *(blocks[r] for r in recomputed)]
+    blocks = {
+        (r, dense): Costs(block_work(on, r), messages_s(on, r), BLOCK if not dense else DENSE)
+        for dense, on in ((False, setup), *([(True, setup.dense)] if stage.n_dense else []))
+        for r in sorted(set(recomputed))
+    }
+    root = Costs(root_work(setup, stage.first, stage.last), root_messages_s(setup, stage), ROOT)
+    costs = [root, *(blocks[r, number <= stage.n_dense] for number, r in enumerate(recomputed, 1))]
     return [(n, _micro_batch(setup, stage, costs, *kind)) for kind, n in kinds.items()]
 
 
@@ -76,14 +82,15 @@ def _micro_batch(setup: Setup, stage: Stage, costs: Sequence[Costs], gathers: bo
     if setup.strategy.offload != "none":
         timeline = _timeline(setup, stage, costs, gathers, reduces, streams=True)
     launches = sum(c.work.forward.launches + c.work.backward.launches for c in costs)
-    return MicroBatch(timeline, on_device, sum(sum(c.waited_s) for c in costs), launches)
+    attention_s = sum(c.work.forward.attention_s + c.work.backward.attention_s for c in costs)
+    return MicroBatch(timeline, on_device, sum(sum(c.waited_s) for c in costs), launches, attention_s)
 
 
 def _timeline(
     setup: Setup, stage: Stage, costs: Sequence[Costs], gathers: bool, reduces: bool, streams: bool
 ) -> Timeline:
     """Order the units, slowed by overlapped collectives: see [Note: contention]."""
-    kinds = {c: _unit(setup, stage, c, c is costs[0], gathers, reduces, streams) for c in set(costs)}
+    kinds = {c: _unit(setup, stage, c, gathers, reduces, streams) for c in set(costs)}
     units = [replace(kinds[c], name=f"blocks.{i}" if i >= 0 else "root") for i, c in enumerate(costs, start=-1)]
     found = _in_order(setup, stage, units, reduces)
     if not found.overlapped_s:
@@ -102,16 +109,18 @@ def _in_order(setup: Setup, stage: Stage, units: Sequence[Unit], reduces: bool) 
     return fsdp_step(units[0], units[1:], reshard_after_forward=not keeps, host_runs_ahead=True)
 
 
-def _unit(setup: Setup, stage: Stage, costs: Costs, is_root: bool, gathers: bool, reduces: bool, streams: bool) -> Unit:
+def _unit(setup: Setup, stage: Stage, costs: Costs, gathers: bool, reduces: bool, streams: bool) -> Unit:
     """Make a unit, with FSDP's copies: out of the gathered buffer, and of gradients into the buffer to be reduced."""
-    name, weights = (ROOT, stage.root) if is_root else (BLOCK, stage.block)
+    name, weights = costs.unit, {ROOT: stage.root, BLOCK: stage.block, DENSE: stage.dense}[costs.unit]
     forward_s = costs.work.forward.seconds + costs.waited_s[0]
     backward_s = costs.work.backward.seconds + costs.waited_s[1]
     if not setup.strategy.sharded[0] or not weights:
         return Unit(name, forward_s, backward_s, 0.0, 0.0)
-    sends_s = {send.kind: seconds(setup, send) for send in unit_sends(setup, name, weights)}
+    sends_s: Counter[str] = Counter()
+    for send in unit_sends(setup, name, weights):
+        sends_s[send.kind] += seconds(setup, send)
     fetch_s, bring_s = stream_s(setup, weights) if streams else (0.0, 0.0)
-    again = setup.strategy.sharding == "FULL_SHARD" and not is_root and setup.strategy.wrap == "block"
+    again = setup.strategy.sharding == "FULL_SHARD" and name != ROOT and setup.strategy.wrap == "block"
     out_s = gathers * copy_out_s(setup, weights)
     return Unit(
         name,
@@ -137,13 +146,15 @@ def copy_in_s(setup: Setup, weights: tuple[Weight, ...]) -> float:
 
 def messages_s(setup: Setup, recomputed: bool) -> tuple[float, float]:
     """Seconds of a block's messages that are not overlapped, forward and backward: see [Note: model parallel]."""
-    if setup.strategy.tensor == setup.strategy.context == 1:
+    if setup.strategy.tensor == setup.strategy.context == setup.strategy.expert == 1:
         return 0.0, 0.0
     tensor, ring, work = (f(setup, recomputed) for f in (tensor_sends, context_sends, block_work))
+    experts = expert_sends(setup, recomputed)
     ahead = 1 - 1 / setup.strategy.context  # of the attention; a rank does not wait for its own keys and values
     forward_s = max(0.0, all_s(setup, ring["forward"]) - ahead * work.forward.attention_s)
     backward_s = max(0.0, all_s(setup, ring["backward"]) - ahead * work.backward.attention_s)
-    return forward_s + all_s(setup, tensor["forward"]), backward_s + all_s(setup, tensor["backward"])
+    between = {way: tensor[way] + experts[way] for way in ("forward", "backward")}
+    return forward_s + all_s(setup, between["forward"]), backward_s + all_s(setup, between["backward"])
 
 
 def root_messages_s(setup: Setup, stage: Stage) -> tuple[float, float]:

@@ -51,7 +51,7 @@ def _gpus(setup: Setup) -> int:
 
 
 def _host_memory(setup: Setup) -> float:
-    return achievable.HOST_MEMORY / _gpus(setup)
+    return achievable.HOST_MEMORY * setup.machine.host_memory_bandwidth / _gpus(setup)
 
 
 def _drives(setup: Setup) -> tuple[float, float]:

@@ -41,10 +41,10 @@ def block_passes(setup: Setup) -> list[Pass]:
     fused = setup.strategy.compile
     shared = 3 if shape.gated else 2  # queries, keys and values read one input; gate and up another
     found = [
-        *2 * [_norm(setup, stream)],
+        *(2 + shape.post_norms) * [_norm(setup, stream)],
         *2 * [_pass("residual", stream, 2.5 * c if fused else 3 * c, c if fused else 3 * c, (1, 1))],
         _pass("shared inputs", shared * stream, 0, c if fused else 3 * c, (0, 0 if fused else shared)),
-        _activation(setup),
+        *_activations(setup),
     ]
     if not shape.learned_positions:
         found += [_rotary(setup, setup.tokens * dim / t) for dim in (shape.q_dim, shape.kv_dim)]
@@ -53,6 +53,8 @@ def block_passes(setup: Setup) -> list[Pass]:
     if setup.strategy.bytes.autocast:
         casts = 3 + (2 if shape.gated else 1)
         found.append(_pass("casts of inputs", casts * setup.tokens * shape.dim, 4 + 2, 4 + 2, (casts, casts)))
+    if setup.strategy.context > 1:
+        found += _ring(setup)
     if setup.strategy.attention == "math":
         found.append(_scores(setup))
     return found + _lora(setup)
@@ -67,7 +69,7 @@ def embedding_passes(setup: Setup) -> list[Pass]:
 
 def head_passes(setup: Setup) -> list[Pass]:
     s, c = setup.strategy, setup.strategy.bytes.compute
-    logits = setup.tokens * setup.shape.vocab_size / s.tensor
+    logits = setup.tokens * setup.shape.vocab_size / (s.tensor if s.loss_parallel else 1)
     if s.cross_entropy == "fused":  # reads the logits twice, and overwrites them with their gradient: all in forward
         each = (3 * c, 0)
     elif s.cross_entropy == "in-place":  # reads them; backward reads and overwrites them with their gradient
@@ -75,7 +77,8 @@ def head_passes(setup: Setup) -> list[Pass]:
     elif s.cross_entropy == "compiled":  # reads them for maximum and sum; backward reads them and writes their gradient
         each = (2 * c, 2 * c)
     else:
-        each = (8 + _cast(c), 16 + _cast(c))
+        copied = (8, 8) if s.cross_entropy == "shifted" else (0, 0)  # to the copy, and from its gradient
+        each = (8 + _cast(c) + copied[0], 16 + _cast(c) + copied[1])
     chunks = s.cross_entropy_chunks if s.cross_entropy == "chunked" else 1
     return [
         _norm(setup, _stream_elements(setup)),
@@ -88,7 +91,8 @@ def _norm(setup: Setup, elements: float) -> Pass:
     one_kernel = setup.strategy.compile or setup.strategy.norm_kernel == "fused" or setup.shape.norm == "layer"
     if one_kernel:
         return _pass("norm", elements, 2 * c, 3 * c, (1, 1))
-    return _pass("norm", elements, 20 + 2 * c + 3 * _cast(c), 56 + 9 * c + 3 * _cast(c), (9, 17) if c < 4 else (6, 14))
+    casts = (2 if setup.strategy.norm_kernel == "one-cast" else 3) * _cast(c)
+    return _pass("norm", elements, 20 + 2 * c + casts, 56 + 9 * c + casts, (9, 17) if c < 4 else (6, 14))
 
 
 def _rotary(setup: Setup, elements: float) -> Pass:
@@ -98,10 +102,28 @@ def _rotary(setup: Setup, elements: float) -> Pass:
     return _pass("rotary", elements, 36 + 2 * _cast(c), 40 + 2 * _cast(c), (9, 10) if c < 4 else (7, 8))
 
 
-def _activation(setup: Setup) -> Pass:
-    s, c = setup.shape, setup.strategy.bytes.compute
-    hidden = setup.tokens * s.hidden_dim / setup.strategy.tensor
-    if not s.gated:
+def _activations(setup: Setup) -> list[Pass]:
+    e, t = setup.shape.experts, setup.strategy.tensor
+    if not e:
+        return [_activation(setup, setup.tokens * setup.shape.hidden_dim / t)]
+    shared = [_activation(setup, setup.tokens * e.shared_dim / t)] if e.shared_dim else []
+    return [_activation(setup, setup.routed * e.hidden_dim / t), *shared, *_mixture(setup)]
+
+
+def _mixture(setup: Setup) -> list[Pass]:
+    """Passes of a mixture: probabilities in fp32; tokens are copied by expert and back, weighed, and added up."""
+    e, c = setup.shape.experts, setup.strategy.bytes.compute
+    rows = setup.routed * setup.shape.dim
+    return [
+        _pass("probabilities", setup.tokens * e.number, 8 + _cast(c), 12 + _cast(c), (4, 4)),
+        _pass("tokens by expert and back", rows, 4 * c, 5 * c, (4, 4)),
+        _pass("weighed results", rows, 3 * c, 4 * c, (2, 3)),
+    ]
+
+
+def _activation(setup: Setup, hidden: float) -> Pass:
+    c = setup.strategy.bytes.compute
+    if not setup.shape.gated:
         return _pass("gelu", hidden, 2 * c, 3 * c, (1, 1))
     if setup.strategy.compile:
         return _pass("swiglu", hidden, 3 * c, 5 * c, (1, 1))
@@ -115,14 +137,34 @@ def _scores(setup: Setup) -> Pass:
     return _pass("scores", scores, 2 * c if setup.strategy.compile else 6 * c, 5 * c, (3, 3))
 
 
+def _ring(setup: Setup) -> list[Pass]:
+    """Passes of context parallelism. After each rank's keys, results and gradients so far are added up in fp32.
+
+    Forward casts the new result (c + 4), subtracts (12), weighs (8), and subtracts from the old one (12). Backward adds
+    a gradient of c bytes to one of 4, for queries, keys and values, and copies those of keys and values to send them.
+    Source: torch/distributed/tensor/experimental/_attention.py, _SDPAMerger and _templated_ring_attention_backward.
+    """
+    s, shape, c = setup.strategy, setup.shape, setup.strategy.bytes.compute
+    queries, keys = (setup.tokens * width / s.tensor for width in (shape.q_dim, 2 * shape.kv_dim))
+    steps = s.context - 1
+    return [
+        _pass("the ring's results", steps * queries, c + 36, c + 8, (4 * steps, steps)),
+        _pass("the ring's gradients", steps * keys, 0, c + 16, (0, 2 * steps)),
+    ]
+
+
 def _lora(setup: Setup) -> list[Pass]:
     """Passes of LoRA: scale and add the narrow products; make a 4-bit base whole, forward and backward."""
     s, c = setup.strategy, setup.strategy.bytes.compute
     if not s.lora_rank:
         return []
     wide = [p for p in block_products(setup) if p.frozen]
+    adapted = [p for p in wide if s.adapts(p.name)]
+    n = 2 * len(adapted)
+    found = [_pass("LoRA's sums", sum(p.rows * p.columns for p in adapted), 5 * c, 5 * c, (n, n))]
+    if s.lora_dropout:  # reads and writes an input, and a byte of mask
+        found.append(_pass("dropout", sum(p.rows * p.inner for p in adapted), 2 * c + 1, 2 * c + 1, (n // 2, n // 2)))
     n = len(wide)
-    found = [_pass("LoRA's sums", sum(p.rows * p.columns for p in wide), 5 * c, 5 * c, (2 * n, 2 * n))]
     if s.base_4bit:
         each = c + 1 if s.compile else 19 + 7 * c  # unpack 2, widen 9, look up 4 + 3c, scale 3c, put together 4 + c
         found.append(

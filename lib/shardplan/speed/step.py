@@ -25,6 +25,7 @@ from shardplan.speed.exposed import waits_s
 from shardplan.speed.kernels import peak_flops
 from shardplan.speed.micro_batch import micro_batches
 from shardplan.speed.offloading import offload_s
+from shardplan.speed.spread import range_s
 from shardplan.speed.updating import optimizer_launches, optimizer_s
 from shardplan.stage_parameters import Stage, stages
 from shardplan.traffic import bytes_by_link
@@ -36,18 +37,20 @@ def speed_plan(setup: Setup) -> SpeedPlan:
     """Plan the speed of the slowest stage, which sets the pace."""
     slowest = max((_stage(setup, stage) for stage in stages(setup)), key=lambda found: sum(found[0].values()))
     s = setup.strategy
+    *found, attention_s = slowest
     return SpeedPlan(
-        *slowest,
+        *found,
         bytes_by_link=bytes_by_link(setup),
         tokens=setup.tokens * s.accumulation / (s.tensor * s.pipeline),
         model_flops=model_flops(setup),
         hardware_flops=hardware_flops(setup),
         peak_flops=peak_flops(setup),
+        range_s=range_s(setup, found[0], attention_s),
     )
 
 
-def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], dict[str, float], Timeline]:
-    """Return a stage's parts, its waits, and the timeline of its last micro-batch."""
+def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], dict[str, float], Timeline, float]:
+    """Return a stage's parts, its waits, the timeline of its last micro-batch, and a step's seconds of attention."""
     n, batches = setup.strategy.accumulation, micro_batches(setup, stage)
     computed_s, exposed_s = sum(k * b.computed_s for k, b in batches), sum(k * b.exposed_s for k, b in batches)
     streamed_s = sum(k * b.offload_s for k, b in batches)
@@ -62,7 +65,8 @@ def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], dict[str, floa
         "bubble": bubble_s(setup, (computed_s + exposed_s + streamed_s) / n),
         "launch": late_s + max(0.0, launch_s(setup, optimizer_launches(setup, stage)) - update_s),
     }
-    return parts_s, waits_s(setup, batches, unhidden_s, tied_s), batches[-1][1].timeline
+    waits, attention_s = waits_s(setup, batches, unhidden_s, tied_s), sum(k * b.attention_s for k, b in batches)
+    return parts_s, waits, batches[-1][1].timeline, attention_s
 
 
 def bubble_s(setup: Setup, micro_batch_s: float) -> float:

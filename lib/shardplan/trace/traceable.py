@@ -5,6 +5,7 @@ from shardplan.strategy import Strategy
 
 # field -> its one value that can be traced
 ONLY_SHAPES = {"gated": True, "norm": "rms", "qkv_bias": False, "linear_bias": False, "qk_norm": False}
+ONLY_SHAPES |= {"experts": None, "latent": None, "sinks": False, "post_norms": 0, "window": 0}
 ONLY_STRATEGIES = {
     "offload": "none",
     "lora_rank": 0,
@@ -31,6 +32,8 @@ def check_traceable(setup: Setup) -> None:
 def check_engines(s: Strategy) -> None:
     """Raise ValueError that names a field of the strategy which can't be traced, with any model."""
     _only(s, ONLY_STRATEGIES)
+    if s.recompute == "pointwise":
+        raise ValueError("recompute='pointwise' can't be traced: torch's checkpointing keeps a block's products only")
     if s.optimizer == "adamw-8bit":
         raise ValueError("optimizer='adamw-8bit' can't be traced, only 'adamw', 'momentum' and 'sgd'")
     if s.precision == "bf16-master-fp32-gradients":

@@ -9,7 +9,13 @@ from shardplan.stage_parameters import stages
 from shardplan.traffic.data_parallel import data_parallel, unit_sends
 from shardplan.traffic.host import host_bytes
 from shardplan.traffic.messages import Send
-from shardplan.traffic.model_parallel import context_parallel, pipeline_parallel, tensor_parallel, tied_matrix
+from shardplan.traffic.model_parallel import (
+    context_parallel,
+    expert_parallel,
+    pipeline_parallel,
+    tensor_parallel,
+    tied_matrix,
+)
 
 __all__ = ["Send", "bytes_by_link", "sends", "unit_sends"]
 
@@ -25,6 +31,7 @@ def sends(setup: Setup) -> list[Send]:
     """All messages of a step, for the busiest stage's rank."""
     by_stage = []
     for stage in stages(setup):
-        of_model = (*tensor_parallel(setup, stage), *context_parallel(setup, stage), *pipeline_parallel(setup))
+        inside_blocks = (tensor_parallel, context_parallel, expert_parallel)
+        of_model = (*(send for kind in inside_blocks for send in kind(setup, stage)), *pipeline_parallel(setup))
         by_stage.append([*data_parallel(setup, stage), *of_model, *tied_matrix(setup, stage)])
     return max(by_stage, key=lambda found: sum(s.bytes for s in found))

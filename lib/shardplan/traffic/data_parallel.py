@@ -35,9 +35,19 @@ def data_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:
 
 
 def unit_sends(setup: Setup, name: str, weights: tuple[Weight, ...]) -> list[Send]:
-    """Return the messages of one unit in a step: "a block", or "the root", which is all that is outside the blocks."""
+    """Return the messages of one unit in a step: "a block", or "the root", which is all that is outside the blocks.
+
+    Experts that are on different ranks have messages of their own: fewer ranks share them.
+    """
+    experts = tuple(w for w in weights if w.spread > 1)
+    others = tuple(w for w in weights if w.spread == 1)
+    found = _unit_sends(setup, name, others)
+    return found + _unit_sends(setup, name, experts, "same experts") if experts else found
+
+
+def _unit_sends(setup: Setup, name: str, weights: tuple[Weight, ...], among: str = "shard") -> list[Send]:
     sharding, data = setup.strategy.sharding, group(setup, "data")
-    shard, replicate = group(setup, "shard"), group(setup, "replicate")
+    shard, replicate = group(setup, among), group(setup, "replicate")
     whole, times = gradient_bytes(setup, weights), reductions(setup)
     parameters, gradients = f"parameters of {name}", f"gradients of {name}"
     if sharding == "NONE":

@@ -1,6 +1,7 @@
 """Groups of ranks that communicate, and where in the cluster their members are.
 
-The mesh is (pipeline, replicate, shard, context, tensor), tensor innermost. Ranks that are neighbours in the mesh are
+The mesh is (pipeline, replicate, shard, context, tensor), tensor innermost. Expert-parallel ranks are neighbours among
+those that share the data, as torchtitan has it. Ranks that are neighbours in the mesh are
 neighbours in the cluster, so the groups that send most stay inside a node. A group's members are `stride` ranks apart.
 
 All groups of a kind communicate at once. On a node of g GPUs a group has k members, and g/k groups share the network
@@ -31,7 +32,7 @@ class Group:
         return 1 / self.ranks_per_node if self.nodes > 1 else 0.0
 
 
-NAMES = ("tensor", "context", "shard", "replicate", "data", "pipeline")
+NAMES = ("tensor", "context", "expert", "same experts", "shard", "replicate", "data", "pipeline")
 
 
 def group(setup: Setup, name: str) -> Group:
@@ -55,6 +56,8 @@ def _size_and_stride(setup: Setup) -> dict[str, tuple[int, int]]:
         "tensor": (s.tensor, 1),
         "context": (s.context, s.tensor),
         "shard": (setup.shards, s.tensor),
+        "expert": (s.expert, s.tensor),
+        "same experts": (setup.shards // s.expert, s.tensor * s.expert),
         "replicate": (setup.data_ranks // setup.shards, s.tensor * setup.shards),
         "data": (setup.data_ranks, s.tensor),
         "pipeline": (s.pipeline, s.tensor * setup.data_ranks),

@@ -10,7 +10,7 @@ from shardplan.traffic.groups import Group
 class Send:
     """A kind of message. `full_bytes`: the unsharded size, padded; for a ring or a send, the size of one message."""
 
-    kind: str  # all_gather, reduce_scatter, all_reduce, broadcast, ring, send
+    kind: str  # all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, ring, send
     of: str  # "parameters of a block"
     group: Group
     full_bytes: float
@@ -30,7 +30,8 @@ class Send:
             return n - 1
         if self.kind == "send":
             return 1
-        # reduce_scatter: as all_gather. broadcast: likewise, as the mean over ranks, since its last rank sends nothing
+        # reduce_scatter, all_to_all: as all_gather, all but its own part. broadcast: likewise, as the mean over ranks,
+        # since its last rank sends nothing
         cost = ring_all_reduce_cost if self.kind == "all_reduce" else ring_all_gather_cost
         return cost(1, n).sent_bytes
 

@@ -4,13 +4,14 @@
     tensor, whole           a block: 2 all_reduces of B T D forward, 2 backward
     the root                as half a block forward: the embedding's sum, the output layer's input; backward likewise
     context                 a block: keys and values go round the ring; in backward again, and their gradients
+    experts                 a block: two all_to_alls of Z B T D forward, to the experts and back, and two backward
     pipeline                a stage: B T D to the next one, its gradient back
     tied, in a pipeline     a step: an all_reduce of the matrix's gradient between first and last stage
 
 B T D is a micro-batch's activations. Recomputation repeats forward's messages except a block's last: it stops at the
-last product, whose result is unused. An all_reduce is an all_gather and a reduce_scatter: cutting sequences costs no
-bytes. `gather_again` keeps a share of what was gathered, and gathers it again for the weights' gradients while the
-inputs' gradients are computed.
+last product, whose result is unused. ("selective" keeps what reduce_scatters return; "pointwise" recomputes no
+product.) An all_reduce is an all_gather and a reduce_scatter: cutting sequences costs no bytes. `gather_again` keeps a
+share of what was gathered, and gathers it again for the weights' gradients while the inputs' gradients are computed.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, section 4.2; Liu et al. 2023, "Ring
 Attention"; Narayanan et al. 2021, section 2.2.
@@ -34,7 +35,8 @@ def tensor_sends(setup: Setup, recomputed: bool) -> ByPass:
     s = setup.strategy
     if s.tensor == 1:
         return {"forward": [], "backward": [], "hidden": []}
-    again = _pairs(setup, 2, 1) if recomputed else []
+    of_a_recomputed = {"selective": (2, 0), "pointwise": (0, 0)}.get(s.recompute, (2, 1))
+    again = _pairs(setup, *of_a_recomputed) if recomputed else []
     hidden = _pairs(setup, 2, 0) if s.gather_again and s.sequence_parallel else []
     return {"forward": _pairs(setup, 2, 2), "backward": _pairs(setup, 2, 2) + again, "hidden": hidden}
 
@@ -45,7 +47,12 @@ def root_tensor_sends(setup: Setup) -> list[Send]:
     Each rank looks up the tokens of its part of the vocabulary, and the sum is scattered. The output layer's input is
     gathered. Backward does the opposite of each.
     """
-    return _pairs(setup, 1, 1) if setup.strategy.tensor > 1 else []
+    s = setup.strategy
+    if s.tensor == 1:
+        return []
+    n_bytes = setup.tokens * setup.shape.vocab_size * s.bytes.compute
+    logits = [] if s.loss_parallel else [Send("all_gather", "logits", group(setup, "tensor"), n_bytes, 1)]
+    return _pairs(setup, 1, 1) + logits
 
 
 def context_sends(setup: Setup, recomputed: bool) -> ByPass:
@@ -56,7 +63,25 @@ def context_sends(setup: Setup, recomputed: bool) -> ByPass:
     n_bytes = 2 * setup.tokens * setup.shape.kv_dim / s.tensor * s.bytes.compute
     ring = Send("ring", "keys and values", group(setup, "context"), n_bytes, 1)
     again = recomputed and s.recompute == "full"
-    return {"forward": [ring], "backward": [replace(ring, of="keys, values, their gradients", times=2 + again)]}
+    gradients = replace(ring, of="gradients of keys and values", full_bytes=n_bytes * 4 / s.bytes.compute)  # fp32 sums
+    return {"forward": [ring], "backward": [replace(ring, times=1 + again), gradients]}
+
+
+def expert_sends(setup: Setup, recomputed: bool) -> ByPass:
+    """Messages of expert parallelism in one block with experts: a token goes to each of its Z experts, and back."""
+    s = setup.strategy
+    if s.expert == 1:
+        return {"forward": [], "backward": []}
+    n_bytes = setup.routed * setup.shape.dim * s.bytes.compute
+    both = Send("all_to_all", "tokens to experts and back", group(setup, "expert"), n_bytes, 2)
+    again = recomputed and s.recompute in ("full", "selective")
+    return {"forward": [both], "backward": [replace(both, times=2 + 2 * again)]}
+
+
+def expert_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:
+    """Messages of expert parallelism in a step."""
+    share = (stage.n_blocks - stage.n_dense) / stage.n_blocks
+    return (replace(send, times=share * send.times) for send in _of_blocks(setup, stage, expert_sends))
 
 
 def tensor_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:

@@ -3,12 +3,13 @@
 from shardplan.planned_job import Setup
 from shardplan.stage_parameters import Stage, Weight
 
-BLOCK, ROOT = "a block", "the root"
+BLOCK, DENSE, ROOT = "a block", "a block without experts", "the root"
 
 
 def units(stage: Stage) -> list[tuple[str, tuple[Weight, ...], int]]:
     """Return (name, weights, number of such units). A pipeline's middle stage has no root."""
-    found = ((BLOCK, stage.block, stage.n_blocks), (ROOT, stage.root, 1))
+    blocks = (BLOCK, stage.block, stage.n_blocks - stage.n_dense), (DENSE, stage.dense, stage.n_dense)
+    found = (*blocks, (ROOT, stage.root, 1))
     return [unit for unit in found if unit[1] and unit[2]]
 
 
@@ -31,13 +32,13 @@ def reductions(setup: Setup) -> int:
 def gathered_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:
     """Bytes of an unsharded unit, with the padding of dim 0."""
     n = setup.shards
-    return sum(w.gathered * w.shard_numel(n) * n for w in weights)
+    return sum(w.gathered * w.padded_numel(n) for w in weights)
 
 
 def gradient_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:
     """Bytes of the trained weights' unsharded gradients on the wire."""
     n = setup.shards if setup.strategy.sharded[0] else 1
-    return sum(setup.strategy.bytes.reduce * w.shard_numel(n) * n for w in weights if w.trained)
+    return sum(setup.strategy.bytes.reduce * w.padded_numel(n) for w in weights if w.trained)
 
 
 def held_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:

@@ -199,7 +199,7 @@ def measure_embedding(at: Setup) -> "Bytes":
 
 def real_block(at: Setup) -> nn.Module:
     shape, block = at.shape, Block(config_of(at.shape))
-    block.attention_norm, block.feed_forward_norm = norm_of(shape), norm_of(shape)
+    block.attention_norm, block.feed_forward_norm = (norm_of(shape, at.strategy.norm_kernel) for _ in range(2))
     if shape.qkv_bias or shape.linear_bias or shape.qk_norm or shape.learned_positions:
         block.attention = GeneralAttention(shape)
     if not shape.gated:
@@ -207,8 +207,17 @@ def real_block(at: Setup) -> nn.Module:
     return block
 
 
-def norm_of(shape: Shape) -> nn.Module:
-    return nn.LayerNorm(shape.dim) if shape.norm == "layer" else RMSNorm(shape.dim, 1e-5)
+def norm_of(shape: Shape, norm_kernel: str = "composed") -> nn.Module:
+    rms = OneCastNorm if norm_kernel == "one-cast" else RMSNorm
+    return nn.LayerNorm(shape.dim) if shape.norm == "layer" else rms(shape.dim, 1e-5)
+
+
+class OneCastNorm(RMSNorm):
+    """As torchtitan's of 2024: one cast serves the square and the product."""
+
+    def forward(self, x):
+        wide = x.float()
+        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).type_as(x) * self.weight
 
 
 def config_of(shape: Shape) -> ModelConfig:
@@ -256,9 +265,9 @@ class GeneralAttention(nn.Module):
 class PlainLoRA(nn.Module):
     """As `quantised.LoRALinear`, of a weight that is frozen as it is."""
 
-    def __init__(self, linear: nn.Linear, rank: int) -> None:
+    def __init__(self, linear: nn.Linear, rank: int, dropout: bool) -> None:
         super().__init__()
-        self.linear = linear
+        self.linear, self.dropout = linear, nn.Dropout(0.1) if dropout else nn.Identity()
         out_features, in_features = linear.weight.shape
         self.lora_a = nn.Parameter(linear.weight.new_ones(rank, in_features))
         self.lora_b = nn.Parameter(linear.weight.new_zeros(out_features, rank))
@@ -266,16 +275,18 @@ class PlainLoRA(nn.Module):
     def forward(self, x):
         linear = nn.functional.linear
         y = self.linear(x)
-        return y + 2.0 * linear(linear(x, self.lora_a), self.lora_b)
+        return y + 2.0 * linear(linear(self.dropout(x), self.lora_a), self.lora_b)
 
 
 def with_adapters(block: nn.Module, at: Setup) -> nn.Module:
     if at.strategy.base_4bit:
         return add_lora(block, at.strategy.lora_rank, scaler_block_size=8)
     block.requires_grad_(False)
-    for part in (block.attention, block.feed_forward):
+    for of in ("attention", "feed_forward"):
+        part = getattr(block, of)
         for name, linear in list(part.named_children()):
-            setattr(part, name, PlainLoRA(linear, at.strategy.lora_rank))
+            if at.strategy.adapts(f"{of}.{name}"):
+                setattr(part, name, PlainLoRA(linear, at.strategy.lora_rank, at.strategy.lora_dropout))
     return block
 
 
@@ -389,6 +400,13 @@ def test_the_embedding_and_the_head(shape, precision):
     assert measure_head(at) == predict_root(activations.head, at)
 
 
+@pytest.mark.parametrize("recompute", ["none", "selective"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_a_norm_with_one_cast(precision, recompute):
+    at = setup(*WIDE, precision=precision, recompute=recompute, norm_kernel="one-cast")
+    assert measure_block(at) == predict_block(at)
+
+
 @RECOMPUTE
 @PRECISION
 @pytest.mark.parametrize("shape", ["wide", "long"])
@@ -442,7 +460,7 @@ def test_what_cuda_allocates_inside_of_attentions_backward():
 
 @pytest.mark.parametrize(
     ("card", "precision", "repeats"),
-    [("H100-80GB", "fp32", True), ("H100-80GB", "bf16-mixed", False), ("T4", "bf16-mixed", True)],
+    [("H100-80GB", "fp32", True), ("H100-80GB", "bf16-mixed", False), ("T4", "fp16-mixed", True)],
 )
 def test_repeated_heads_are_kept_on_a_gpu_without_a_grouped_kernel(card, precision, repeats):
     """Keys and values of K heads become those of H heads: see shardlab.model.repeats_heads."""

@@ -5,9 +5,8 @@ from itertools import product
 import pytest
 
 from shardplan.api import figures_of, setup_of
-from shardplan.search.strategies import MICRO_BATCHES, Search, search
+from shardplan.search.strategies import MICRO_BATCHES, RECOMPUTE, Search, search
 from shardplan.search.training_cost import affordable_gpus, cost
-from shardplan.strategy import RECOMPUTE
 from shardsim.machines import machine
 
 ALONE = {"tensor": 1, "pipeline": 1, "context": 1}  # data parallelism
@@ -123,3 +122,10 @@ def test_a_budget_buys_whole_nodes(budget, gpus):
 def test_a_budget_that_buys_nothing_names_the_field(budget, price, field):
     with pytest.raises(ValueError, match=f"^{field}="):
         affordable_gpus(budget, price, machine("dgx-h100"))
+
+
+def test_experts_of_a_mixture_are_spread_over_1_8_and_64_ranks():
+    still = {"tensor": 1, "pipeline": 1, "micro_batch": 1, "recompute": "full", "seq_len": 2048}
+    found = search("qwen3-30b-a3b", "dgx-h100", gpus=16, **still)
+    assert {p.setup.strategy.expert for p in found.fitting} == {1, 8}
+    assert {p.setup.strategy.sharding for p in found.fitting if p.setup.strategy.expert > 1} <= {"ZERO_1", "FULL_SHARD"}

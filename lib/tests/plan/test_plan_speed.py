@@ -280,7 +280,7 @@ def test_less_power_slows_products_but_not_memory():
 def test_an_infinitely_fast_network_exposes_nothing(sharding):
     options = {"sharding": sharding, "accumulation": 2}
     free, real = (speed_plan(setup(world_size=16, on=on, **options)) for on in (FREE_NETWORK, H100))
-    assert free.parts_s["exposed communication"] < 0.02 * free.step_s, "the start of NCCL's kernels"
+    assert free.parts_s["exposed communication"] < 0.025 * free.step_s, "the start of NCCL's kernels"
     assert real.parts_s["exposed communication"] > 2 * free.parts_s["exposed communication"]
     assert real.step_s > free.step_s
 

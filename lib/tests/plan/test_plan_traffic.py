@@ -169,6 +169,8 @@ def test_groups_of_a_mesh():
     assert found == {
         "tensor": (1, 8, 8),
         "context": (2, 1, 1),
+        "expert": (1, 1, 1),
+        "same experts": (8, 1, 1),
         "shard": (8, 1, 1),
         "replicate": (1, 1, 1),
         "data": (8, 1, 1),
