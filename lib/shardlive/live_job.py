@@ -1,22 +1,21 @@
-"""The processes of live ranks: those of a launch, with one more connection each, on which cells and answers travel."""
+"""The processes of live ranks: those of a launch, whose lifelines carry cells and answers, too."""
 
-import os
+import itertools
+import math
 import secrets
-import shutil
 import signal
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import suppress
-from multiprocessing.connection import Listener
 from typing import Any
 
 from shardlab.launch import blame, rank_main
 from shardlab.launch.job import Job
 from shardlab.launch.pickling import dumps
 from shardlab.launch.rank_process import RankProcess
-from shardlive import rank_side
-from shardlive.rank_side import Answer, Place
+from shardlive.rank_side import Answer, serve
+
+_POLL_S = 0.05
 
 
 class LiveRank(RankProcess):
@@ -24,32 +23,26 @@ class LiveRank(RankProcess):
 
     def __init__(self, number: int, marker: str) -> None:
         super().__init__(number, show=False)
-        self.marker, self.connection = marker, None
+        self.marker = marker
         self.cell: int | None = None  # the number of the cell that it runs, until its output has been shown
-        self.answer: Answer | None = None  # of this cell, once it has ended
-        self.printed_all = False  # all output of this cell is here
+        self.printed = 0  # the number of the last cell all of whose output is here
         self.lines: list[tuple[float, str]] = []  # printed and not shown yet: when, and what
-        self.place: tuple[int, Place] | None = None  # the question's token, and the answer
-        self.value: tuple[int, Answer] | None = None
+        self.answers: dict[int, Any] = {}  # by the number of the cell or question
 
-    def tell(self, *message) -> None:
+    def order(self, *message) -> None:
         """Send the rank a message; nothing happens if it has ended."""
-        with suppress(OSError, AttributeError):
-            self.connection.send(message)
-
-    def begin(self, cell: int, source: str, options: frozenset[str]) -> None:
-        """Send the rank a cell."""
-        self.cell, self.answer, self.printed_all = cell, None, False
-        self.tell("run", cell, source, options)
+        with suppress(OSError):
+            self.lifeline.send(message)
 
     @property
     def is_there(self) -> bool:
-        return self.exit_code is None and self.connection is not None
+        return self.exit_code is None and not self.lifeline.closed
 
     @property
     def is_busy(self) -> bool:
         """Return whether its cell has not ended. The cell of a rank that has ended is over."""
-        return self.cell is not None and self.is_there and not (self.answer and self.printed_all)
+        ended = self.cell in self.answers and self.printed == self.cell
+        return self.cell is not None and self.is_there and not ended
 
     @property
     def how_it_ended(self) -> str:
@@ -64,50 +57,55 @@ class LiveRank(RankProcess):
         if text or not marker:
             self.tail.append(text)
             self.lines.append((time.monotonic(), text))
-        self.printed_all = self.printed_all or (bool(marker) and number == str(self.cell))
+        if marker:
+            self.printed = int(number)
 
-    def drain(self) -> None:
-        super().drain()
-        try:
-            while self.connection is not None and self.connection.poll():
-                kind, *rest = self.connection.recv()
-                if kind != "done":
-                    setattr(self, kind, rest)
-                elif rest[0] == self.cell:
-                    self.answer = rest[1]
-        except (EOFError, OSError):
-            self.connection = None  # the process is ending
+    def _hear(self, kind: str, content) -> None:
+        if kind == "answer":
+            number, self.answers[number] = content
+        else:
+            super()._hear(kind, content)
 
 
 class LiveJob(Job):
-    """A job whose ranks wait for cells."""
+    """A job whose ranks wait for cells and questions. Each has a number of its own."""
 
     ranks: list[LiveRank]
 
     def __init__(self, world_size: int, settings: rank_main.Settings) -> None:
-        self.folder = tempfile.mkdtemp(prefix="live-", dir="/tmp" if os.access("/tmp", os.W_OK) else None)
-        key, marker = secrets.token_bytes(16), secrets.token_hex(8) + " "
-        self.listener = Listener(os.path.join(self.folder, "s"), "AF_UNIX", backlog=world_size, authkey=key)
-        payload = dumps((rank_side.serve, (self.listener.address, key, marker)))
-        super().__init__(payload, world_size, settings, stream=False)
-        self.ranks = [LiveRank(r, marker) for r in range(world_size)]
+        marker = secrets.token_hex(8) + " "
+        super().__init__(dumps((serve, (marker,))), [LiveRank(r, marker) for r in range(world_size)], settings)
+        self._cells, self._questions = itertools.count(1), itertools.count(-1, -1)
 
-    def connect(self) -> None:
-        """Wait until every rank is ready. Raises LaunchError that names the one that is not."""
+    def start(self) -> None:
+        """Start the ranks, and wait until they are ready. Raises LaunchError that names the one that is not."""
+        super().start()
         self._wait(lambda r: r.ready, rank_main.SETUP_S, blame.not_ready)
-        for _ in self.ranks:
-            connection = self.listener.accept()
-            self.ranks[connection.recv()[1]].connection = connection
-        self.listener.close()
 
-    def listen(self, timeout_s: float) -> None:
-        """Receive what ranks say and print; wait at most `timeout_s` for the first of it."""
-        self._listen(timeout_s)
+    def _environment(self, number: int) -> dict[str, str]:
+        """Environment of a rank. NCCL records whether the GPU has come to a collective only if it takes the time."""
+        return super()._environment(number) | {"TORCH_NCCL_ENABLE_TIMING": "1"}
 
-    def _sources(self) -> dict[Any, Callable[[], None]]:
-        return super()._sources() | {r.connection: r.drain for r in self.ranks if r.connection is not None}
+    def begin(self, ranks: list[LiveRank], source: str, options: frozenset[str]) -> None:
+        """Send ranks a cell."""
+        number = next(self._cells)
+        for r in ranks:
+            r.cell = number
+            r.order("run", number, source, options)
 
-    def kill(self) -> None:
-        super().kill()
-        self.listener.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+    def ended(self) -> dict[int, Answer]:
+        """Return the answers of the cells that have ended, by rank, and forget these cells."""
+        over = [r for r in self.ranks if r.cell is not None and not r.is_busy]
+        found = {r.number: r.answers.pop(r.cell) for r in over if r.cell in r.answers}
+        for r in over:
+            r.cell = None
+        return found
+
+    def ask(self, ranks: Iterable[LiveRank], kind: str, what: Any = "", within_s: float = math.inf) -> dict[int, Any]:
+        """Return the answers to a question, by rank: of those ranks that have answered in time, and not ended."""
+        number, end = next(self._questions), time.monotonic() + within_s
+        for r in ranks:
+            r.order(kind, number, what)
+        while any(r.is_there and number not in r.answers for r in ranks) and time.monotonic() < end:
+            self.listen(_POLL_S)
+        return {r.number: r.answers.pop(number) for r in ranks if number in r.answers}

@@ -1,95 +1,109 @@
 """The notebook's commands for live ranks: `%ranks start 4`, then `%%ranks` above a cell."""
 
+import getopt
 import shlex
 from typing import Any
 
+from shardlab.launch.notebook_tracebacks import without_frames
 from shardlive.session import Ranks
 from shardsim import simulated
 
-HELP = """%ranks start 4 [--network "2x2 nodes, 1 GB/s inside, 100 MB/s between"] [--device cpu]
-%%ranks [0,2-3] [--wire] [--memory]   run the cell on all ranks, or on some
-%ranks                                who waits for whom
-%ranks push f x                       give the ranks these names of the notebook
-%ranks debug 2 [expression]           look into the cell that failed on rank 2
-%ranks restart | stop"""
-_WITH_A_VALUE = ("--network", "--device")
+COMMANDS = """%ranks start 4           start 4 ranks. Options: --device cpu, --network "1 GB/s"
+%%ranks                  first line of a cell: run the cell on every rank
+%%ranks 0,2-3            run it on these ranks. Options: --wire shows what was sent, --memory what each rank holds
+%ranks                   say who waits for whom
+pull("x.sum().item()")   return a value from each rank, also from one that waits
+%ranks push f x          give the ranks your function f and your value x
+%ranks debug 2 x.shape   look into the cell that failed on rank 2. Without an expression: all names there
+%ranks restart           end all ranks and start new ones. Says which names are lost
+%ranks stop              end the ranks. Fails if something was still pending
+%ranks help              show this page"""
+HELP = f"""Talk to ranks that stay between the cells of a notebook. First: %load_ext shardlab
 
+{COMMANDS}
 
-_loaded: list["Commands"] = []
+Names. Each rank has torch, dist, rank, world_size and device. The names that a cell makes stay until a restart.
+Output. The value of a cell's last line is shown, once if all ranks have the same. A semicolon at the end hides it.
+Pending. If only rank 0 calls dist.all_reduce(x), it waits for the other ranks. The cell comes back and says who waits
+  for whom. Run the same call on the others (make x there, too) under %%ranks 1-3: then all four have the sum.
+Errors. If a cell fails on one rank, you see the rank and the line. All ranks stay, with their names: mend the cell and
+  run it again. If a rank's process ends, the others keep their names. %ranks restart gives you new ranks.
+Interrupt. The interrupt button ends what computes. A rank that waits for others stays where it is.
+Who holds what. from shardcourse.who import who; who("layer.weight") draws the part of a tensor that each rank has now.
+  Try it: under %%ranks, from torch.distributed.fsdp import fully_shard; layer = fully_shard(torch.nn.Linear(8, 8)).
+  Draw it. Then run layer.unshard() under %%ranks, and draw it again: each rank has gathered the whole weight."""
+
+_ranks: list[Ranks] = []  # those that the commands talk to; at most one
 
 
 def load_ipython_extension(ipython) -> None:
     """Register `%ranks` and `%%ranks`, and the function `pull(expression)`; IPython calls this."""
-    commands = Commands(ipython.user_ns)
-    _loaded[:] = [commands]
-    ipython.register_magic_function(commands.ranks, "line_cell", "ranks")
-    ipython.user_ns["pull"] = commands.pull
+
+    def ranks(line: str, cell: str | None = None) -> None:
+        try:
+            _command(line, ipython.user_ns) if cell is None else _run(line, cell)
+        except (RuntimeError, ValueError) as error:
+            raise without_frames(error, str(error))  # noqa: B904  it is the same error
+
+    ranks.__doc__ = HELP
+    ipython.register_magic_function(ranks, "line_cell")
+    ipython.user_ns["pull"] = lambda expression, ranks=None: live_ranks().pull(expression, ranks)
 
 
 def live_ranks() -> Ranks:
     """Return the ranks that `%ranks` talks to. Raises RuntimeError if none have been started."""
-    if not _loaded:
+    if not _ranks:
         raise RuntimeError("no ranks have been started: %load_ext shardlab, then %ranks start 4")
-    return _loaded[0].there
+    return _ranks[0]
 
 
-class Commands:
-    """The commands, and the ranks that they talk to."""
-
-    def __init__(self, names: dict[str, Any]) -> None:
-        self.names, self.live = names, None
-
-    def ranks(self, line: str, cell: str | None = None) -> None:
-        """Talk to ranks that stay. The commands: see HELP."""
-        words, options = _split(line)
-        if cell is not None:
-            chosen = chosen_ranks(" ".join(words))
-            self.there.run(cell, chosen, **dict.fromkeys((o.removeprefix("--") for o in options), True))
-            return
-        match words:
-            case ["start", *n] if not n or n[0].isdigit():
-                if self.live is not None:
-                    self.live.end()
-                network = simulated(options["--network"]) if "--network" in options else None
-                device = options.get("--device", "cpu" if network else None)
-                self.live = Ranks(int(n[0]) if n else 4, device=device, network=network)
-                print(f"{self.live.world_size} ranks are there")
-            case []:
-                print(self.there.pending or "no rank waits")
-            case ["push", *names]:
-                self.there.push(**{name: self.names[name] for name in names})
-            case ["debug", rank, *expression] if rank.isdigit():
-                print(self.there.debug(int(rank), " ".join(expression)))
-            case ["restart"]:
-                print(self.there.restart() or "started again: no names were lost")
-            case ["stop"]:
-                live, self.live = self.there, None
-                live.stop()
-            case _:
-                raise ValueError(f"%ranks {line} is no command. There are:\n{HELP}")
-
-    def pull(self, expression: str, ranks=None) -> list[Any]:
-        """Return the value of an expression on each rank."""
-        return self.there.pull(expression, ranks)
-
-    @property
-    def there(self) -> Ranks:
-        """The ranks that have been started; RuntimeError if none have been."""
-        if self.live is None:
-            raise RuntimeError("no ranks have been started: %ranks start 4")
-        return self.live
+def _run(line: str, cell: str) -> None:
+    words, options = _split(line, "wire", "memory")
+    live_ranks().run(cell, chosen_ranks(words), wire="--wire" in options, memory="--memory" in options)
 
 
-def _split(line: str) -> tuple[list[str], dict[str, str]]:
-    """Return the words of a command and its options. ValueError if an option is not known."""
-    words, options = shlex.split(line), {}
-    for name in [word for word in words if word.startswith("--")]:
-        i = words.index(name)
-        options[name] = " ".join(words[i + 1 : i + 2]) if name in _WITH_A_VALUE else ""
-        del words[i : i + 1 + (name in _WITH_A_VALUE)]
-        if name not in (*_WITH_A_VALUE, "--wire", "--memory"):
-            raise ValueError(f"{name} is no option. There are:\n{HELP}")
-    return words, options
+def _command(line: str, names: dict[str, Any]) -> None:
+    verb, rest = (*line.split(maxsplit=1), "", "")[:2]
+    match verb, *rest.split(maxsplit=1):
+        case ["start", *_]:
+            _start(rest)
+        case [""]:
+            print(live_ranks().pending or "no rank waits")
+        case ["help"]:
+            print(HELP)
+        case ["push", _, *_]:
+            if unknown := [name for name in rest.split() if name not in names]:
+                raise ValueError(f"%ranks push {rest}: the notebook has no {unknown[0]}")
+            live_ranks().push(**{name: names[name] for name in rest.split()})
+        case ["debug", rank, *expression] if rank.isdigit():
+            print(live_ranks().debug(int(rank), *expression))
+        case ["restart"]:
+            print(live_ranks().restart() or "started again: no names were lost")
+        case ["stop"]:
+            live_ranks()
+            _ranks.pop().stop()
+        case _:
+            raise ValueError(f"%ranks {line} is no command. The commands are:\n{COMMANDS}")
+
+
+def _start(line: str) -> None:
+    number, options = _split(line, "network=", "device=")
+    if number and not number.isdigit():
+        raise ValueError(f"%ranks start {number}: the number of ranks is a whole number, such as 4")
+    network = simulated(options["--network"]) if "--network" in options else None
+    while _ranks:
+        _ranks.pop().end()
+    _ranks.append(Ranks(int(number or 4), device=options.get("--device", "cpu" if network else None), network=network))
+    print(f"{_ranks[0].world_size} ranks are there")
+
+
+def _split(line: str, *options: str) -> tuple[str, dict[str, str]]:
+    """Return the words of a command without its options, and the options. ValueError if one is not known."""
+    try:
+        given, words = getopt.gnu_getopt(shlex.split(line), "", options)
+    except getopt.GetoptError as error:
+        raise ValueError(f"{error.msg}. The commands are:\n{COMMANDS}") from None
+    return " ".join(words), dict(given)
 
 
 def chosen_ranks(text: str) -> list[int] | None:
@@ -97,5 +111,7 @@ def chosen_ranks(text: str) -> list[int] | None:
     try:
         spans = [[int(n) for n in part.split("-", 1)] for part in text.replace(",", " ").split()]
     except ValueError:
-        raise ValueError(f"%%ranks {text}: ranks are numbers, such as 0,2-3") from None
+        spans = [[1, 0]]
+    if any(span[0] > span[-1] for span in spans):
+        raise ValueError(f"%%ranks {text}: ranks are numbers, such as 0,2-3")
     return [r for span in spans for r in range(span[0], span[-1] + 1)] or None

@@ -17,7 +17,7 @@ import time
 import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing.connection import Client
+from types import FrameType
 from typing import Any
 
 import cloudpickle
@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from shardlab.launch import flight_recorder, local_device
+from shardlab.launch import flight_recorder, local_device, rank_main
 from shardlab.launch.pickling import dumps
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
@@ -34,7 +34,7 @@ from shardlab.measure.traffic import record_traffic
 GIVEN = ("torch", "dist", "rank", "world_size", "device")  # names that each rank has from the beginning
 _FIRST_NUMBERS = 6
 _WAITS = re.compile(r"\bwait|\.item\(|synchronize")  # a line of a cell that may wait for other ranks
-_WAITING_FILES = ("/torch/distributed/", "/torch/autograd/", "/torch/_ops.py", "/shardlab/", "/shardsim/")
+_WAITING_FILES = re.compile("/torch/(distributed/|autograd/|_ops.py)|/shardlab/|/shardsim/")
 
 
 @dataclass(frozen=True)
@@ -49,142 +49,146 @@ class Answer:
 
 @dataclass(frozen=True)
 class Place:
-    """A rank's place: which cell it runs, and whether it waits for other ranks there."""
+    """A rank's place: whether it runs a cell, and whether it waits for other ranks there."""
 
-    cell: int | None  # None: it runs none
+    is_busy: bool
     line: str  # of the cell, "line 3: dist.all_reduce(x)"
     waits: bool  # False: it computes, or is idle
     log: list[flight_recorder.Collective]
 
 
-def serve(address: str, key: bytes, marker: str) -> None:
-    """Run the cells that come from the session at `address`, until it closes the connection."""
-    Rank(Client(address, "AF_UNIX", authkey=key), marker).work()
+def serve(marker: str) -> None:
+    """Run the cells that come from the session, until the launcher ends this process."""
+    Rank(marker).work()
 
 
 class Rank:
     """The names of this rank's cells, and the two threads that work with them."""
 
-    def __init__(self, connection, marker: str) -> None:
-        self.connection, self.marker, self.sending = connection, marker, threading.Lock()
-        given = (torch, dist, dist.get_rank(), dist.get_world_size(), local_device())
+    def __init__(self, marker: str) -> None:
+        self.marker, self.device = marker, local_device()
+        given = (torch, dist, dist.get_rank(), dist.get_world_size(), self.device)
         self.names: dict[str, Any] = dict(zip(GIVEN, given, strict=True)) | {"__name__": "__main__"}
-        self.on_gpu = local_device().type == "cuda"
         self.cells: queue.SimpleQueue = queue.SimpleQueue()
-        self.cell: int | None = None  # the number of the cell that runs
+        self.is_busy = False  # a cell runs, and an interrupt may end it
         self.failed: BaseException | None = None  # the last cell's error, for `debug`
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._send("here", dist.get_rank())
+        signal.signal(signal.SIGINT, self._interrupted)
         threading.Thread(target=self._listen, daemon=True, name="live").start()
 
-    def _send(self, *message) -> None:
-        with self.sending:
-            self.connection.send(message)
-
     def work(self) -> None:
-        """Run the cells that the second thread receives, until the connection closes."""
-        number = None
+        """Run the cells that the second thread receives. After a cell's output comes the marker: this was all."""
         while True:
-            try:
-                if (order := self.cells.get()) is None:
-                    return
-                number, source, options = order
-                self.cell = number
-                answer = self._cell(number, source, options)
-                self.cell = None
-                self._send("done", number, answer)
-            except KeyboardInterrupt as error:  # it came when the cell had just ended
-                if self.cell is not None:
-                    self.cell = None
-                    self._send("done", number, Answer(error=type(error).__name__))
+            number, source, options = self.cells.get()
+            answer = self._run(f"<cell {number}>", source, options)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.write(1, f"{self.marker}{number}\n".encode())
+            rank_main.send(("answer", (number, answer)))
 
-    def _listen(self) -> None:
-        try:
-            while True:
-                kind, *rest = self.connection.recv()
-                if kind == "run":
-                    self.cells.put(rest)
-                elif kind == "push":
-                    self.names |= cloudpickle.loads(rest[0])
-                elif kind == "place":
-                    self._send("place", *rest, self.place())
-                elif kind == "interrupt":
-                    if self.cell is not None and not self.place().waits:
-                        os.kill(os.getpid(), signal.SIGINT)
-                else:  # on a thread of its own: the expression may wait for other ranks
-                    threading.Thread(target=self._answer, args=(kind, *rest), daemon=True).start()
-        except (EOFError, OSError):
-            self.cells.put(None)
-
-    def _cell(self, number: int, source: str, options: frozenset[str]) -> Answer:
-        """Run a cell. What it prints goes to the output pipe, and then the marker, which says that this was all."""
-        file = f"<cell {number}>"
+    def _run(self, file: str, source: str, options: frozenset[str]) -> Answer:
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         try:
+            self.is_busy = True
             with ExitStack() as around:
                 traffic = around.enter_context(record_traffic()) if "wire" in options else None
-                tracker = around.enter_context(_tracker(self.names["device"])) if "memory" in options else None
+                tracker = MemoryTracker(nn.Module(), device=self.device) if "memory" in options else None
+                if tracker:
+                    _tell_all_tensors(around.enter_context(tracker))
                 value = _execute(source, file, self.names)
-                if self.on_gpu:
-                    torch.cuda.synchronize()  # a cell has ended when the device has
+                torch.get_device_module(self.device).synchronize()  # a cell has ended when the device has
             parts = [] if value is None else [described(value)]
             if traffic:
                 kinds = [f"{n} {kind} ({traffic.sent_bytes(kind):,.0f} bytes)" for kind, n in traffic.kinds().items()]
                 parts.append(f"sent {', '.join(kinds) or 'nothing'}")
             if tracker:
                 parts.append(f"holds {sum(tracker.resident.values()):,} bytes, at most {tracker.peak.peak_bytes:,}")
+            self.is_busy = False  # here: an interrupt before this is caught below, and one after it is ignored
             return Answer("\n".join(parts))
         except BaseException as error:  # SystemExit and KeyboardInterrupt too: the rank stays
-            self.failed = error
-            own = error.__traceback__.tb_next and error.__traceback__.tb_next.tb_next  # without this file's frames
-            text = "".join(traceback.format_exception(type(error), error, own or error.__traceback__))
+            self.is_busy, self.failed = False, error
+            own = error.__traceback__
+            while own and not _is_of_a_cell(own.tb_frame):
+                own = own.tb_next
+            text = "".join(traceback.format_exception(type(error), error, own))
             return Answer(error=f"{type(error).__name__}: {error}".rstrip(": "), traceback=text)
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os.write(1, f"{self.marker}{number}\n".encode())
 
-    def _answer(self, kind: str, token: int, expression: str) -> None:
-        """Answer a question: "pull" asks for a value, "debug" for one in the frame of a cell that failed last."""
-        if self.on_gpu:
-            torch.cuda.set_device(self.names["device"])
+    def _interrupted(self, *_) -> None:
+        if self.is_busy:
+            raise KeyboardInterrupt
+
+    def _listen(self) -> None:
+        while True:
+            kind, number, *what = rank_main.orders.get()
+            if kind == "run":
+                self.cells.put((number, *what))
+            elif kind == "place":
+                rank_main.send(("answer", (number, self.place())))
+            elif kind == "interrupt":
+                if not self.place().waits:
+                    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            else:  # on a thread of its own: the expression may wait for other ranks
+                threading.Thread(target=self._answer, args=(kind, number, *what), daemon=True).start()
+
+    def _answer(self, kind: str, number: int, what: Any) -> None:
+        """Answer a question: "pull" asks for a value, "debug" for one in the frame that failed, "push" brings names."""
         try:
-            names = self.names
-            if kind == "debug":
-                if self.failed is None:
-                    raise LookupError("no cell has failed on this rank")
-                frames = [frame for frame, _ in traceback.walk_tb(self.failed.__traceback__)]
-                names = next((f for f in frames[::-1] if f.f_code.co_filename.startswith("<cell")), frames[-1]).f_locals
-            if expression:
-                value = eval(expression, self.names, dict(names))
-                self._send("value", token, Answer(described(value), dumps(value)))
+            if self.device.type != "cpu":
+                torch.get_device_module(self.device).set_device(self.device)
+            if kind == "push":
+                self.names |= cloudpickle.loads(what)
+                answer = Answer()
             else:
-                own = {name: v for name, v in names.items() if name not in GIVEN and not name.startswith("__")}
-                text = "\n".join(f"{name} = {described(value)}" for name, value in own.items())
-                self._send("value", token, Answer(text, dumps(list(own))))
+                names = self._names_where_it_failed() if kind == "debug" else self.names
+                answer = _evaluated(what, self.names, dict(names)) if what else _listed(names)
         except Exception as error:
-            self._send("value", token, Answer(error=f"{type(error).__name__}: {error}"))
+            answer = Answer(error=f"{type(error).__name__}: {error}")
+        rank_main.send(("answer", (number, answer)))
+
+    def _names_where_it_failed(self) -> dict[str, Any]:
+        if self.failed is None:
+            raise LookupError("no cell has failed on this rank")
+        frames = [frame for frame, _ in traceback.walk_tb(self.failed.__traceback__)]
+        return next((frame.f_locals for frame in frames[::-1] if _is_of_a_cell(frame)), self.names)
 
     def place(self) -> Place:
-        """Return where the main thread is. It waits if it stands where ranks wait, and uses no CPU there."""
-        log, cell = flight_recorder.collectives(last=50), self.cell
-        if cell is None:
-            return Place(None, "", False, log)
+        """Return where the main thread is, and whether it waits for other ranks there.
+
+        On the CPU it waits if it stands where ranks wait, and uses no CPU there. A thread that waits for a GPU is busy.
+        But it stays at one instruction, and NCCL's record tells whether the GPU has come to a collective.
+        """
+        log = flight_recorder.collectives(last=50)
+        if not self.is_busy:
+            return Place(not self.cells.empty(), "", False, log)
         main = threading.main_thread().ident
-        clock = time.pthread_getcpuclockid(main)
-        before = time.clock_gettime(clock)
-        innermost = sys._current_frames()[main]
-        while innermost.f_code.co_filename.endswith("/threading.py"):  # a simulated network waits there
-            innermost = innermost.f_back
-        frame = innermost
-        while frame.f_back and not frame.f_code.co_filename.startswith("<cell"):
-            frame = frame.f_back
-        file, line = innermost.f_code.co_filename, linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        waits = bool(_WAITS.search(line)) if innermost is frame else any(part in file for part in _WAITING_FILES)
-        if waits and not self.on_gpu:  # there a thread that waits for the device is busy
-            time.sleep(0.02)
-            waits = time.clock_gettime(clock) - before < 0.005
-        return Place(cell, f"line {frame.f_lineno}: {line}", waits, log)
+        top = sys._current_frames()[main]
+        frames = [frame for frame, _ in traceback.walk_stack(top)]
+        instruction, before = top.f_lasti, _computed_s()
+        own = next(filter(_is_of_a_cell, frames), None)
+        code = linecache.getline(own.f_code.co_filename, own.f_lineno).strip() if own else ""
+        time.sleep(0.02)
+        if self.device.type == "cpu":
+            # A simulated network waits in threading.py.
+            inner = next(frame for frame in frames if not frame.f_code.co_filename.endswith("/threading.py"))
+            where = _WAITS.search(code) if inner is own else _WAITING_FILES.search(inner.f_code.co_filename)
+            waits = bool(where) and _computed_s() - before < 0.005
+        else:
+            stays = sys._current_frames()[main] is top and top.f_lasti == instruction
+            waits = stays and any(c.state == "started" or (c.backend, c.state) == ("gloo", "issued") for c in log)
+        return Place(True, f"line {own.f_lineno}: {code}" if own else "the end of the cell", waits, log)
+
+
+def _computed_s() -> float:
+    """Seconds that the main thread has computed, or would have on a machine that nobody else uses."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:
+            ran_ns, waited_for_a_cpu_ns, _ = map(int, file.read().split())
+    except OSError:
+        ran_ns = 0
+    return (ran_ns + waited_for_a_cpu_ns) / 1e9 if ran_ns else time.process_time()  # a Mac has no such file
+
+
+def _is_of_a_cell(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith("<cell")
 
 
 def _execute(source: str, file: str, names: dict[str, Any]) -> Any:
@@ -196,11 +200,20 @@ def _execute(source: str, file: str, names: dict[str, Any]) -> Any:
     return None if source.rstrip().endswith(";") else value
 
 
-def _tracker(device: torch.device) -> MemoryTracker:
-    """Return a tracker that knows every tensor that is there already."""
-    tracker = MemoryTracker(nn.Module(), device=device)
-    tracker.label("other", *(t for t in gc.get_objects() if issubclass(type(t), Tensor)))
-    return tracker
+def _evaluated(expression: str, names: dict[str, Any], local_names: dict[str, Any]) -> Answer:
+    value = eval(expression, names, local_names)
+    return Answer(described(value), dumps(value))
+
+
+def _listed(names: dict[str, Any]) -> Answer:
+    own = {name: value for name, value in names.items() if name not in GIVEN and not name.startswith("__")}
+    return Answer("\n".join(f"{name} = {described(value)}" for name, value in own.items()), dumps(list(own)))
+
+
+def _tell_all_tensors(tracker: MemoryTracker) -> None:
+    """Tell a tracker of the tensors that are there already, and of the gradients of leaves."""
+    tensors = [t for t in gc.get_objects() if issubclass(type(t), Tensor)]
+    tracker.label("other", *tensors, *(t.grad for t in tensors if t.is_leaf and t.grad is not None))
 
 
 def described(value: Any) -> str:

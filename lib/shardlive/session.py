@@ -1,7 +1,6 @@
 """`Ranks`: starts live ranks, sends them cells, shows what comes back, and returns when nobody computes any more."""
 
 import os
-import secrets
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -11,16 +10,18 @@ import cloudpickle
 
 from shardlab.launch import warm_up
 from shardlab.launch.api import settings_of
-from shardlab.launch.notebook_tracebacks import name_cells
+from shardlab.launch.notebook_tracebacks import name_cells, without_frames
 from shardlab.launch.pickling import dumps
+from shardlab.launch.rank_names import named
 from shardlive.live_job import LiveJob, LiveRank
 from shardlive.rank_side import Answer
 from shardlive.show import Printed, values
-from shardlive.waiting import named, pending
+from shardlive.waiting import pending
 
 _A_DAY_S = 86_400.0  # of a collective: it may wait for a reader
 _QUIET_S = 0.1  # nobody has said anything for so long: ask where the ranks are
-_GRACE_S = 1.0  # for ranks to answer
+_GRACE_S = 1.0  # for ranks to say where they are
+_LONG_S = 10.0  # for ranks to say which names they have
 
 
 class RankError(RuntimeError):
@@ -51,13 +52,12 @@ class Ranks:
         self._start()
 
     def _start(self) -> None:
-        self._job, self._cell = LiveJob(self.world_size, self._settings), 0
+        self._job = LiveJob(self.world_size, self._settings)
         self._told: set[int] = set()  # ranks whose end has been said
         self.end = weakref.finalize(self, self._job.kill)
         try:
             warm_up()
             self._job.start()
-            self._job.connect()
         except BaseException:
             self.end()
             raise
@@ -80,42 +80,33 @@ class Ranks:
         chosen = self._there(ranks)
         if busy := [r.number for r in chosen if r.is_busy]:
             raise ValueError(f"{named(busy)} did not end an earlier cell. {self.pending or 'It computes.'}")
-        self._cell += 1
-        for r in chosen:
-            r.begin(self._cell, source, frozenset(["wire"] * wire + ["memory"] * memory))
-        printed, interrupted = Printed(self._job.ranks, chosen, show), None
+        self._job.begin(chosen, source, frozenset(["wire"] * wire + ["memory"] * memory))
+        printed, interrupt = Printed(self._job.ranks, chosen, show), None
         try:
             self._wait(printed)
         except KeyboardInterrupt as error:
-            interrupted = error
+            interrupt = error
             self._interrupt(show)
-        ended = [r for r in self._job.ranks if r.cell is not None and not r.is_busy]
-        answers = {r.number: r.answer for r in ended if r.answer}
+        answers = self._job.ended()
         printed.show_rest()
         for line in values({n: a.shown for n, a in answers.items() if a.shown}, self.world_size):
             show(line)
-        for r in ended:
-            r.cell = None
         if waits := self.pending:
             show(waits)
-        if interrupted:
-            raise interrupted
+        if interrupt:
+            raise without_frames(interrupt, "interrupted")
         if (dead := {r.number for r in self._job.ranks if not r.is_there}) != self._told:
             self._told = dead  # the ranks, not the words: a rank's exit code may become known later
             raise RankError(self._gone())
-        if errors := {n: a for n, a in answers.items() if a.error}:
-            heads = values({n: a.error for n, a in errors.items()}, self.world_size)
-            report = "\n".join([*heads, "", next(iter(errors.values())).traceback.rstrip()])
-            raise RankError(name_cells(report))
+        self._raise_errors(answers)
 
     def pull(self, expression: str, ranks: Iterable[int] | None = None) -> list[Any]:
         """Return the value of an expression on each rank, also on one that waits. Tensors come to the CPU."""
-        return [cloudpickle.loads(answer.value) for answer in self._ask(ranks, "pull", expression).values()]
+        return [cloudpickle.loads(a.value) for a in self._ask(ranks, "pull", expression).values()]
 
     def push(self, ranks: Iterable[int] | None = None, **names: Any) -> None:
         """Give ranks these names. Functions and classes of the notebook travel by value."""
-        for r in self._there(ranks):
-            r.tell("push", dumps(names))
+        self._ask(ranks, "push", dumps(names))
 
     def debug(self, rank: int, expression: str = "") -> str:
         """Return an expression's value in the frame that failed last on a rank; without one, all names there."""
@@ -124,25 +115,22 @@ class Ranks:
     @property
     def pending(self) -> str:
         """Return who waits for whom, in words; "" if no rank waits, or one computes."""
-        token = secrets.randbits(32)
-        for r in self._job.ranks:
-            r.tell("place", token)
-        end = time.monotonic() + _GRACE_S
-        while not all(map(self._answered("place", token), self._job.ranks)) and time.monotonic() < end:
-            self._job.listen(_QUIET_S / 2)
-        there = [r for r in self._job.ranks if r.is_there]
-        if any(r.is_busy for r in there) and all(map(self._answered("place", token), there)):
-            return pending({r.number: r.place[1] for r in there})
-        return ""
+        return self._who_waits()
+
+    def _who_waits(self, certain: bool = False) -> str:
+        places = self._job.ask(self._job.ranks, "place", within_s=_GRACE_S)
+        there = {r.number: r for r in self._job.ranks if r.is_there}
+        if not any(r.is_busy for r in there.values()) or not there.keys() <= places.keys():
+            return ""
+        return pending({n: places[n] for n in there}, certain)
 
     def restart(self) -> str:
         """End all ranks and start new ones. Return the names that are lost, in words."""
-        lost = {r.number: cloudpickle.loads(r.value[1].value) for r in self._asked(None, "pull", "")}
+        had = self._job.ask(self._there(None), "pull", within_s=_LONG_S)
+        lost = {n: ", ".join(cloudpickle.loads(a.value)) for n, a in had.items()}
         self.end()
         self._start()
-        return "\n".join(
-            values({n: f"lost: {', '.join(names)}" for n, names in lost.items() if names}, self.world_size)
-        )
+        return "\n".join(values({n: f"lost: {names}" for n, names in lost.items() if names}, self.world_size))
 
     def stop(self) -> None:
         """End all ranks. Raises RankError, afterwards, if one was still in a cell or had ended."""
@@ -164,19 +152,20 @@ class Ranks:
             self._job.listen(_QUIET_S / 2)
             printed.show_common()
             if time.monotonic() - asked > _QUIET_S:
-                words = self.pending
+                words = self._who_waits(certain=True)
                 if words and words == before:
                     return
                 asked, before = time.monotonic(), words
 
     def _interrupt(self, show: Callable[[str], Any]) -> None:
-        for r in self._job.ranks:
-            r.tell("interrupt")
+        """Interrupt what computes, and wait a moment until it has ended."""
         end = time.monotonic() + _GRACE_S
+        for r in self._job.ranks:
+            r.order("interrupt", 0)
         while any(r.is_busy for r in self._job.ranks) and time.monotonic() < end and not self.pending:
             self._job.listen(_QUIET_S / 2)
-        computing = [r.number for r in self._job.ranks if r.is_busy and r.place and not r.place[1].waits]
-        if computing:
+        places = self._job.ask(self._job.ranks, "place", within_s=_GRACE_S)
+        if computing := [n for n, place in places.items() if place.is_busy and not place.waits]:
             show(f"{named(computing)} will hear the interrupt when the call that it computes in returns")
 
     def _gone(self) -> str:
@@ -199,20 +188,13 @@ class Ranks:
             raise RankError(self._gone())
         return there
 
-    def _ask(self, ranks: Iterable[int] | None, kind: str, expression: str) -> dict[int, Answer]:
-        found = {r.number: r.value[1] for r in self._asked(ranks, kind, expression)}
-        if errors := {n: a.error for n, a in found.items() if a.error}:
-            raise RankError("\n".join(values(errors, self.world_size)))
-        return found
+    def _ask(self, ranks: Iterable[int] | None, kind: str, what: Any) -> dict[int, Answer]:
+        answers = self._job.ask(self._there(ranks), kind, what)
+        self._raise_errors(answers)
+        return answers
 
-    def _asked(self, ranks: Iterable[int] | None, kind: str, expression: str) -> list[LiveRank]:
-        asked, token = self._there(ranks), secrets.randbits(32)
-        for r in asked:
-            r.tell(kind, token, expression)
-        while not all(map(self._answered("value", token), asked)):
-            self._job.listen(_QUIET_S / 2)
-        return [r for r in asked if r.is_there]
-
-    @staticmethod
-    def _answered(what: str, token: int) -> Callable[[LiveRank], bool]:
-        return lambda r: not r.is_there or (getattr(r, what) or [None])[0] == token
+    def _raise_errors(self, answers: dict[int, Answer]) -> None:
+        if errors := {n: a for n, a in answers.items() if a.error}:
+            first = next(iter(errors.values())).traceback.rstrip()
+            heads = values({n: a.error for n, a in errors.items()}, self.world_size)
+            raise RankError(name_cells("\n".join([*heads, *(["", first] if first else [])])))

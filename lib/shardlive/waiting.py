@@ -4,25 +4,27 @@ No time-out decides. A rank waits if its thread sits in a collective that its fl
 rank with a cell waits, and the ranks they wait for have no cell, nothing can move until the reader does something.
 """
 
-from collections.abc import Iterable
-
 from shardlab.launch.flight_recorder import POINT_TO_POINT, Collective
+from shardlab.launch.rank_names import named
 from shardlive.rank_side import Place
 
 
-def pending(places: dict[int, Place]) -> str:
-    """Return who waits for whom, in words; "" if a rank computes, or a collective that all have called is under way."""
-    busy = {r: p for r, p in places.items() if p.cell is not None}
+def pending(places: dict[int, Place], certain: bool = False) -> str:
+    """Return who waits for whom, in words; "" if a rank computes, or a collective that all have called is under way.
+
+    gloo records no messages. If all ranks wait, and some in a message, it may be under way: "" if `certain` is asked.
+    """
+    busy = {r: p for r, p in places.items() if p.is_busy}
     if not busy or not all(p.waits for p in busy.values()):
         return ""
-    found = {r: _open(p.log) for r, p in busy.items()}
-    open_calls = {r: c for r, c in found.items() if c is not None}
+    open_calls = {r: c for r, p in busy.items() if (c := _open(p.log)) is not None}
     said = []
-    if messages := [r for r in busy if r not in open_calls]:  # gloo records no messages
-        if len(busy) == len(places):
+    if messages := [r for r in busy if r not in open_calls]:
+        if certain and len(busy) == len(places):
             return ""
         where = "; ".join(f"{named([r])} waits at {busy[r].line}" for r in messages)
-        said.append(f"{where}. It ends when another rank sends or receives what it waits for: run that there.")
+        free = "run that there" if len(busy) < len(places) else "if none does, restart"
+        said.append(f"{where}. It ends when another rank sends or receives what it waits for: {free}.")
     for call in dict.fromkeys((c.group, c.backend, c.seq) for c in open_calls.values()):
         waiting = {r: c for r, c in open_calls.items() if (c.group, c.backend, c.seq) == call}
         if not (words := _words(waiting, places)):
@@ -49,7 +51,7 @@ def _words(waiting: dict[int, Collective], places: dict[int, Place]) -> str:
     missing = [r for r in first.members if r not in waiting and not _has_called(places.get(r), first)]
     if not missing:
         return ""
-    idle = [r for r in missing if r in places and places[r].cell is None]
+    idle = [r for r in missing if r in places and not places[r].is_busy]
     dead = [r for r in missing if r not in places]
     text = f"{who} {verb} in {first.signature}, {line}, for {named(missing)}"
     if dead:
@@ -62,18 +64,3 @@ def _words(waiting: dict[int, Collective], places: dict[int, Place]) -> str:
 def _has_called(place: Place | None, call: Collective) -> bool:
     mine = [c for c in place.log if (c.group, c.backend) == (call.group, call.backend)] if place else []
     return any(c.seq >= call.seq and c.kind not in POINT_TO_POINT for c in mine)
-
-
-def named(ranks: Iterable[int], world_size: int | None = None) -> str:
-    """Return ranks in words: "rank 2", "ranks 0-2, 5"; "every rank" if these are all of `world_size`, and several."""
-    ranks = sorted(ranks)
-    if world_size is not None and len(ranks) == world_size > 1:
-        return "every rank"
-    runs: list[list[int]] = []
-    for r in ranks:
-        if runs and r == runs[-1][-1] + 1:
-            runs[-1].append(r)
-        else:
-            runs.append([r])
-    text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-    return f"rank{'s' * (len(ranks) > 1)} {text}"

@@ -19,7 +19,8 @@ from grading.boxes.sandbox import gpu_access
 from grading.boxes.sandbox.limits import Limits
 from grading.boxes.sandbox.process_tree_memory import family, first_inside
 
-_SHOWN = ("shardlab", "shardtrace", "shardnext", "shardsim", "shardplan", "shardcourse", "benchmarks")  # of lib/
+# Of lib/: what students have at home.
+_SHOWN = ("shardlab", "shardtrace", "shardnext", "shardsim", "shardlive", "shardplan", "shardcourse", "benchmarks")
 _GRADING = Path(__file__).resolve().parents[2]
 _ROOT = _GRADING.parent
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")

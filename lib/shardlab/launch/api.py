@@ -20,6 +20,7 @@ from shardlab.launch.notebook_tracebacks import without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
 from shardlab.launch.rank_main import SETUP_S, RankNetwork, Settings, process_group
+from shardlab.launch.rank_process import RankProcess
 
 # Modules that the forkserver imports before it forks a rank: the import takes seconds, and happens once. The launcher
 # itself needs few of them. The flight recorder needs torch._dynamo for its stack traces.
@@ -66,7 +67,7 @@ def launch(
     settings = settings_of(world_size, device, backend, network, threads_per_rank, timeout_s)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return _run_as_existing_rank(fn, args, world_size, settings)
-    job = Job(dumps((fn, args)), world_size, settings, stream)
+    job = Job(dumps((fn, args)), [RankProcess(r, stream) for r in range(world_size)], settings)
     try:
         warm_up()
         job.start()
@@ -104,7 +105,8 @@ def _start_forkserver() -> None:
 
 def local_device() -> torch.device:
     """Return the device of this rank: its GPU, or the CPU."""
-    return torch.device("cuda", torch.cuda.current_device()) if _device_type() == "cuda" else torch.device("cpu")
+    kind = _device_type()
+    return torch.device("cpu") if kind == "cpu" else torch.device(kind, torch.get_device_module(kind).current_device())
 
 
 def _device_type() -> str:

@@ -8,6 +8,7 @@ from shardlab.launch import flight_recorder
 from shardlab.launch.hang_report import faulty_ranks, first_disagreement, laggard, stuck_collectives
 from shardlab.launch.notebook_tracebacks import name_cells
 from shardlab.launch.rank_main import SETUP
+from shardlab.launch.rank_names import named
 
 if TYPE_CHECKING:
     from shardlab.launch.rank_process import RankProcess
@@ -62,7 +63,8 @@ def not_ready(ranks: list["RankProcess"], within_s: float) -> LaunchError:
     least = min(r.begun for r in ranks)
     behind = laggard({r.number: _log(r) for r in ranks})
     slow = [r for r in ranks if r.begun == least and behind in (None, r.number)]
-    head = f"{_names(slow)} of {len(ranks)} did not get ready in {within_s:g} s: {'each' if len(slow) > 1 else 'it'} "
+    who, each = named(r.number for r in slow), "each" if len(slow) > 1 else "it"
+    head = f"{who} of {len(ranks)} did not get ready in {within_s:g} s: {each} "
     body = "The function has not begun on all ranks."
     body += " With NCCL_DEBUG=INFO in the environment, NCCL says what it tries." if least == len(SETUP) - 1 else ""
     stacks = [f"rank {r.number} {SETUP[r.begun]}\n{_stack(r)}" for r in ranks if not r.ready]
@@ -73,7 +75,7 @@ def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
     """Return the error of a hang: the last collectives, and the stack of each waiting rank. `rank` is the only one that
     waits, or that called another collective, or that the hang report names, or that called fewer than the others."""
     waiting = [r for r in ranks if r.result is None] or ranks  # all, if the missing results came after the deadline
-    head = f"no result from {_names(waiting)} within {timeout_s:g} s"
+    head = f"no result from {named(r.number for r in waiting)} within {timeout_s:g} s"
     disagreement, culprit = _disagreement(ranks)
     if culprit is not None:
         head += f": rank {culprit} called another collective than the others"
@@ -136,10 +138,6 @@ def _log(r: "RankProcess") -> list[flight_recorder.Collective]:
 
 def _disagreement(ranks: list["RankProcess"]) -> tuple[str | None, int | None]:
     return first_disagreement({r.number: _log(r) for r in ranks}) or (None, None)
-
-
-def _names(ranks: list["RankProcess"]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(str(r.number) for r in ranks)}"
 
 
 def _error(parts: list[str | None], rank: int | None, **how: bool) -> LaunchError:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from shardlab.launch.flight_recorder import POINT_TO_POINT, Collective, Log
+from shardlab.launch.rank_names import named, runs
 
 _STUCK = "<- stuck"
 _DEFAULT_GROUP = "0"  # all ranks belong to it
@@ -79,7 +80,7 @@ class _Group:
         first = max(0, min(seqs.index(self.stuck) - last // 2, len(seqs) - last))
         rows = [row for seq in seqs[first : first + last] for row in self._rows(seq)]
         rows = [(*row[:5], _STUCK if row[0] == f"#{self.stuck}" else "") for row in rows]
-        title = f"the last collectives of group {self.name} (ranks {_ranks(self.members)}):"
+        title = f"the last collectives of group {self.name} (ranks {runs(self.members)}):"
         return "\n".join([title, *_aligned(rows), self._verdict(waits)])
 
     def _rows(self, seq: int) -> list[tuple[str, ...]]:
@@ -91,23 +92,23 @@ class _Group:
             waiting = [r for r in same if r in self.waiting(seq)]
             through = [r for r in same if r not in waiting] + (by_status if not rows else [])
             missing = self.missing(seq) if not rows else []
-            rows.append((f"#{seq}", called[same[0]].signature, *map(_ranks, (through, waiting, missing))))
+            rows.append((f"#{seq}", called[same[0]].signature, *map(runs, (through, waiting, missing))))
         return rows
 
     def _verdict(self, waits: dict[int, str]) -> str:
         missing, waiting = self.missing(self.stuck), self.waiting(self.stuck)
         unknown = [r for r in self.members if r not in self.asked]
-        what = f"{_named(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in #{self.stuck}"
+        what = f"{named(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in #{self.stuck}"
         if missing:
-            return f"{what} for {_named(missing)}. " + " ".join(self._instead(r, waits) for r in missing)
+            return f"{what} for {named(missing)}. " + " ".join(self._instead(r, waits) for r in missing)
         if len({c.agreed for c in self.calls[self.stuck].values()}) > 1:
             return f"{what}, which the ranks do not call alike"
         if self.left_behind:
             suspect = "GPU" if self.calls[self.stuck][waiting[0]].backend == "nccl" else "connection"
-            through = f"which {_named(self.finished(self.stuck))} finished"
-            return f"{what}, {through}: its peers are through, look at the {suspect} of {_named(waiting)}"
+            through = f"which {named(self.finished(self.stuck))} finished"
+            return f"{what}, {through}: its peers are through, look at the {suspect} of {named(waiting)}"
         if unknown:
-            return f"{what}; nothing is known of {_named(unknown)}"
+            return f"{what}; nothing is known of {named(unknown)}"
         return f"{what}; every rank has called it: it is under way, or its peers' connection is gone"
 
     def _instead(self, rank: int, waits: dict[int, str]) -> str:
@@ -159,8 +160,8 @@ def _verdict_over(groups: list[_Group], others: list[str]) -> str:
     absent = sorted({r for g in groups for r in g.absent})
     behind = sorted({r for g in groups for r in g.left_behind} - set(absent))
     them, they_wait = ("them", "they wait") if len(absent) > 1 else ("it", "it waits")
-    text = [f"Look at {_named(absent)}: others wait for {them}, and {they_wait} for nobody."] if absent else []
-    text += [f"Look at the GPU of {_named(behind)}: others finished what is still running there."] if behind else []
+    text = [f"Look at {named(absent)}: others wait for {them}, and {they_wait} for nobody."] if absent else []
+    text += [f"Look at the GPU of {named(behind)}: others finished what is still running there."] if behind else []
     text = text or ["No rank stands out: each waits for others."]
     return " ".join(["Over all groups:", *text, *([f"Groups {', '.join(others)} are stuck, too."] if others else [])])
 
@@ -169,21 +170,6 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     table = [("", "collective", "finished", "waiting", "missing", ""), *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return ["  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table]
-
-
-def _named(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {_ranks(ranks)}"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """Rank numbers as text: "0-3, 6" for [0, 1, 2, 3, 6]."""
-    runs: list[list[int]] = []
-    for r in sorted(ranks):
-        if runs and r == runs[-1][-1] + 1:
-            runs[-1].append(r)
-        else:
-            runs.append([r])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def first_disagreement(by_rank: dict[int, list[Collective]]) -> tuple[str, int | None] | None:

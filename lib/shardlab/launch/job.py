@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from typing import Any
@@ -26,9 +26,8 @@ _GRACE_S = 1.0  # time for ranks to say where they are after a failure
 class Job:
     """One launch: N ranks, the files they need, and the loop that watches them."""
 
-    def __init__(self, payload: bytes, world_size: int, settings: rank_main.Settings, stream: bool) -> None:
-        self.payload, self.settings = payload, settings
-        self.ranks = [RankProcess(r, show=stream) for r in range(world_size)]
+    def __init__(self, payload: bytes, ranks: Sequence[RankProcess], settings: rank_main.Settings) -> None:
+        self.payload, self.ranks, self.settings = payload, ranks, settings
         self.port = _free_port()
         self.files = tempfile.TemporaryDirectory(prefix="shardlab-")
 
@@ -73,7 +72,7 @@ class Job:
         """Wait until all ranks are done; raise what `too_late` makes of them if that takes longer than `within_s`."""
         deadline = time.monotonic() + within_s
         while not all(map(done, self.ranks)):
-            self._listen(deadline - time.monotonic())
+            self.listen(deadline - time.monotonic())
             if any(r.failure or r.vanished for r in self.ranks):
                 self._ask_whereabouts()
                 self._ask_again()
@@ -82,7 +81,7 @@ class Job:
                 self._ask_whereabouts()
                 raise too_late(self.ranks, within_s)
 
-    def _listen(self, timeout_s: float) -> None:
+    def listen(self, timeout_s: float) -> None:
         """Receive messages, output and exits of the ranks; wait at most `timeout_s` for the first of them."""
         sources = self._sources()
         for source in wait(list(sources), max(0.0, timeout_s)):
@@ -117,12 +116,12 @@ class Job:
         while blame.is_undecided(self.ranks) and time.monotonic() < end:
             for r in self.ranks:
                 r.ask()
-            self._listen(0.05)
+            self.listen(0.05)
 
     def _listen_until(self, done: Callable[[], bool]) -> None:
         end = time.monotonic() + _GRACE_S
         while not done() and time.monotonic() < end:
-            self._listen(min(0.05, end - time.monotonic()))
+            self.listen(min(0.05, end - time.monotonic()))
 
     def kill(self) -> None:
         """End every rank; free the pipes and the files. A second Ctrl-C waits until that is done."""

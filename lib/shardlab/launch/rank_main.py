@@ -2,12 +2,14 @@
 
 A rank has two pipes to its launcher. The output pipe carries everything that the rank prints, also from C++. The
 lifeline carries the rank's result or traceback to the launcher, and the launcher's question "where are you?" to the
-rank. When the launcher dies, the lifeline closes and the rank ends itself, so no rank outlives its launcher.
+rank; what else the launcher sends is in `orders`. When the launcher dies, the lifeline closes and the rank ends itself,
+so no rank outlives its launcher.
 """
 
 import ctypes
 import faulthandler
 import os
+import queue
 import signal
 import sys
 import threading
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Protocol
+from typing import Any, Protocol
 
 import cloudpickle
 import torch
@@ -33,6 +35,8 @@ SETUP_S = 120.0  # for opening devices and connecting; on 8 GPUs that takes up t
 # What a rank does before it is ready, in order. It tells its launcher when it begins the next of them.
 SETUP = ("did not get as far as opening its device", "was opening its device", "was meeting the other ranks")
 SETUP += ("was in its first collective",)
+send: Callable[[tuple[str, Any]], None]  # to the launcher: what it is, and its content. `main` sets it
+orders: queue.SimpleQueue = queue.SimpleQueue()  # from the launcher, in this rank: see `shardlive`
 _kept_alive: list = []  # callbacks that C++ holds: Python must not free them
 
 
@@ -85,6 +89,7 @@ def main(
     os.setsid()  # the rank and whatever it starts are one process group, which the launcher can kill whole
     _redirect_output(output)
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # for a rank too stuck to answer on its lifeline
+    global send
     send = _start_listening(lifeline)
     _before_cpp_terminates(lambda: send(("whereabouts", _whereabouts())))
     try:
@@ -116,8 +121,11 @@ def _start_listening(lifeline: Connection):
 
     def listen() -> None:
         try:
-            while lifeline.recv() == "where are you?":
-                send(("whereabouts", _whereabouts()))
+            while message := lifeline.recv():
+                if message == "where are you?":
+                    send(("whereabouts", _whereabouts()))
+                else:
+                    orders.put(message)
         except (EOFError, OSError):
             os.killpg(0, signal.SIGKILL)  # the launcher is gone
 

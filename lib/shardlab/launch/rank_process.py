@@ -65,7 +65,10 @@ class RankProcess:
         except (EOFError, OSError):
             self.lifeline.close()
             return
-        setattr(self, {"returned": "result", "raised": "failure"}.get(kind, kind), content)
+        self._hear({"returned": "result", "raised": "failure"}.get(kind, kind), content)
+
+    def _hear(self, kind: str, content) -> None:
+        setattr(self, kind, content)
 
     def _read_output(self) -> None:
         data = os.read(self.output.fileno(), _PIPE_BYTES)

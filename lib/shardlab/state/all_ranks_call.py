@@ -7,6 +7,8 @@ from typing import Any
 
 import torch.distributed as dist
 
+from shardlab.launch.rank_names import named
+
 _calls: Counter[str] = Counter()  # by `what`: calls of this rank that all ranks have joined
 
 
@@ -30,15 +32,11 @@ def everybody_calls(what: str, timeout_s: float) -> None:
             store.delete_key(keys[rank()])
             here = [r for r in range(len(keys)) if r not in missing]
             raise RuntimeError(
-                f"{_ranks(here)} called {what}, {_ranks(missing)} did not within {timeout_s:g} s: "
+                f"{named(here)} called {what}, {named(missing)} did not within {timeout_s:g} s: "
                 "call it on every rank, outside of `if rank == 0`"
             )
         time.sleep(0.002)
     _calls[what] += 1
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def from_rank_0(make: Callable[[], Any]) -> Any:

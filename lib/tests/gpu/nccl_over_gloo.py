@@ -17,6 +17,7 @@ import os
 import pickle
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -211,9 +212,22 @@ class StandInGpus:
         creation_s = self.creation_s
         stand_in_gpu.install()
         os.environ["SHARDLAB_DEVICE"] = NAME  # or ranks stay on the CPU, as beside a Mac's accelerator
+        c10d._dump_fr_trace = _without_shadows(c10d._dump_fr_trace)
         c10d._dump_nccl_trace = lambda *_, **__: pickle.dumps(records.dump())
         if BACKEND not in dist.Backend.backend_list:
             dist.Backend.register_backend(BACKEND, _make_group, extended_api=True, devices=["cpu", NAME])
+
+
+def _without_shadows(dump: Callable[..., bytes]) -> Callable[..., bytes]:
+    """Return gloo's records without those of the calls that move the data of NCCL's."""
+
+    def dump_others(*args, **options) -> bytes:
+        found = pickle.loads(dump(*args, **options))
+        own = ("_begin", __file__)
+        kept = [e for e in found.get("entries", []) if own not in [(f["name"], f["filename"]) for f in e["frames"]]]
+        return pickle.dumps(found | {"entries": kept})
+
+    return dump_others
 
 
 def _make_group(options, _) -> StandInNccl:

@@ -5,6 +5,7 @@ shapes).
 """
 
 import itertools
+import os
 import sys
 import time
 from collections import Counter
@@ -90,11 +91,14 @@ class Records:
 
     def dump(self) -> dict:
         """Return what `_dump_nccl_trace` pickles."""
-        found = []
+        times = os.environ.get("TORCH_NCCL_ENABLE_TIMING") == "1"  # or NCCL does not record that a call has started
+        found, under_way = [], set()  # groups whose stream is in a call: their next one has not started
         for entry in self.entries:
             done = entry["work"] is not None and entry["work"].is_completed()
-            state = {"state": "completed" if done else "scheduled", "retired": done}
-            found.append({key: value for key, value in entry.items() if key != "work"} | state)
+            started = times and entry["process_group"] not in under_way
+            state = "completed" if done else "started" if started else "scheduled"
+            under_way |= set() if done else {entry["process_group"]}
+            found.append(entry | {"work": None, "state": state, "retired": done})
         return {"version": "2.10", "entries": found, "pg_config": {}, "pg_status": {}}
 
 

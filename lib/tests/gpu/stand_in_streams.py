@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -11,6 +12,7 @@ import torch
 sanitizer = sweep = None  # stand_in_gpu sets them
 _numbers = itertools.count(1)
 _current = threading.local()  # one a thread, as in CUDA
+_streams: weakref.WeakSet["Stream"] = weakref.WeakSet()  # all that there are
 
 
 class Arrival(Protocol):
@@ -26,6 +28,7 @@ class Stream:
     def __init__(self, device: torch.device | int | None = None, priority: int = 0, number: int | None = None) -> None:
         self.number = next(_numbers) if number is None else number
         self.arrivals: list[Arrival] = []
+        _streams.add(self)
         if self.number:
             sanitizer.handler._handle_stream_creation(self.number)
 
@@ -101,6 +104,7 @@ class Event:
 class _Default(Stream):
     def __init__(self) -> None:
         self.number, self.arrivals = 0, []
+        _streams.add(self)
 
 
 default = _Default()
@@ -122,6 +126,8 @@ def stream(stream: Stream | None) -> Iterator[None]:
 
 
 def synchronize(device: torch.device | int | None = None) -> None:
-    """Make the host wait for the whole device. A stream's arrivals stay with it: its next work delivers them."""
+    """Make the host wait for the whole device."""
     sweep()
     sanitizer.handler._handle_device_synchronization()
+    for each in list(_streams):
+        each.take_arrivals()

@@ -208,7 +208,7 @@ def test_a_gpu_that_stopped_is_named_when_its_peers_are_through(tmp_path):
         logs[rank] = read(ring, tmp_path, only_active=True)
     assert faulty_ranks(logs) == [2]
     verdict = stuck_collectives(logs).splitlines()[-1]
-    assert verdict == ("rank 2 waits in #2, which ranks 0-1 finished: its peers are through, look at the GPU of rank 2")
+    assert verdict == "rank 2 waits in #2, which ranks 0, 1 finished: its peers are through, look at the GPU of rank 2"
 
 
 def test_one_verdict_over_many_groups(tmp_path):

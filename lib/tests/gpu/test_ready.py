@@ -15,6 +15,7 @@ from shardlab.launch.flight_recorder import collectives
 from shardlab.launch.job import Job
 from shardlab.launch.pickling import dumps
 from shardlab.launch.rank_main import Settings
+from shardlab.launch.rank_process import RankProcess
 
 SLOW_S = 1.5
 SHORT_S = 1.0  # less than the set-up takes, and enough for what is asked of the ranks
@@ -22,7 +23,8 @@ SHORT_S = 1.0  # less than the set-up takes, and enough for what is asked of the
 
 def launch_on_cards(fn, world_size, network, timeout_s):
     """`launch(fn, world_size, device="cuda")` as on a machine whose cards are stand-ins."""
-    job = Job(dumps((fn, ())), world_size, Settings("gloo", network.device, network, 1, 60.0), stream=False)
+    ranks = [RankProcess(r, show=False) for r in range(world_size)]
+    job = Job(dumps((fn, ())), ranks, Settings("gloo", network.device, network, 1, 60.0))
     try:
         job.start()
         return job.results(timeout_s)

@@ -1,7 +1,10 @@
 """Live ranks: what a cell shows, what is pending and what frees it, errors, interrupts, deaths; no rank is left."""
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -76,8 +79,21 @@ def test_a_megabyte_of_output_is_all_there(four):
 def test_what_was_sent_and_held_is_shown_when_asked_for(four):
     lines = shown(four, "y = torch.ones(1000); dist.all_reduce(y);", wire=True, memory=True)
     assert "sent 1 all_reduce (6,000 bytes)" in lines[0]
-    assert "holds" in lines[0]
-    shown(four, "del y")
+    shown(four, "z = torch.ones(500, dtype=torch.float64);")
+    [line] = shown(four, "1;", memory=True, of=[1])  # what was there before counts, too
+    held, peak = (int(n.replace(",", "")) for n in re.findall(r"[\d,]+(?= bytes|$)", line))
+    assert line.startswith("[rank 1] holds") and 8_000 <= held == peak, line
+    [line] = shown(four, "torch.ones(1000) + 1;", memory=True, of=[1])
+    assert int(line.split()[-1].replace(",", "")) == peak + 8_000
+    shown(four, "w = torch.ones(1000, requires_grad=True); w.sum().backward()")
+    [line] = shown(four, "1;", memory=True, of=[1])
+    assert int(line.split()[-1].replace(",", "")) == peak + 8_000, "a gradient counts"
+    shown(four, "del w, y, z")
+
+
+def test_a_freed_tensor_is_said_to_be_freed(four):
+    freed = shown(four, "f = torch.ones(3); f.untyped_storage().resize_(0); f", [0])
+    assert freed == ["[rank 0] tensor [3] float32, freed"]
 
 
 def test_functions_travel_by_value(four):
@@ -86,6 +102,18 @@ def test_functions_travel_by_value(four):
 
     four.push(double=double)
     assert four.pull("double(rank)") == [0, 2, 4, 6]
+    four.push(ranks=[2], double=4)
+    assert four.pull("callable(double)") == [True, True, False, True]
+
+
+def test_names_that_can_not_be_unpacked_are_an_error_and_the_rank_still_answers(four):
+    class Broken:
+        def __reduce__(self):
+            return int, ("no number",)
+
+    with pytest.raises(RankError, match=r"\[every rank\] ValueError"):
+        four.push(broken=Broken())
+    assert four.pull("rank") == [0, 1, 2, 3]
 
 
 def test_a_weight_is_seen_sharded_whole_and_sharded_again(four):
@@ -139,6 +167,44 @@ def test_a_message_that_nobody_takes_is_pending(three):
     assert three.pending == ""
 
 
+def test_who_has_called_already_is_not_missing(three):
+    shown(three, "work = dist.all_reduce(torch.ones(2), async_op=True);", [0])
+    [said] = shown(three, "dist.all_reduce(torch.ones(2))", [1])
+    assert said.startswith("rank 1 waits in all_reduce Float[2]") and "for rank 2. Pending" in said
+    assert shown(three, "dist.all_reduce(torch.ones(2))", [2]) == []
+
+
+def test_who_must_leave_another_call_first_is_named(three):
+    shown(three, "pair = dist.new_group([0, 1]);")
+    shown(three, "dist.barrier()", [0])
+    said = shown(three, "dist.all_reduce(torch.ones(2), group=pair)", [1])[0].splitlines()
+    assert said[0].startswith("rank 0 waits in barrier") and "for ranks 1, 2: rank 1 must leave another call" in said[0]
+    assert said[1].startswith("rank 1 waits in all_reduce") and "for rank 0: rank 0 must leave another" in said[1]
+
+
+def test_messages_that_all_ranks_wait_for_are_named_after_an_interrupt(three):
+    """Before, they may be under way: gloo records no messages."""
+    lines, seconds = interrupted(three, "dist.recv(torch.zeros(1), (rank + 1) % 3)", 1.0)
+    assert seconds < deadline_s(2)
+    assert "rank 2 waits at line 1: dist.recv" in lines[-1] and "restart" in lines[-1]
+    with pytest.raises(RankError, match="not everything was over. rank 0 waits at line 1"):
+        three.stop()
+
+
+def test_a_rank_that_computes_in_torch_is_not_called_waiting(four):
+    """Backward runs in C++ for seconds, at one line of torch's Python."""
+    cell = """
+import time
+x = w = torch.randn(1000, 1000, requires_grad=True)
+for _ in range(12):
+    x = (x @ w).tanh()
+began = time.monotonic()
+x.sum().backward()
+seconds = time.monotonic() - began"""
+    assert shown(four, cell, [0]) == []
+    assert four.pull("seconds", [0])[0] > 0.3
+
+
 @pytest.mark.parametrize("work", ["while time.time() < end: pass", "time.sleep(2)"])
 def test_ranks_that_wait_for_one_that_computes_are_not_pending(four, work):
     began = time.monotonic()
@@ -156,6 +222,9 @@ def test_an_error_names_its_rank_and_line_and_the_others_keep_their_names(four):
     assert four.pull("n") == [1, 2, 3, 4]
     assert four.debug(2).endswith("n = 3")
     assert four.debug(2, "n * 10") == "30"
+    with pytest.raises(RankError):
+        four.run("def halve(n):\n    half = n // 2\n    raise ValueError(half)\nhalve(8)", [1])
+    assert four.debug(1) == "n = 8\nhalf = 4"
     with pytest.raises(RankError, match=r"\[every rank\] SyntaxError"):
         four.run("for")
     with pytest.raises(RankError, match=r"\[rank 1\] SystemExit"):
@@ -207,13 +276,37 @@ def test_a_rank_that_dies_is_named_and_the_others_keep_their_names(three):
     assert shown(three, "dist.barrier(); 'again'") == ["[every rank] 'again'"]
 
 
-def test_stop_says_what_was_not_over():
+def test_stop_says_what_was_not_over(all_gone):
     ranks = Ranks(2, device="cpu")
     shown(ranks, "dist.barrier()", [0])
+    pids = ranks.pull("__import__('os').getpid()")
     with pytest.raises(RankError, match="rank 0 waits in barrier"):
         ranks.stop()
+    assert all_gone(pids)
     with pytest.raises(RuntimeError, match="have been stopped"):
         ranks.run("1")
+
+
+OWNER = """
+import os, time
+from shardlive import Ranks
+if __name__ == "__main__":
+    ranks = Ranks(2, device="cpu")
+    ranks.run("dist.barrier()", [0])
+    print(*ranks.pull("__import__('os').getpid()"), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_ranks_end_with_the_process_that_made_them(all_gone):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    with owner.stdout:
+        said = owner.stdout.readline()  # that rank 0 waits
+        pids = list(map(int, owner.stdout.readline().split()))
+        owner.kill()
+    owner.wait()
+    assert "rank 0 waits in barrier" in said and len(pids) == 2
+    assert all_gone(pids)
 
 
 @pytest.mark.parametrize("number", [0, -1, "4", 2.5])
@@ -232,7 +325,7 @@ def test_ranks_are_chosen_by_numbers(text, ranks):
     assert chosen_ranks(text) == ranks
 
 
-@pytest.mark.parametrize("text", ["a", "1-", "0,x", "1-2-3"])
+@pytest.mark.parametrize("text", ["a", "1-", "0,x", "1-2-3", "3-1", "0,2-1"])
 def test_what_names_no_ranks_is_refused(text):
     with pytest.raises(ValueError, match="ranks are numbers"):
         chosen_ranks(text)

@@ -1,9 +1,12 @@
 """Sequences of cells drawn by chance: the notebook is back, the ranks named are right, and no rank is left.
 
-A model of two numbers a rank, how many collectives it has called and whether it waits in one, says what must be shown.
+A model of each rank, how many collectives it has called in each group and whether it waits in one, says what must be
+shown.
 """
 
 import os
+import signal
+import threading
 import time
 
 import psutil
@@ -13,14 +16,32 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from shardlab.launch.rank_names import named
 from shardlive import RankError, Ranks
-from shardlive.waiting import named
 
 BACK_S = 2.0
+# Calls that no rank leaves before all ranks of the group have come. (gloo's broadcast lets its root go at once.)
+CALLS = """
+import os, time
+pair = dist.new_group([0, world_size - 1]) if world_size > 2 else None
+def call(kind, group, pause):
+    time.sleep(pause)
+    t, n = torch.ones(2 * world_size) * (rank + 1), dist.get_world_size(group)
+    if kind == "all_reduce":
+        dist.all_reduce(t, group=group)
+    elif kind == "barrier":
+        dist.barrier(group)
+    elif kind == "all_gather":
+        dist.all_gather([torch.empty_like(t) for _ in range(n)], t, group=group)
+    else:
+        dist.reduce_scatter(torch.empty(2), list(torch.ones(n, 2)), group=group)
+count = 0;
+"""
+KINDS = ("all_reduce", "barrier", "all_gather", "reduce_scatter")
 
 
 class Sequences(RuleBasedStateMachine):
-    """Cells on some ranks; all calls are all_reduces, in the order of their numbers."""
+    """Cells on some ranks, which call collectives of the whole job and of a pair of ranks in one order."""
 
     @initialize(world_size=st.integers(1, 4))
     def start(self, world_size):
@@ -28,12 +49,14 @@ class Sequences(RuleBasedStateMachine):
         self.forget()
 
     def forget(self):
-        self.called = [0] * self.n  # all_reduces that each rank has begun
-        self.ends = dict.fromkeys(range(self.n), True)  # whether it is not waiting
+        self.members = {"None": list(range(self.n))} | ({"pair": [0, self.n - 1]} if self.n > 2 else {})
+        self.kinds: dict[str, list[str]] = {group: [] for group in self.members}  # of each call
+        self.called = {group: dict.fromkeys(ranks, 0) for group, ranks in self.members.items()}  # by each rank
+        self.waits_in: dict[int, str] = {}  # the group in whose call a rank waits
         self.count = [0] * self.n  # what each rank counts in its names
         self.dead: set[int] = set()
-        self.live.run("count = 0", show=lambda line: None)
-        self.pids = self.live.pull("__import__('os').getpid()")
+        self.live.run(CALLS, show=lambda line: None)
+        self.pids = self.live.pull("os.getpid()")
 
     def cell(self, source, ranks, *, fails=""):
         lines, began = [], time.monotonic()
@@ -46,7 +69,7 @@ class Sequences(RuleBasedStateMachine):
         return lines
 
     def free_ranks(self):
-        return [r for r in range(self.n) if self.ends[r] and r not in self.dead]
+        return [r for r in range(self.n) if r not in self.waits_in and r not in self.dead]
 
     def draw_ranks(self, data):
         return sorted(data.draw(st.sets(st.sampled_from(self.free_ranks()), min_size=1), "ranks"))
@@ -63,7 +86,7 @@ class Sequences(RuleBasedStateMachine):
             assert any(line.split("]")[1].strip() == str(r) for line in lines if self.names_it(line, r))
 
     def names_it(self, line, rank):
-        heads = {f"[{named(some, self.n)}]" for some in self.subsets() if rank in some}
+        heads = {f"[{named(some)}]" for some in self.subsets() if rank in some} | {"[every rank]"}
         return any(line.startswith(head) for head in heads)
 
     def subsets(self):
@@ -73,18 +96,35 @@ class Sequences(RuleBasedStateMachine):
     @rule(data=st.data())
     def calls(self, data):
         ranks = self.draw_ranks(data)
+        plan = {}
         for r in ranks:
-            self.called[r] += 1
-        lines = self.cell("t = torch.ones(2) * (rank + 1); dist.all_reduce(t);", ranks)
-        through = min(self.called)
-        for r in range(self.n):
-            self.ends[r] = self.called[r] <= through
-        waiting = [r for r in range(self.n) if not self.ends[r]]
-        said = [line for line in lines if "Pending" in line]
-        assert bool(said) == bool(waiting)
-        for line in said[:1]:
-            assert line.startswith(named(waiting)), (line, waiting)
-            assert f"for {named([r for r in range(self.n) if r not in waiting])}" in line
+            group = data.draw(st.sampled_from([g for g, members in self.members.items() if r in members]), "group")
+            if len(self.kinds[group]) == self.called[group][r]:
+                self.kinds[group].append(data.draw(st.sampled_from(KINDS), "kind"))
+            plan[r] = (self.kinds[group][self.called[group][r]], group)
+            self.called[group][r] += 1
+            self.waits_in[r] = group
+        self.some_are_through()
+        pause, late = data.draw(st.sampled_from([0, 0, 0.4]), "pause"), data.draw(st.sampled_from(ranks), "late")
+        calls = ", ".join(f"{r}: {(kind, group, pause * (r == late))}" for r, (kind, group) in plan.items())
+        calls = calls.replace("'None'", "None").replace("'pair'", "pair")
+        self.says_who_waits(self.cell(f"call(*{{{calls}}}[rank])", ranks))
+
+    def some_are_through(self):
+        for group, called in self.called.items():
+            for r in [r for r, waits_in in self.waits_in.items() if waits_in == group]:
+                if called[r] <= min(called.values()):
+                    del self.waits_in[r]
+
+    def says_who_waits(self, lines):
+        """The words name, for each call that some wait in, these ranks and those that are missing."""
+        said = [line for line in "\n".join(lines).split("\n") if " wait in " in line or " waits in " in line]
+        assert len(said) == len(set(self.waits_in.values())), (lines, self.waits_in)
+        for group in set(self.waits_in.values()):
+            waiting = [r for r in self.members[group] if self.waits_in.get(r) == group]
+            missing = named(r for r in self.members[group] if r not in waiting)
+            [mine] = [line for line in said if line.startswith(f"{named(waiting)} wait")]
+            assert f", for {missing}. Pending" in mine or f", for {missing}: " in mine, (mine, missing)
 
     @precondition(lambda self: self.free_ranks())
     @rule(data=st.data())
@@ -93,7 +133,7 @@ class Sequences(RuleBasedStateMachine):
         self.cell("raise KeyError('no such')", [rank], fails=r"rank|every")
 
     @precondition(lambda self: self.free_ranks())
-    @rule(data=st.data(), lines=st.integers(1, 3000))
+    @rule(data=st.data(), lines=st.integers(1, 12_000))
     def prints(self, data, lines):
         ranks = self.draw_ranks(data)
         shown = self.cell(f"for i in range({lines}): print(i, 'x' * 80)", ranks)
@@ -101,16 +141,30 @@ class Sequences(RuleBasedStateMachine):
             mine = [line for line in shown if "xx" in line and self.names_it(line, r)]
             assert [int(line.split("] ")[1].split()[0]) for line in mine] == list(range(lines))
 
+    @precondition(lambda self: self.free_ranks())
+    @rule(data=st.data())
+    def is_interrupted(self, data):
+        ranks, at = self.draw_ranks(data), []
+
+        def press():
+            at.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Timer(0.3, press).start()
+        with pytest.raises(KeyboardInterrupt):
+            self.live.run("time.sleep(60)", ranks, show=lambda line: None)
+        assert time.monotonic() - at[0] < deadline_s(BACK_S)
+
     @rule()
     def looks(self):
         there = [r for r in range(self.n) if r not in self.dead]
         assert self.live.pull("count", there) == [self.count[r] for r in there]
 
-    @precondition(lambda self: self.n > 1 and not self.dead and all(self.ends.values()))
-    @rule(data=st.data())
-    def one_dies(self, data):
+    @precondition(lambda self: self.n > 1 and not self.dead and not self.waits_in)
+    @rule(data=st.data(), way=st.sampled_from(["os._exit(5)", "os.kill(os.getpid(), 9)"]))
+    def one_dies(self, data, way):
         rank = data.draw(st.integers(0, self.n - 1))
-        self.cell("import os; os._exit(5)", [rank], fails=f"rank {rank} has ended")
+        self.cell(way, [rank], fails=f"rank {rank} has ended")
         self.dead.add(rank)
 
     @rule()
@@ -120,8 +174,8 @@ class Sequences(RuleBasedStateMachine):
 
     @invariant()
     def only_who_waits_is_said_to_wait(self):
-        if hasattr(self, "live") and all(self.ends.values()):
-            assert self.live.pending == ""
+        if hasattr(self, "live"):
+            self.says_who_waits(self.live.pending.splitlines())
 
     def teardown(self):
         if hasattr(self, "live"):

@@ -1,15 +1,16 @@
 """The notebook's commands, in a real kernel: what a cell shows, and that a cell fails when a rank does."""
 
 import nbformat
+import papermill
 import pytest
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from papermill.exceptions import PapermillExecutionError
 
 
-def texts(cells: list[str], allow_errors: bool = True) -> list[str]:
+def texts(cells: list[str]) -> list[str]:
     """Run the cells in a kernel; return what each shows, an error by its last line."""
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    NotebookClient(nb, timeout=120, allow_errors=allow_errors).execute()
+    NotebookClient(nb, timeout=120, allow_errors=True).execute()
     shown = []
     for cell in nb.cells:
         parts = [o.get("text") or "\n".join(o.get("traceback", [])) or o["data"]["text/plain"] for o in cell.outputs]
@@ -30,10 +31,13 @@ def test_a_notebook_talks_to_ranks_that_stay():
             "def twice(y): return 2 * y\n%ranks push twice",
             "%%ranks\ntwice(3)",
             "%%ranks\nif rank == 2:\n    y = 5\n    1 / 0",
-            "%ranks debug 2 y * 2",
+            "%ranks debug 2 [y, 'a']",
             "%ranks resart",
+            "%ranks push twise",
+            "%%ranks --wier\n1",
             "%ranks restart",
             "%ranks stop",
+            "%ranks",
         ]
     )
     assert shown[0] == "3 ranks are there"
@@ -42,17 +46,30 @@ def test_a_notebook_talks_to_ranks_that_stay():
     assert shown[4].startswith("[ranks 1, 2] sent 1 all_reduce")
     assert shown[5] == "[3.0, 3.0, 3.0]"
     assert shown[7] == "[every rank] 6"
-    assert "[rank 2] ZeroDivisionError: division by zero" in shown[8] and "line 3" in shown[8]
+    assert "[rank 2] ZeroDivisionError: division by zero" in shown[8] and '"<cell 5>", line 3' in shown[8]
     assert "ipykernel" not in shown[8]  # not the notebook's own frames
-    assert shown[9] == "10"
-    assert "%ranks resart is no command. There are:" in shown[10] and "%ranks restart | stop" in shown[10]
-    assert shown[11] == "[ranks 0, 1] lost: x, twice\n[rank 2]     lost: x, twice, y"
-    assert shown[12] == ""
+    assert shown[9] == "[5, 'a']"
+    assert "%ranks resart is no command. The commands are:" in shown[10] and "%ranks restart  " in shown[10]
+    assert shown[11] == "ValueError: %ranks push twise: the notebook has no twise"
+    assert shown[12].startswith("ValueError: option --wier not recognized. The commands are:")
+    assert shown[13] == "[ranks 0, 1] lost: x, twice\n[rank 2]     lost: x, twice, y"
+    assert shown[14] == ""
+    assert shown[15] == "RuntimeError: no ranks have been started: %load_ext shardlab, then %ranks start 4"
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("last", ["%%ranks\n1 / 0", "%ranks stop"])
-def test_a_notebook_fails_where_a_rank_fails_or_something_is_pending_at_its_end(last):
-    cells = ["%load_ext shardlab\n%ranks start 2 --device cpu", "%%ranks 0\ndist.barrier()"]
-    with pytest.raises(CellExecutionError, match="RankError"):
-        texts([*cells, last.replace("%%ranks\n", "%%ranks 1\n")], allow_errors=False)
+@pytest.mark.parametrize(
+    ("last", "error"),
+    [
+        ("%%ranks 1\n1 / 0", r"\[rank 1\] ZeroDivisionError: division by zero"),
+        ("%ranks stop", "not everything was over. rank 0 waits in barrier, line 1: dist.barrier\\(\\), for rank 1"),
+    ],
+)
+def test_papermill_stops_where_a_rank_fails_and_where_something_is_pending_at_the_end(last, error, tmp_path):
+    cells = ["%load_ext shardlab\n%ranks start 2 --device cpu", "%%ranks 0\ndist.barrier()", last]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells], metadata=kernel)
+    nbformat.write(nb, tmp_path / "in.ipynb")
+    with pytest.raises(PapermillExecutionError, match=error) as stopped:
+        papermill.execute_notebook(tmp_path / "in.ipynb", None, progress_bar=False)
+    assert stopped.value.exec_count == 3

@@ -44,9 +44,9 @@ def test_one_rank_is_missing():
     text = stuck_collectives(logs(rank0=in_7, rank1=in_7, rank3=in_7))
     assert text.splitlines()[0] == "the last collectives of group 0 (ranks 0-3):"
     assert row(text, 6) == "#6 all_reduce Float[8] 0-3"
-    assert row(text, 7) == "#7 all_gather Float[8] 0-1, 3 2 <- stuck"
+    assert row(text, 7) == "#7 all_gather Float[8] 0, 1, 3 2 <- stuck"
     assert text.splitlines()[-1] == (
-        "ranks 0-1, 3 wait in #7 for rank 2. The last that rank 2 called is #6 all_reduce Float[8] at "
+        "ranks 0, 1, 3 wait in #7 for rank 2. The last that rank 2 called is #6 all_reduce Float[8] at "
         "train.py:6 in step."
     )
 
@@ -83,7 +83,7 @@ def test_ranks_that_call_different_things():
     mine, theirs = [called(1), called(2, "issued")], [called(1), called(2, "issued", "broadcast")]
     text = stuck_collectives(logs(rank0=mine, rank1=mine, rank2=theirs, rank3=mine))
     both = [" ".join(line.split()) for line in text.splitlines() if line.lstrip().startswith("#2")]
-    assert both == ["#2 all_reduce Float[8] 0-1, 3 <- stuck", "#2 broadcast Float[8] 2 <- stuck"]
+    assert both == ["#2 all_reduce Float[8] 0, 1, 3 <- stuck", "#2 broadcast Float[8] 2 <- stuck"]
     assert text.endswith("ranks 0-3 wait in #2, which the ranks do not call alike")
 
 
@@ -98,7 +98,7 @@ def test_who_is_missing_in_one_group_may_wait_in_another():
     pair = [called(1, "issued", group="2", members=(2, 3))]
     text = stuck_collectives({0: barrier, 1: barrier, 2: pair, 3: []})
     first, second, over_all = text.split("\n\n")
-    assert "for ranks 2-3. Rank 2 itself waits in #1 of group 2. Rank 3 has called nothing in this group." in first
+    assert "for ranks 2, 3. Rank 2 itself waits in #1 of group 2. Rank 3 has called nothing in this group." in first
     assert second.endswith("rank 2 waits in #1 for rank 3. Rank 3 has called nothing in this group.")
     assert over_all == "Over all groups: Look at rank 3: others wait for it, and it waits for nobody."
 
