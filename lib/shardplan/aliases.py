@@ -23,6 +23,7 @@ ALIASES = {
         "bf16-mixed": ("mixed", "mixedprecision"),
         "bf16-autocast": ("autocast", "amp", "bf16amp"),
         "bf16": ("bfloat16", "purebf16"),
+        "fp16-mixed": ("fp16", "float16", "half"),
     },
     "recompute": {"full": ("true", "yes", "on", "all"), "none": ("false", "no", "off"), "selective": ("sac",)},
     "optimizer": {"adamw": ("adam", "adamwtorch"), "adamw-8bit": ("adam8bit", "8bitadam", "adamwbnb8bit")},
@@ -54,13 +55,14 @@ OPTIONS = {  # of the command: other names, as torchtitan, DeepSpeed, Megatron a
     **dict.fromkeys(("tp", "tensor-parallel", "tensor-parallel-size", "tensor-model-parallel-size"), "tensor"),
     **dict.fromkeys(("pp", "pipeline-parallel", "pipeline-parallel-size", "pipeline-model-parallel-size"), "pipeline"),
     **dict.fromkeys(("cp", "context-parallel", "context-parallel-size"), "context"),
+    **dict.fromkeys(("ep", "expert-parallel", "expert-parallel-size", "expert-model-parallel-size"), "expert"),
     "lora-r": "lora-rank",
     "load-in-4bit": "base-4bit",
     "torch-compile": "compile",
 }
 SHARDING_FLAGS = ("fsdp", "fsdp2", "hsdp", "ddp", "zero1", "zero2", "zero3", "zero-1", "zero-2", "zero-3")
 # What is known and not planned: the nearest that is
-NEAREST = {"precision": {name: "bf16-mixed" for name in ("fp8", "mxfp8", "nvfp4", "fp4", "fp16", "float16", "half")}}
+NEAREST = {"precision": {name: "bf16-mixed" for name in ("fp8", "mxfp8", "nvfp4", "fp4")}}
 
 
 def as_options(fields: dict) -> str:

@@ -161,7 +161,8 @@ def _public(name: str) -> str:
     short = name.lower().rsplit("/", 1)[-1].replace("meta-llama-", "llama-")
     while (shorter := _VARIANT.sub("", short)) != short:
         short = shorter
-    return {spelt(known): known for known in (*PRESETS, *MODELS)}.get(spelt(short), short)
+    newest = {spelt(re.sub(r"-v[\d.]+$", "", known)): known for known in MODELS}  # of versions, the last
+    return (newest | {spelt(known): known for known in (*PRESETS, *MODELS)}).get(spelt(short), short)
 
 
 def spelt(name: str) -> str:

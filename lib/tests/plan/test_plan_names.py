@@ -17,6 +17,9 @@ from shardsim.machines import MACHINES, TakenAs, machine
 
 MODELS_TYPED = {
     "meta-llama/Llama-3.1-8B": "llama-3.1-8b",
+    "mixtral-8x7b": "mixtral-8x7b-v0.1",
+    "Mistral-7B": "mistral-7b-v0.3",
+    "mistral-7b-v0.1": "mistral-7b-v0.1",
     "meta-llama/Meta-Llama-3.1-70B-Instruct": "llama-3.1-70b",
     "Llama 3.1 8B": "llama-3.1-8b",
     "llama3-8b": "llama-3-8b",
@@ -108,6 +111,7 @@ def test_hsdp_shards_among_the_ranks_of_a_node_that_share_the_data():
 
 
 def test_options_of_other_tools_and_flags_that_cancel():
+    assert in_our_options(["qwen3-30b-a3b", "--ep", "8"], set()) == ["qwen3-30b-a3b", "--expert", "8"]
     typed = ["8B", "--tp", "2", "--pp=4", "--zero", "3", "--hsdp", "--compile", "--no-compile", "--batch-size", "2"]
     assert in_our_options(typed, {"--compile"}) == [
         "8B", "--tensor", "2", "--pipeline=4", "--sharding", "3", "--sharding", "hsdp", "--micro-batch", "2",
