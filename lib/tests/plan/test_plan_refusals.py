@@ -37,7 +37,7 @@ ADDED = [
     ("8B --sharding fsdpp", "--sharding FULL_SHARD"),
     ("8B --sharding FULL_SHRD", "--sharding FULL_SHARD"),
     ("8B --precision fp8", "--precision bf16-mixed"),
-    ("8B --precision fp16", "--precision bf16-mixed"),
+    ("8B --precision nvfp4", "--precision bf16-mixed"),
     ("8B --optimizer adamw8bits", "--optimizer adamw-8bit"),
     ("8B --recompute selectiv", "--recompute selective"),
     ("8B --micro-batch 0", "--micro-batch 1"),
@@ -63,7 +63,7 @@ ADDED = [
 # What is typed, what is said, and the command that follows from it.
 REPLACED = [
     ("llama-3.1-8c", "'llama-3.1-8b'", "llama-3.1-8b"),
-    ("mistral-7b", "'mistral-7b-v0.3'", "mistral-7b-v0.3"),
+    ("mistral-7b-v0.2", "'mistral-7b-v0.3'", "mistral-7b-v0.3"),
     ("", "shardlab plan llama-3.1-8b --machine H100 --gpus 8", "llama-3.1-8b --machine H100 --gpus 8"),
     ("1B --machine dgx-h10", "'dgx-h100'", "1B --machine dgx-h100"),
     ("1B --machine L40", "'L40S'", "1B --machine L40S"),
