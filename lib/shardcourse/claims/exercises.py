@@ -31,7 +31,8 @@ def exercises_table(exercises: Sequence[Exercise]) -> Table:
     table.add_column("", ratio=1)
     for number, exercise in enumerate(exercises, 1):
         listed = {
-            what: "; ".join(f"{when} {in_words(v)}" for when, v in of.items()) for what, of in exercise.found.items()
+            what: "; ".join(f"{when} {in_words(v)}".removeprefix("as planned ") for when, v in of.items())
+            for what, of in exercise.found.items()
         }
         found = [f"{what}: {words}" for what, words in listed.items()]
         table.add_row("\n".join([f"[bold]{number}. {exercise.question}[/]", *found, f"[dim]{exercise.answer}[/]"]))
@@ -60,7 +61,7 @@ def volume() -> Exercise:
         "70B, FULL_SHARD on 8 GPUs: how many bytes does a GPU send in a step?",
         {
             "FULL_SHARD, GB": _named(sent.volume, precisions, **job, sharding="FULL_SHARD"),
-            "beside DDP": sent.beside("FULL_SHARD", "DDP", "70B", 8, precision="bf16-master"),
+            "times DDP's bytes": sent.beside("FULL_SHARD", "DDP", "70B", 8, precision="bf16-master"),
         },
         "7/8 of the bf16 weights twice, and 7/8 of the gradients once, in the precision that they are reduced in.",
     )
@@ -98,11 +99,12 @@ def bucket() -> Exercise:
 
 def engine() -> Exercise:
     job = {"machine": "dgx-h100", "gpus": 1024, "sharding": "FULL_SHARD", "seq_len": 8192, "recompute": "full"}
+    ways = {"FSDP alone": {}, "FSDP with TP of 8": {"tensor": 8}}
     return Exercise(
         "A model of 400B: DeepSpeed or FSDP?",
         {
             "torch itself has": api.beyond_data_parallel(),
-            "405B fits": _named(held.fits, {"FSDP alone": {}, "and tensor=8": {"tensor": 8}}, model="405B", **job),
+            "405B fits on 1,024 H100": _named(held.fits, ways, model="405B", **job),
         },
         "Either. What decides is no longer a feature: torch has tensor, pipeline and context parallelism, too.",
     )

@@ -10,6 +10,7 @@ from shardplan.records import Plan
 from shardplan.stage_parameters import stages
 
 GB = 1e9
+DEEPSPEED_BUCKET = 5e8  # numbers, the default of reduce_bucket_size
 
 
 def states(model, gpus, sharding, precision=PRECISIONS, machine="dgx-h100", **strategy) -> Findings:
@@ -65,10 +66,20 @@ def peak(model, machine, gpus, **strategy) -> Findings:
     return {when: memory_plan(setup).allocated_bytes / GB for when, setup in setups(model, machine, gpus, **strategy)}
 
 
-def device(model, machine, gpus, **strategy) -> Findings:
-    """Return the least GB that nvidia-smi would show: the allocator at its best, and CUDA's own part."""
-    jobs = setups(model, machine, gpus, **strategy)
-    return {when: memory_plan(setup).device_bytes[0] / GB for when, setup in jobs}
+def with_drives(model, machine, gpus, **strategy) -> Findings:
+    """Return the least GB on a GPU: with FSDP's units, as nvidia-smi would show it, and DeepSpeed's tensors alone.
+
+    DeepSpeed has no root unit. It holds at least the output layer's weight, its gradient and one reduce bucket, all in
+    bf16, and the activations.
+    """
+    found = {}
+    for when, setup in setups(model, machine, gpus, **strategy):
+        plan = memory_plan(setup)
+        [last] = [m.by_category() for m in plan.moments if m.name == "backward of the output layer"]
+        held = 4 * setup.shape.vocab_size * setup.shape.dim + 2 * DEEPSPEED_BUCKET
+        found[f"FSDP's units, {when}"] = plan.device_bytes[0] / GB
+        found[f"DeepSpeed, {when}"] = (held + last["activations"] + last["temporaries"]) / GB
+    return found
 
 
 def fits(model, machine, gpus, **strategy) -> Findings:

@@ -39,8 +39,9 @@ def lost_over_interval(
             ax.plot(intervals_min, predicted, color=TEXT, lw=1, ls="--")
             points = [played(cost_s, 60 * minutes) for minutes in intervals_min]
             ax.plot(intervals_min, points, marker, color=colour, ms=5, label=f"simulated, a save takes {cost_s:g} s")
-        ax.set(xscale="log", yscale="log", xlabel="minutes of work between saves", ylabel="time lost / time of work")
+        ax.set(xscale="log", yscale="log", xlabel="minutes of work between saves", ylabel="lost in an hour of work")
         ax.set_xticks(intervals_min, intervals_min)
+        ax.set_yticks([1 / 30, 0.1, 1 / 3, 1], ["2 min", "6 min", "20 min", "60 min"])
         ax.minorticks_off()
         fig.legend(loc="outside lower center", ncols=2)
     return fig

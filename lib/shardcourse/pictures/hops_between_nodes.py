@@ -19,7 +19,7 @@ def draw() -> LessonFigure:
         for i, (one, following) in enumerate(zip(boxes, boxes[1:], strict=False)):
             leaves = i % _RANKS == _RANKS - 1
             d.arrow(one.right, following.left, color=PINK if leaves else "#767b84")
-        d.arrow(boxes[-1].bottom, boxes[0].bottom, color=PINK, bend=-0.13)
+        d.arrow(boxes[-1].bottom, boxes[0].bottom, color="#c9ccd1", bend=-0.13)  # not a hop of rank 0's shard
         d.text(7.7, 3.7, "the shard of rank 0 needs N - 1 = 11 hops to reach rank 11", weight="bold")
         d.text(7.7, 4.3, "N - m = 9 inside a node,  m - 1 = 2 between nodes", color=PINK, weight="bold")
     return d.figure

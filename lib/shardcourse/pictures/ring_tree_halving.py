@@ -16,7 +16,7 @@ _HALVING = [
 
 def draw() -> LessonFigure:
     with diagram(
-        7.4, 4.6, x=(-1.3, 12.6), y=(-0.4, 12.6), title="Who sends to whom in each step of an all_reduce"
+        7.4, 4.6, x=(-1.3, 12.6), y=(-0.4, 12.6), title="Who sends to whom: the arrows of one step leave together"
     ) as d:
         _steps(d, 0.2, "ring: 6 steps, 1.5 b sent by each rank", _RING, BLUE)
         _steps(d, 4.5, "tree: 4 steps, up to 2 b sent, some ranks idle", _TREE, ORANGE)

@@ -4,7 +4,7 @@ from shardcourse.figures.diagram import diagram
 from shardcourse.figures.style import TEXT, LessonFigure
 
 ROWS = (  # what goes in, what comes out, the look of both, where to check it, how near it comes
-    ("shapes of all tensors", "bytes of a GPU", "parameters", "a small model\non your own ranks", "exact"),
+    ("shapes of all tensors", "bytes of a GPU", "parameters", "a small model\non your own ranks", "exact\n(tensors)"),
     (
         "what waits for what",
         "what is overlapped",
