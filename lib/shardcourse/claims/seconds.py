@@ -134,5 +134,5 @@ def gained_by_overlap(ratios: list[float]) -> Findings:
     for ratio in ratios:
         ready, cost = [2 * (i + 1) / N_BLOCKS for i in range(N_BLOCKS)], [3 * ratio / N_BLOCKS] * N_BLOCKS
         alone, overlapped = (ddp_step(1.0, 2.0, ready, cost, overlap=yes).end_s for yes in (False, True))
-        found[f"messages {ratio:g} of computation"] = alone / overlapped - 1
+        found[f"messages take {ratio:g} of the computing time"] = alone / overlapped - 1
     return found

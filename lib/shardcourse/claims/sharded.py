@@ -116,7 +116,7 @@ def shards_everything(engine: str) -> Findings:
     e = evidence()[engine]
     held = {name: e.held["backward"][name] / PSI for name in ("parameters", "gradients")}
     held["optimizer states"] = e.held["between"]["optimizer_states"] / 2 / PSI
-    held["weights at their most"] = e.peak["unsharded"] / PSI
+    held["weights at the peak"] = e.peak["unsharded"] / PSI
     return {name: share < 1.1 / WORLD_SIZE for name, share in held.items()}
 
 

@@ -56,7 +56,8 @@ def counted(claims: Sequence[Claim]) -> str:
     n = {verdict: sum(c.verdict == verdict for c in claims) for verdict in MARKS}
     holds, conditions, wrong = n.values()
     claim, are = "claim" if len(claims) == 1 else "claims", "is" if wrong == 1 else "are"
-    return f"{len(claims)} {claim}: {holds} hold, {conditions} hold under conditions, {wrong} {are} wrong"
+    hold, hold_if = ("holds" if n == 1 else "hold" for n in (holds, conditions))
+    return f"{len(claims)} {claim}: {holds} {hold}, {conditions} {hold_if} under conditions, {wrong} {are} wrong"
 
 
 def claims_on_trial(lesson: int | None = None, *ids: str) -> "ClaimsPage":

@@ -165,7 +165,7 @@ def phase_strip(ax: Axes, edges: list[float], names: list[str]) -> None:
     def room(name: str, start: float, end: float) -> bool:
         return (end - start) / edges[-1] > 0.013 * len(name)
 
-    if names[-1] in names[:-1] and not room(names[-1], *edges[-2:]):  # frees after the optimizer's step, say
+    while names[-1] in names[:-1] and not room(names[-1], *edges[-2:]):  # frees after the optimizer's step, say
         edges, names = [*edges[:-2], edges[-1]], names[:-1]
     for name, (start, end) in zip(names, pairwise(edges), strict=True):
         has_room = room(name, start, end)

@@ -245,6 +245,9 @@ def test_the_last_phase_has_its_name_even_if_it_allocates_nothing():
     short = [(0.0, "forward"), (30.0, "backward"), (56.0, "optimizer"), (58.0, "forward")]
     at = {t.get_text(): t.xy[0] for t in figures.memory_over_step(moments, short).axes[0].texts}
     assert at["optimizer"] == 56 and at["forward"] == 15, "not after the step, when the tracker is back in forward"
+    twice = [(0.0, "other"), (1.0, "forward"), *short[1:2], (55.0, "optimizer"), (57.0, "forward"), (58.0, "other")]
+    at = {t.get_text(): t.xy[0] for t in figures.memory_over_step(moments, twice).axes[0].texts}
+    assert at["optimizer"] == 55 and at["forward"] == 15.5, "nor two short phases after the step"
     assert legible.problems(fig) == []
 
 
