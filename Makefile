@@ -39,7 +39,7 @@ slice: setup ## run one slice of the night, the one whose turn it is by the comm
 
 look: setup ## open every figure and widget in a real browser; pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser,book]'
-	$(BIN)/python -m pytest lib/tests/browser/test_book.py lib/tests/browser/test_look.py
+	$(BIN)/python -m pytest lib/tests/browser/test_book.py lib/tests/browser/test_look.py lib/tests/browser/test_live_ranks_in_jupyterlab.py
 
 hour: setup ## a student's, an instructor's and a guest's first hour in a real browser (some minutes); pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'

@@ -25,9 +25,9 @@ def after_gradient(p: nn.Parameter, method: Callable[[nn.Parameter], None]) -> N
 def call_hooks(sharded: nn.Parameter) -> None:
     """Call post-accumulate hooks, as autograd does, for gradients that autograd did not make.
 
-    Raises RuntimeError for other hooks, which autograd would never call.
+    Raises RuntimeError for other hooks, which autograd would never call. Those of our own measures may stay silent.
     """
-    if sharded._backward_hooks:
+    if any(not hook.__module__.startswith("shardlab.measure") for hook in (sharded._backward_hooks or {}).values()):
         raise RuntimeError(
             f"{_me()}a parameter of shape {list(sharded.shape)} has a hook by register_hook, which a sharded parameter "
             "never calls: use register_post_accumulate_grad_hook"
