@@ -10,7 +10,7 @@ from grading.checks.lab1_memory.wrong_formulas import fullest_moment
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
-TOLERANCES = {"resident": (0.01, 0.05), "peak": (0.03, 0.10)}  # relative error for full points, for half points
+TOLERANCES = {"resident": (0.01, 0.05), "peak": (0.01, 0.10)}  # relative error for full points, for half points
 MIB = 2**20
 UNITS = {
     4: "your numbers count elements: an element of fp32 has 4 bytes",
@@ -112,10 +112,13 @@ class _Outcome:
         if len(set(self.mine)) == 1 and len(self.mine) > 1:
             return "your number is the same for all setups, and they differ"
         mistake = mistakes.named(self.program, self.of, self.setups, self.mine, states_are_right)
-        return self._unit() or mistake or self._where_bytes_are()
+        return self._unit(states_are_right) or mistake or self._where_bytes_are()
 
-    def _unit(self) -> str | None:
+    def _unit(self, states_are_right: bool) -> str | None:
+        """Return the unit that explains all numbers. Factors near 1 count only if the states are off, too."""
         for factor, words in UNITS.items():
+            if states_are_right and 0.9 < factor < 1.1:  # then the peak is merely a few percent off
+                continue
             if all(abs(m * factor / d - 1) < 0.01 for m, d in zip(self.mine, self.due, strict=True)):
                 return words
         return None

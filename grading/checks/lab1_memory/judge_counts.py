@@ -14,8 +14,7 @@ MULTIPLES = (1, 2, 3, 4, 5, 6, 8, 0.5)
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    random_of = random.Random(f"counts {s.seed}")
-    setups = [draw.long(random_of), draw.worded(random_of), draw.wide(random_of)]
+    setups = drawn(s.seed)
     replies = s.order(check, "predict", world_size=1, device="cpu", setups=setups)[0]
     if problem := unreadable(replies, 3, 1, "one number for each of the three functions"):
         return Verdict(check, 0, points, problem)
@@ -30,6 +29,11 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     both = min(share["block_params"], share["root_params"])
     earned = points / 2 * (both + share["kept_bytes"])
     return Verdict(check, earned, points, " ".join(causes) or "all three are right, on three models that were drawn.")
+
+
+def drawn(seed: int) -> list[dict]:
+    random_of = random.Random(f"counts {seed}")
+    return [draw.long(random_of), draw.worded(random_of), draw.wide(random_of)]
 
 
 def _difference(name: str, setups: list[dict], mine: list[float], due: list[int]) -> str:

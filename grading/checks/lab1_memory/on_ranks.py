@@ -5,6 +5,7 @@ A tensor has the same bytes on every machine, so everything is counted on CPUs, 
 
 import math
 import warnings
+from dataclasses import fields, is_dataclass
 from numbers import Real
 
 import torch
@@ -25,9 +26,18 @@ def predict(implementation, setups: list[dict]) -> list | dict:
         return {"refused": found}
     try:
         with nothing_but_arithmetic():
-            return [[_numbers(f(Setup(**s))) for f in functions] for s in setups]
+            return [[_numbers(f(_setup_class(f)(**s))) for f in functions] for s in setups]
     except Refused as refused:
         return {"refused": str(refused)}
+
+
+def _setup_class(function) -> type:
+    """Return the notebook's Setup if the answer names it, so that isinstance(s, Setup) holds; else this one."""
+    own = getattr(function, "__globals__", {}).get("Setup")
+    same = (
+        isinstance(own, type) and is_dataclass(own) and [f.name for f in fields(own)] == [f.name for f in fields(Setup)]
+    )
+    return own if same else Setup
 
 
 def _numbers(result) -> list[float] | str:

@@ -68,7 +68,7 @@ def predict_one_rank(s):
     resident = sum(ledger.live.values())
 
     def gradients(i):
-        return {"gradients": 4 * (s.V * s.D + (s.L - i) * block_params(s))}
+        return {"gradients": 4 * (s.V * s.D + s.D * s.F + (s.L - i) * block_params(s))}
 
     train(s, ledger, kept_bytes(s), 4 * s.B * s.T * (2 * s.F + s.D), dict, gradients)
     ledger.now(gradients=4 * p)
@@ -82,7 +82,7 @@ def predict_ddp(s):
     resident = sum(ledger.live.values())
 
     def gradients(i):
-        return {} if s.views else {"gradients": 4 * (s.V * s.D + (s.L - i) * block_params(s))}
+        return {} if s.views else {"gradients": 4 * (s.V * s.D + s.D * s.F + (s.L - i) * block_params(s))}
 
     train(s, ledger, kept_bytes(s), 4 * s.B * s.T * (2 * s.F + s.D), dict, gradients)
     if not s.views:
