@@ -21,6 +21,7 @@ from deadlines import deadline_s
 from shardbench import namespaces, shaped, shaped_ranks
 from shardbench.shaped_ranks import Order
 from shardlab import launch
+from shardsim import simulated
 from shardsim.link import Link
 
 pytestmark = pytest.mark.night  # what people measure once is tried once a night
@@ -291,7 +292,7 @@ def test_calls_of_both_sides_run_on_a_simulated_network(order, side):
     algorithms = {case.algorithm for case in shaped_ranks.cases(order)}
     for algorithm in algorithms:
         network = shaped_ranks.network(order, {"inside": 1e-4, "between": 1e-4}, algorithm)
-        options = {"device": "cpu", "network": network, "stream": False}
+        options = {"device": "cpu", "network": simulated(network), "stream": False}
         measured = launch(shaped_ranks.case_times, 4, order, side, (algorithm,), **options)[0]
         expected = {f"{c.name}|{MIB}" for c in shaped_ranks.cases(order) if c.algorithm == algorithm}
         assert set(measured) == expected
