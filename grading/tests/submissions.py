@@ -53,7 +53,8 @@ def concerned(lab: str, checks: tuple[str, ...]) -> list:
 
 def try_sample(sample: Sample, answers: dict[str, bytes], referee: Referee) -> None:
     """The referee gives the points that are due, and the check that finds the mistake names it."""
-    assert surprises(sample, judge(sample, answers, referee)) == []
+    found = surprises(sample, judge(sample, answers, referee))
+    assert found == [], found
 
 
 NOBODY_SEES = Seen()
