@@ -5,7 +5,6 @@ temporary folder, so all that one user grades on a machine shares them, in every
 """
 
 import fcntl
-import getpass
 import os
 import stat
 import tempfile
@@ -105,9 +104,9 @@ def _open(name: str) -> TextIO:
 
     Raises PermissionError if the folder is not ours alone.
     """
-    folder = Path(tempfile.gettempdir(), f"shardlab-{getpass.getuser()}")
+    folder = Path(tempfile.gettempdir(), f"shardlab-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not a folder of {getpass.getuser()}'s alone: remove it, and grade again")
+        raise PermissionError(f"{folder} is not a folder of user {os.getuid()} alone: remove it, and grade again")
     return (folder / f"{name.replace('/', '-')}.lease").open("w")

@@ -16,6 +16,7 @@ from shardbench import backend, environment
 from shardbench.deepspeed_engine import deepspeed, installed
 from shardbench.engines import BUCKET_CAP_MB, ENGINES, OURS, TORCH, Engine, Entry, local_batch
 from shardbench.parallel_table import show as show
+from shardbench.visible_waits import show_waits
 from shardlab import launch, local_device
 from shardlab.measure.sharding_evidence import Evidence, probe
 from shardlab.measure.step_time import compare
@@ -24,6 +25,7 @@ from shardplan.compare_formulas import failures
 from shardplan.formulas import Expected, units_of
 
 LOSS_STEPS = 5
+TOKEN_BYTES = 8
 STATES = ("parameters", "gradients", "optimizer_states")
 FORMULAS = (*STATES, "wire_bytes", "peak_of_states")
 STAGES = {  # DeepSpeed's stage: our engine to compare it with, stage number, offload
@@ -94,6 +96,8 @@ def _expected(entry: Entry, strategy: str, shape: dict) -> Expected:
         model = Transformer(preset(shape["model"]))
     size = shape["world_size"]
     options = {"param_dtype": entry.param_dtype, "bucket_bytes": int(BUCKET_CAP_MB * 2**20)}
+    batch_bytes = 2 * TOKEN_BYTES * shape["micro_batch"] * shape["seq_len"]
+    options["spare_bytes"] = Expected.spare_bytes + batch_bytes  # tokens and targets, which outlive the step here
     return Expected(strategy, units_of(model, model.blocks), size, size // entry.replicas, **options)
 
 
@@ -148,6 +152,7 @@ def _compare(ours, theirs, shape: dict) -> dict:
 
 
 def _engine(build, shape: dict) -> Engine:
+    show_waits()
     torch.manual_seed(0)
     return build(Transformer(preset(shape["model"])).to(local_device()))
 

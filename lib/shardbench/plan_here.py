@@ -50,9 +50,10 @@ def setups(tier: Tier) -> Iterator[tuple[str, Setup]]:
 def _row(name: str, setup: Setup, tier: Tier) -> dict:
     on_gpu = tier.device == "cuda"
     ranks = launch(_on_gpu if on_gpu else _on_cpu, tier.world_size, setup, device=tier.device, timeout_s=600)
+    planned = memory_plan(setup, on_gpu=on_gpu)
     return {
         "strategy": name,
-        "planned_bytes": memory_plan(setup, on_gpu=on_gpu).allocated_bytes,
+        "planned_bytes": planned.max_memory_allocated if on_gpu else planned.allocated_bytes,
         "measured_bytes": max(measured for measured, _ in ranks),
         "step_s": max(seconds for _, seconds in ranks),
     }

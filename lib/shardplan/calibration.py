@@ -112,10 +112,11 @@ def _tokens_per_s(setup: Setup, pace: float) -> float:
 def _memory(setup: Setup, measured: dict[str, float]) -> list[tuple[str, dict]]:
     planned, found, extra = memory_plan(setup), [], setup.machine.extra_bytes
     if allocated := measured.get("allocated"):
-        beyond = allocated - planned.allocated_bytes
+        beyond = allocated - planned.max_memory_allocated
         extra += beyond
         found.append((f"tensors take {_more(beyond)} than counted.", {"extra_bytes": extra}))
-    in_use = measured.get("memory", measured.get("reserved", 0.0) + planned.context_bytes)
+    beside = planned.context_bytes - planned.workspaces_bytes  # what the allocator reserves holds the workspaces
+    in_use = measured.get("memory", measured.get("reserved", 0.0) + beside)
     if "memory" in measured or "reserved" in measured:
         least = planned.reserved_bytes[0]
         held = in_use - planned.context_bytes - (extra - setup.machine.extra_bytes)

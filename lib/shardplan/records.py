@@ -71,6 +71,7 @@ class MemoryPlan:
     context_bytes: float  # CUDA's context, NCCL's buffers, libraries' workspaces
     host_bytes: float = 0.0
     nvme_bytes: float = 0.0
+    workspaces_bytes: float = 0.0  # the part of `context_bytes` that the caching allocator gives to cuBLAS
 
     @cached_property
     def peak(self) -> Moment:
@@ -78,7 +79,13 @@ class MemoryPlan:
 
     @property
     def allocated_bytes(self) -> float:
+        """Bytes of all tensors."""
         return self.peak.n_bytes
+
+    @property
+    def max_memory_allocated(self) -> float:
+        """Bytes that the function of torch.cuda reports: tensors, and workspaces."""
+        return self.allocated_bytes + self.workspaces_bytes
 
     @property
     def device_bytes(self) -> tuple[float, float]:
@@ -183,7 +190,15 @@ class Plan:
 
 
 def _memory_as_json(memory: MemoryPlan) -> dict:
-    plain = ("allocated_bytes", "reserved_bytes", "context_bytes", "device_bytes", "host_bytes", "nvme_bytes")
+    plain = (
+        "allocated_bytes",
+        "max_memory_allocated",
+        "reserved_bytes",
+        "context_bytes",
+        "device_bytes",
+        "host_bytes",
+        "nvme_bytes",
+    )
     return {name: getattr(memory, name) for name in plain} | {
         "peak": {"name": memory.peak.name, "phase": memory.peak.phase, "terms": [asdict(t) for t in memory.peak.terms]},
         "moments": [{"name": m.name, "phase": m.phase, "bytes": m.by_category()} for m in memory.moments],

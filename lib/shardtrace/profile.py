@@ -21,7 +21,8 @@ which this rank waits for slower ranks: compare ranks. A trace shows what the ho
 [Note: times may be negative] time.monotonic() begins when the machine was booted. A laptop that reads a cluster's trace
 was often booted later, so nothing may take 0 for the beginning.
 
-No profile of a GPU was recorded by this code yet. The reader is tested with traces after Kineto's and c10d's sources.
+The reader is tested with traces after Kineto's and c10d's sources. On an H100, one rank under NCCL, its computing time
+was the union of the trace's kernels; with collectives between GPUs, none was recorded by this code yet.
 
 Source: torch.profiler; Kineto's `output_json.cpp` and `GenericTraceActivity`; c10d's `record_param_comms`.
 """

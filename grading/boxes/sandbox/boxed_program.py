@@ -183,4 +183,5 @@ def clean_environment(home: str, own_world: bool) -> dict[str, str]:
     kept = {k: os.environ[k] for k in _KEPT_VARIABLES if k in os.environ}
     ours = os.pathsep.join([str(Path(shardlab.__file__).parents[1]), str(Path(__file__).parents[3])])
     python = {"PYTHONPATH": ours, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
-    return kept | gpu_access.variables(own_network=own_world) | python | {"HOME": home, "TMPDIR": home}
+    somebody = {"LOGNAME": "student"}  # torch asks for a user's name, and a box has no list of users
+    return kept | gpu_access.variables(own_network=own_world) | python | somebody | {"HOME": home, "TMPDIR": home}

@@ -90,6 +90,10 @@ def measure(name: str, tier_name: str, samples: int) -> dict:
         from shardbench import plan_here
 
         return plan_here.run(tier.name)
+    if what == "whole gpu":
+        from shardbench import plan_one_gpu
+
+        return plan_one_gpu.run()
     if what == "solution":
         from grading.bench import cost_of_labs
 
@@ -109,6 +113,8 @@ def _engines(what: str, tier) -> dict:
     from shardbench import parallel
 
     size = {"model": "125M", "seq_len": 256} if tier.device == "cuda" else {"model": "3M", "seq_len": 64}
+    if tier.world_size > tier.gpus > 0:  # ranks that share a GPU send through the host
+        size["model"] = "10M"
     options: dict = {"world_size": tier.world_size, "pairs": 10, "stages": (), "device": tier.device, **size}
     if what == "nccl alone":
         options |= {"world_size": 1, "pairs": 3}

@@ -74,10 +74,11 @@ def table(records: Iterable[dict]) -> str:
     """Return README's table: a row for each machine on which a proof was run."""
     rows = [
         f"| {r['tier']} | {r['ranks']} | {r['environment']['cuda_device'] or 'CPU'} | {r['environment']['torch']} "
-        f"| {r['environment']['python']} | {r['held']} of {r['of']} | {r['environment']['date']} |"
+        f"| {r['environment']['python']} | {r['held']} of {len(r['parts'])} | {r['of']} | {r['environment']['date']} |"
         for r in records
     ]
-    return "\n".join(["| tier | ranks | device | torch | Python | parts that held | when |", "|---" * 7 + "|", *rows])
+    head = "| tier | ranks | device | torch | Python | held, of the parts that ran | parts in all | when |"
+    return "\n".join([head, "|---" * 8 + "|", *rows])
 
 
 def records_in(folder: Path) -> list[dict]:

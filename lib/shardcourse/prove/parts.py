@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from shardlab.tier import Tier
 
 MEMORY_GOAL = 0.05  # largest difference between planned and measured peak bytes, as a share
+WHOLE_GPU = ("model", "sharding", "precision", "recompute", "micro_batch", "seq_len")  # what a row is called by
 LOSS_GOAL = 1e-3  # largest difference between the losses of ours and torch's, over the first five steps
 
 
@@ -32,6 +33,7 @@ def parts(tier: Tier, lessons: Iterable[str], labs: Iterable[str]) -> list[Part]
         Part("nccl alone", "the same on one rank, under NCCL", 600, ("cuda",)),
         Part("streams", "CUDA's own sanitizer sees no race between streams in our engines", 900, ("cuda",)),
         Part("planner", "the planner knows the peak of a rank's memory", 900),
+        Part("whole gpu", "and that of larger models on one GPU, whose steps it forecasts", 600, ("cuda",)),
         *(Part(f"solution:{lab}", "its solution gets every point", 900) for lab in labs),
         *(
             Part(f"class:{lab}", "right submissions get every point, wrong ones lose those that they must", 900)
@@ -70,7 +72,7 @@ def _planner(figures: dict) -> Iterator[str]:
     for row in figures["rows"]:
         if abs(row["planned_bytes"] / row["measured_bytes"] - 1) > MEMORY_GOAL:
             words = f"{row['planned_bytes'] / 2**20:.1f} MiB planned, {row['measured_bytes'] / 2**20:.1f} measured"
-            yield f"{row['strategy']}: {words}"
+            yield f"{row.get('strategy') or ' '.join(str(row[k]) for k in WHOLE_GPU)}: {words}"
     if not figures["rows"]:
         yield "nothing was planned"
 
@@ -101,6 +103,7 @@ _READERS: dict[str, Callable[[dict], Iterator[str]]] = {
     "nccl alone": _engines,
     "streams": _engines,
     "planner": _planner,
+    "whole gpu": _planner,
     "solution": _solution,
     "class": _class,
     "lesson": _lesson,

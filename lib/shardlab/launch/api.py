@@ -1,6 +1,7 @@
 """`launch`, its settings, and the two ways to get ranks: start new processes, or use those that torchrun started."""
 
 import atexit
+import getpass
 import multiprocessing
 import os
 import sys
@@ -87,6 +88,7 @@ def warm_up() -> None:
 
 def _start_forkserver() -> None:
     multiprocessing.set_forkserver_preload(_PRELOADED)
+    _name_the_user()
     log_level, folder = os.environ.get(_LOG_LEVEL), tempfile.tempdir
     os.environ[_LOG_LEVEL] = "ERROR"  # hides C++ logs about dead peers; the launcher's error is clearer
     if len(tempfile.gettempdir()) > _LONGEST_FOLDER and os.access("/tmp", os.W_OK):
@@ -101,6 +103,14 @@ def _start_forkserver() -> None:
     finally:
         tempfile.tempdir = folder
         os.environ.pop(_LOG_LEVEL) if log_level is None else os.environ.__setitem__(_LOG_LEVEL, log_level)
+
+
+def _name_the_user() -> None:
+    """Give a user a name where the system lists none, as in many containers: torch asks for it, and would fail."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # before and since Python 3.13
+        os.environ["LOGNAME"] = f"user-{os.getuid()}"
 
 
 def local_device() -> torch.device:

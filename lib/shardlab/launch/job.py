@@ -144,7 +144,13 @@ def _free_port() -> int:
 def _wait_until_warm() -> None:
     """Wait until the forkserver has imported torch and can fork: now, while Python still handles Ctrl-C."""
     first = FORKSERVER.Process(target=int)
-    first.start()
+    try:
+        first.start()
+    except (EOFError, ConnectionError) as error:
+        raise OSError(
+            "the server from which ranks are forked ended while it imported PyTorch. To see why, run: "
+            'python -c "import torch._dynamo, torch.distributed.fsdp"'
+        ) from error
     first.join()
 
 

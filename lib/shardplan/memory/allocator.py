@@ -23,8 +23,9 @@ between live blocks are lost, and the range ends at the smallest of these losses
 Source: CUDACachingAllocator.cpp; FSDPParamGroup.get_all_gather_streams; pytorch/pytorch#129721 for the streams.
 
 [Note: outside] The CUDA context with its loaded kernels: about 300 MB since CUDA 11.7 loads lazily, above 1 GB before
-(pytorch/pytorch#107667); cuBLAS and cuBLASLt workspaces: 32 MiB each from Hopper on, else 8 and 4 (CUDAContextLight.h,
-CUDABlas.cpp; the first comes from the caching allocator). A communicator of NCCL on one node of A100: 544 to 688 MB
+(pytorch/pytorch#107667). cuBLAS has a workspace for each thread that multiplies, forward's and backward's: 32 MiB each
+from Hopper on, else 8.125 (CublasHandlePool.cpp; two of 32 MiB were seen on an H100). They come from the caching
+allocator, so that `max_memory_allocated` counts them. A communicator of NCCL on one node of A100: 544 to 688 MB
 with the context (NVIDIA/nccl#964), of 8 H100: 1.06 GB before any all_to_all (NVIDIA/nccl#1685); each further one shares
 the context. With replicas, tensor, pipeline or context groups there is a communicator for each.
 """
@@ -40,7 +41,7 @@ SEGMENT_BYTES = 2 * MIB
 WORST, EXPANDABLE = 1.21, 1.09  # the largest and the smallest loss above
 CONTEXT_BYTES = 300 * MIB
 COMMUNICATOR_BYTES = 388 * MIB  # the larger one of nccl#964, less the context
-WORKSPACES_BYTES = 64 * MIB
+WORKSPACES_BYTES = 64 * MIB  # the most of any card
 
 
 def reserved_bytes(moments: Sequence[Moment], *, expandable: bool = False) -> tuple[float, float]:
@@ -61,7 +62,11 @@ def by_pool(moment: Moment) -> dict[str, float]:
 
 
 def context_bytes(setup: Setup) -> float:
-    return CONTEXT_BYTES + WORKSPACES_BYTES + communicators(setup) * COMMUNICATOR_BYTES
+    return CONTEXT_BYTES + workspaces_bytes(setup) + communicators(setup) * COMMUNICATOR_BYTES
+
+
+def workspaces_bytes(setup: Setup) -> float:
+    return WORKSPACES_BYTES if setup.machine.gpu.capability >= (9, 0) else 2 * 8.125 * MIB
 
 
 def communicators(setup: Setup) -> int:

@@ -8,7 +8,7 @@
     the optimizer
 
 A moment is a sum: states + activations kept by the parts before + the part's own + the engine's. These bytes count
-tensors only (`max_memory_allocated`). `allocator` computes what the allocator and CUDA add.
+tensors only. `allocator` computes what the allocator, CUDA and its libraries add.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,8 @@ def _of_stage(setup: Setup, stage: Stage, on_gpu: bool, every_block: bool) -> Me
     if setup.machine.reserve:
         low = high = low * setup.machine.reserve
     context_bytes = allocator.context_bytes(setup) + setup.machine.extra_bytes
-    return MemoryPlan(moments, (low, high), context_bytes, *offload.away(setup, stage))
+    workspaces_bytes = allocator.workspaces_bytes(setup)
+    return MemoryPlan(moments, (low, high), context_bytes, *offload.away(setup, stage), workspaces_bytes)
 
 
 class _Step:

@@ -16,7 +16,7 @@ from deadlines import deadline_s
 from submissions import running
 
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes, best_box
-from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
+from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError, clean_environment
 from grading.boxes.sandbox.limit_watchdog import _alive, wait_until_dead
 from grading.boxes.sandbox.process_tree_memory import family
 from grading.boxes.sandbox.scratch import Scratch
@@ -45,6 +45,15 @@ def test_neither_the_course_nor_the_grader_can_be_seen(tmp_path):
     ask = "import os, sys; print(*(p for p in sys.argv[1:] if os.path.exists(p)), sep='\\n')"
     assert run(Bubblewrap(SMALL), ask, *paths).stdout.split("\n") == ["", ""]
     assert str(ROOT / "solutions") in run(Processes(SMALL), ask, *paths).stdout
+
+
+@bubblewrap
+def test_a_program_in_a_box_knows_a_user_name():
+    """The box has no list of users, and PyTorch for GPUs asks for the user's name when its compiler is imported."""
+    ask, box = "import getpass; print(getpass.getuser())", Bubblewrap(SMALL)
+    command, environment = box.command([sys.executable, "-c", ask]), clean_environment("/tmp", own_world=True)
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=deadline_s(60))
+    assert answer.stdout == "student\n", answer.stderr
 
 
 @bubblewrap

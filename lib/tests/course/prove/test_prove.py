@@ -17,6 +17,8 @@ from shardlab.tier import TIERS
 
 ROW = {"engine": "DDP", "max_loss_difference": 0.0, "ours": {"broken": []}}
 PLANNED = {"strategy": "FSDP", "planned_bytes": 100 << 20, "measured_bytes": 100 << 20}
+WHOLE = {"model": "1B", "sharding": "NONE", "precision": "bf16", "recompute": "full", "micro_batch": 4, "seq_len": 2048}
+WHOLE |= {"planned_bytes": 100 << 20, "measured_bytes": 100 << 20}
 GRADED = {"points": 15, "of": 15, "problems": []}
 MISSING = {"what": "memory", "found": "1 GiB", "ok": False, "needed": True, "remedy": "close something"}
 
@@ -38,6 +40,7 @@ MISSING = {"what": "memory", "found": "1 GiB", "ok": False, "needed": True, "rem
         ),
         ("planner", {"rows": [PLANNED]}, {"rows": [PLANNED | {"measured_bytes": 94 << 20}]}, "100.0 MiB planned, 94.0"),
         ("planner", {"rows": [PLANNED]}, {"rows": []}, "nothing"),
+        ("whole gpu", {"rows": [WHOLE]}, {"rows": [WHOLE | {"measured_bytes": 107 << 20}]}, "bf16 full 4 2048: 100"),
         ("solution:lab2_ddp", {"labs": [GRADED]}, {"labs": [GRADED | {"points": 14.5}]}, "14.5 of 15 points"),
         ("solution:lab2_ddp", {"labs": [GRADED]}, {"labs": [GRADED | {"problems": ["cell 3 warns"]}]}, "cell 3 warns"),
         ("solution:lab2_ddp", {"labs": [GRADED]}, {"labs": []}, "no solution"),
@@ -65,10 +68,10 @@ def test_every_lesson_and_lab_is_a_part_and_each_part_has_a_reader():
     lessons = [file.stem for file in (ROOT / "course").glob("*.ipynb")]
     labs = [folder.name for folder in (ROOT / "solutions").glob("lab*")]
     names = [part.name for part in parts(TIERS["gpu8"], lessons, labs)]
-    assert len(names) == len(set(names)) == 5 + 2 * len(labs) + len(lessons)
+    assert len(names) == len(set(names)) == 6 + 2 * len(labs) + len(lessons)
     assert "streams" in names and "nccl alone" in names
     on_cpu = [part.name for part in parts(TIERS["cpu"], lessons, labs)]
-    assert set(names) - set(on_cpu) == {"streams", "nccl alone"}
+    assert set(names) - set(on_cpu) == {"streams", "nccl alone", "whole gpu"}
     for name in names:
         with pytest.raises(KeyError):  # an empty record is never held: its reader looks for a figure
             complaints(name, {})
@@ -149,7 +152,7 @@ def test_the_table_has_a_row_for_each_record_and_nothing_else_of_the_text_change
     text = "before\n<!-- proofs: written by `shardlab prove --readme` -->old<!-- end of proofs -->\nafter"
     found = with_table(text, [made, made])
     assert found.startswith("before\n") and found.endswith("\nafter") and "old" not in found
-    assert found.count("| cpu | 4 |") == 2 and "1 of 4" in found
+    assert found.count("| cpu | 4 |") == 2 and "| 1 of 3 | 4 |" in found
     with pytest.raises(ValueError, match="needs the lines"):
         with_table("no place", [])
 

@@ -281,3 +281,37 @@ def reply(client, request: str) -> dict:
         message = client.get_shell_msg(timeout=deadline_s(60))
         if message["parent_header"].get("msg_id") == request:
             return message["content"]
+
+
+NO_NAME = """
+import getpass, os, pwd
+for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+    os.environ.pop(name, None)
+def unknown(uid):
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
+pwd.getpwuid = unknown
+from shardlab import launch
+print(launch(getpass.getuser, 2))
+"""
+
+
+def test_a_user_whom_the_system_does_not_list_has_a_name_on_every_rank(start_python):
+    """As in a container that runs as a number: PyTorch's compiler asks for the name when it is imported."""
+    out, said = start_python(NO_NAME).communicate(timeout=deadline_s(60))
+    assert out == f"{[f'user-{os.getuid()}'] * 2}\n", said
+
+
+def test_a_forkserver_that_dies_as_it_imports_is_named(start_python, tmp_path):
+    (tmp_path / "dies_when_imported.py").write_text("raise KeyError('uid not found')")
+    code = f"""
+import os
+from shardlab.launch import api
+api._PRELOADED[:] = ["dies_when_imported"]
+os.environ["PYTHONPATH"] = {str(tmp_path)!r}
+try:
+    api.launch(int, 2)
+except OSError as error:
+    print(error)
+"""
+    out, said = start_python(code).communicate(timeout=deadline_s(60))
+    assert "the server from which ranks are forked ended while it imported PyTorch" in out, said
