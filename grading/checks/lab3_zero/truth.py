@@ -124,6 +124,8 @@ COMBINED_WRONGLY: dict[str, Callable[[Gradients], Tensor]] = {
 
 # Mistakes in clipping
 
+SPARE = 1e-6  # as torch.nn.utils.clip_grad_norm_ adds it: as much as a tiny gradient's norm
+
 
 def never(module: nn.Module, norm: Tensor, setting: Setting) -> None:
     pass
@@ -131,7 +133,7 @@ def never(module: nn.Module, norm: Tensor, setting: Setting) -> None:
 
 def always(module: nn.Module, norm: Tensor, setting: Setting) -> None:
     for p in module.parameters():
-        p.grad *= setting.max_norm / norm
+        p.grad *= setting.max_norm / (norm + SPARE)
 
 
 def by_own_norm(module: nn.Module, norm: Tensor, setting: Setting) -> None:
@@ -139,14 +141,14 @@ def by_own_norm(module: nn.Module, norm: Tensor, setting: Setting) -> None:
     for slices in _owned_gradients(module, setting):
         own = float(torch.cat([grad[mask] for grad, mask in slices]).norm())
         for grad, mask in slices:
-            grad[mask] *= min(1.0, setting.max_norm / own)
+            grad[mask] *= min(1.0, setting.max_norm / (own + SPARE))
 
 
 def by_sum_of_norms(module: nn.Module, norm: Tensor, setting: Setting) -> None:
     slices = _owned_gradients(module, setting)
     norms = [torch.cat([grad[mask] for grad, mask in theirs]).norm() for theirs in slices]
     for p in module.parameters():
-        p.grad *= min(1.0, setting.max_norm / float(sum(norms)))
+        p.grad *= min(1.0, setting.max_norm / (float(sum(norms)) + SPARE))
 
 
 def _owned_gradients(module: nn.Module, setting: Setting) -> list[list[tuple[Tensor, Tensor]]]:
