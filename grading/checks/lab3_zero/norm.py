@@ -34,7 +34,8 @@ def _cause(found: list[list[float]], right: list[float], max_norm: float, k: int
     """Return what is wrong in step k. A mistake is named if it explains the norms of all steps."""
     mine, n = [f[k] for f in found], len(found)
     if max(mine) - min(mine) > TOLERANCE * right[k]:
-        if all(_near(sum(f[j] ** 2 for f in found), due**2) for j, due in enumerate(right)):
+        squares_add_up = all(_near(sum(f[j] ** 2 for f in found), due**2) for j, due in enumerate(right))
+        if squares_add_up and not _near(max(mine), right[k]):  # else one rank has the norm, and the others nothing
             return "the squares of the ranks' norms add up to the square of the right one: put them together."
         return (
             f"the ranks return different norms, from {min(mine):.5g} to {max(mine):.5g}, where {right[k]:.5g} is due."
