@@ -83,7 +83,7 @@ _MISTAKES = {
 def _instances(seed: int) -> list[dict]:
     """Draw a tied model with a large vocabulary, one with few heads of keys, and one with many activations.
 
-    So every number that a depth depends on changes some answer. One config's own depth is too large, and is no hint.
+    So every number that a depth depends on changes some answer, by two blocks at least. One config's own depth is too large, and is no hint.
     """
     draw = random.Random(seed)
     own_depths = draw.sample((2, 5, 24), INSTANCES)
@@ -98,7 +98,7 @@ _KINDS = (  # what each is drawn from; `times` is the hidden width, in widths
     {
         "dim": (64,),
         "times": (2, 3),
-        "vocab_size": (1024, 1280),
+        "vocab_size": (2048, 2560),
         "n_kv_heads": (2,),
         "tied": (True,),
         "micro_batch": (1,),
@@ -106,12 +106,12 @@ _KINDS = (  # what each is drawn from; `times` is the hidden width, in widths
     },
     {
         "dim": (96, 128),
-        "times": (2,),
+        "times": (1,),
         "vocab_size": (256, 512),
         "n_kv_heads": (1,),
         "tied": (False,),
-        "micro_batch": (2,),
-        "seq_len": (96, 112),
+        "micro_batch": (1,),
+        "seq_len": (48, 56),
     },
     {
         "dim": (64, 96),
