@@ -16,6 +16,7 @@ from shardcourse.cli.claims import claims_command
 from shardcourse.cli.lab import FOR_JUPYTERLAB, lab_command
 from shardcourse.cli.prove import prove_command
 from shardcourse.cli.run import WithPairs, run_command
+from shardcourse.cli.why import why_command
 from shardplan.command import plan_command
 from shardplan.command_options import PlanCommand
 
@@ -72,6 +73,7 @@ app.command("plan", cls=PlanCommand)(plan_command)
 app.command("claims")(claims_command)
 app.command("run", cls=WithPairs)(run_command)
 app.command("prove")(prove_command)
+app.command("why")(why_command)
 app.command("lab", context_settings=FOR_JUPYTERLAB)(lab_command)
 
 

@@ -65,6 +65,7 @@ def pages(tmp_path_factory):
     write(pages / "labs" / "lab1" / "lab1.ipynb", [new_markdown_cell("# Lab 1")])
     (pages / "course" / "README.md").write_text("# The course\n")
     (pages / "course" / "SOURCES.md").write_text("# Sources\n")
+    (pages / "course" / "messages.md").write_text("# Error messages\n")
     shutil.copyfile(ROOT / "lib" / "pictures" / "ddp_buckets.png", pages / "ddp_buckets.png")
     write_index(pages / "index.md", [pages / "course" / "00_start_here.ipynb"])
     return pages

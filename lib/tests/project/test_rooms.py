@@ -16,6 +16,11 @@ PLANTED = {
         "def _late():\n    from shardsim.network import Network\n    return Network\n",
         "shardlab is not allowed to import shardsim",
     ),
+    "the index of messages imports torch": (
+        "lib/shardwhy/logs.py",
+        "def _late():\n    import torch\n    return torch\n",
+        "shardwhy is not allowed to import torch",
+    ),
     "a package imports the grader": (
         "lib/shardcourse/experiments/scaling.py",
         "import grading.judge.verdict\n",

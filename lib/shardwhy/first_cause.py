@@ -1,0 +1,201 @@
+"""Find the first cause in logs: not the loudest message, and not one that only follows another error.
+
+Four kinds of lines, the strongest first:
+
+1. an error: of an entry, or of a Python traceback that no entry knows
+2. the end of a wait: a rank timed out, or lost its connection, because of another rank
+3. a warning
+4. a consequence: an entry says so, such as torchrun's ChildFailedError
+
+Among errors the earliest counts: by time, if each has one. Else an error on the rank that torchrun names as its root
+cause comes first, and then the order of lines.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+
+from shardwhy.index import BadEntry, Entry
+from shardwhy.literals import SHORTEST, literals
+from shardwhy.logs import Line, Log, rank_of, time_of
+
+ERROR, WAIT, WARNING, CONSEQUENCE = range(4)
+NEAR, LONGEST_TRACEBACK = 50, 5000  # lines, those of other ranks between them counted
+TRACEBACK = "Traceback (most recent call last)"
+ROOT_CAUSE = "Root Cause (first observed failure)"
+WAITED = re.compile(
+    r"tim(?:ed|e)[ -]?out|connection (?:was )?(?:reset|closed|refused)|broken pipe|heartbeat|remote process exited",
+    re.IGNORECASE,
+)
+WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?W\d{4} |\bINFO\b|\bDEBUG\b")
+FOLLOWS = re.compile(  # errors of Python that only say that another process has ended, or was ended
+    r"(?:[\w.]*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException"
+    r"|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
+)
+FRAME = re.compile(r'\s+File ".*", line \d+, in ')
+FINAL = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:)?$")
+LOOKS_LIKE_AN_ERROR = (
+    *(
+        "Error",
+        "error:",
+        "ERROR",
+        "Exception",
+        "FATAL",
+        "Fatal",
+        "fatal",
+        "Killed",
+        "Segmentation fault",
+        "core dumped",
+    ),
+    *("Aborted", "Failed", "failed", "FAILED"),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """One line that an entry knows, or the last line of a traceback that no entry knows."""
+
+    entry: Entry | None
+    line: Line
+    rank: int | None
+    kind: int
+    order: tuple[int, int]  # file, offset
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The first cause, or what is known without it."""
+
+    cause: Found | None  # its entry is None if no entry knows it
+    others: tuple[Found, ...]  # what else was found, once for each entry
+    silent: tuple[int, ...] = ()  # if the cause is the end of a wait: ranks that do not report one
+    error_line: Line | None = None  # if there is no cause: the first line that looks like an error
+
+
+def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
+    """Return the first cause that the logs show."""
+    known = _Known(list(entries))
+    found = [f for number, log in enumerate(logs) for f in _found(number, log, known)]
+    if not found:
+        return Diagnosis(None, (), error_line=_error_line(logs))
+    root = next((rank for log in logs if (rank := _root_rank(log)) is not None), None)
+    cause = _first(found, root)
+    others = {f.entry.id: f for f in reversed(found) if f.entry and f.entry != cause.entry}
+    silent = _silent(logs, found, cause) if cause.kind == WAIT else ()
+    return Diagnosis(cause, tuple(reversed(others.values())), silent)
+
+
+class _Known:
+    """The entries, and texts of which at least one is in every line that an entry matches."""
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.parts = [(literals(entry.pattern), entry) for entry in entries]
+        for parts, entry in self.parts:
+            if not parts:
+                raise BadEntry(f"{entry.topic}.toml [{entry.id}] pattern: has no literal part of {SHORTEST} letters")
+        self.texts = frozenset({TRACEBACK}).union(*(parts for parts, _ in self.parts))
+
+    def match(self, text: str) -> tuple[Entry, re.Match] | None:
+        """Return the entry whose match in the text is widest, which says most about it, and the match."""
+        matches = [
+            (entry, match)
+            for parts, entry in self.parts
+            if any(part in text for part in parts) and (match := entry.regex.search(text))
+        ]
+        return max(matches, key=lambda m: m[1].end() - m[1].start(), default=None)
+
+
+def _found(number: int, log: Log, known: _Known) -> list[Found]:
+    found = []
+    seen: dict[tuple, int] = {}
+    for line in log.lines_with(known.texts):
+        order = (number, line.start)
+        if match := known.match(line.text):
+            entry = match[0]
+            if line.text[:1].isspace() and _in_traceback(line) and not _ends_in_topic(line, entry.topic, known):
+                continue
+            kind = _kind(*match)
+            if seen.setdefault((entry.id, line.rank), CONSEQUENCE + 1) > kind:  # the first of a rank is enough
+                seen[entry.id, line.rank] = kind
+                found.append(Found(entry, line, rank_of(line), kind, order))
+        elif TRACEBACK in line.text and (last := _unknown(line, known)):
+            found.append(Found(None, last, rank_of(line) if last.rank is None else last.rank, ERROR, order))
+    return found
+
+
+def _kind(entry: Entry, match: re.Match) -> int:
+    if entry.consequence:
+        return CONSEQUENCE
+    before = match.string[: match.start()]  # a message may say "set NCCL_DEBUG=INFO"; a level stands before it
+    if " NCCL WARN" not in before and (WARNED.search(before) or re.match(r"\w*Warning\b", match[0])):
+        return WARNING
+    return WAIT if WAITED.search(match.string) else ERROR
+
+
+def _in_traceback(line: Line) -> bool:
+    """Return whether a line is one of a traceback's frames, or the code that is quoted below one."""
+    above = next((x for x in islice(line.log.before(line), NEAR) if x.rank == line.rank), None)
+    return any(x is not None and FRAME.match(x.text) for x in (line, above))
+
+
+def _ends_in_topic(line: Line, topic: str, known: _Known) -> bool:
+    """Return whether the traceback ends with an error of this topic. A frame says where an error was, and not which."""
+    below = (x for x in islice(line.log.after(line), LONGEST_TRACEBACK) if x.rank == line.rank)
+    last = next((x for x in below if x.text and not x.text[0].isspace()), None)
+    match = last and known.match(last.text)
+    return bool(match) and match[0].topic == topic
+
+
+def _unknown(traceback: Line, known: _Known) -> Line | None:
+    """Return the last line of the traceback, or None if an entry knows it, or if it says only who has ended.
+
+    Whatever stands before the word Traceback, such as the name of a node, stands before each line of it.
+    """
+    lead = traceback.text[: traceback.text.index(TRACEBACK)]
+    below = islice(traceback.log.after(traceback), LONGEST_TRACEBACK)
+    same_rank = (line for line in below if traceback.rank in (line.rank, None))
+    near = list(islice(same_rank, NEAR))
+    if not any(line.text.startswith(f"{lead}  File ") for line in near):
+        lead = ""
+    for line in chain(near, same_rank):
+        text = line.text.removeprefix(lead)
+        if text == line.text and lead:
+            continue
+        if text and not text.startswith((" ", "\t", "|", "│", "╰")):  # Rich draws a box around a traceback
+            if known.match(text) or FOLLOWS.match(text) or not FINAL.match(text):
+                return None
+            return replace(line, text=text, rank=line.rank if traceback.rank is None else traceback.rank)
+    return None
+
+
+def _first(found: list[Found], root: int | None) -> Found:
+    strongest = min(f.kind for f in found)
+    candidates = [f for f in found if f.kind == strongest]
+    if strongest == ERROR and any(f.entry for f in candidates):
+        # A rank that goes on after a traceback has survived it, and without ranks nobody can tell.
+        ranks = {f.rank for f in candidates if f.entry}
+        candidates = [f for f in candidates if f.entry or not {f.rank, None} & ranks and f.rank is not None]
+    times = {f: time_of(f.line) for f in candidates}
+    if None in times.values():
+        return min(candidates, key=lambda f: (root is not None and f.rank != root, f.order))
+    return min(candidates, key=lambda f: (times[f], f.order))
+
+
+def _root_rank(log: Log) -> int | None:
+    """Return the rank that torchrun saw fail first."""
+    for line in log.lines_with([ROOT_CAUSE]):
+        for below in islice(log.after(line), 6):
+            if below.text.lstrip().startswith("rank "):
+                return below.rank
+    return None
+
+
+def _silent(logs: list[Log], found: list[Found], cause: Found) -> tuple[int, ...]:
+    waiting = {f.rank for f in found if f.kind == WAIT}
+    return tuple(sorted(set().union(*(log.ranks() for log in logs)) - waiting)) if cause.rank is not None else ()
+
+
+def _error_line(logs: list[Log]) -> Line | None:
+    lines = [line for log in logs for line in islice(log.lines_with(LOOKS_LIKE_AN_ERROR), 1000)]
+    return next((line for line in lines if not WARNED.search(line.text)), lines[0] if lines else None)

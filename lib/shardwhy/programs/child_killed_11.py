@@ -1,0 +1,12 @@
+"""Under torchrun, rank 1 reads address 0: exitcode -11, a segmentation fault."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+if "RANK" not in os.environ:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
+    sys.exit(subprocess.run(torchrun).returncode)
+if os.environ["RANK"] == "1":
+    ctypes.string_at(0)

@@ -1,0 +1,155 @@
+"""Logs in the shape of those that people post: the first cause, its rank and its line; or an honest "I don't know".
+
+The logs in logs/ are written for these tests. Their entries are in symptoms/example.toml.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from shardwhy.answer import answer
+from shardwhy.first_cause import CONSEQUENCE, ERROR, WAIT, WARNING, diagnose
+from shardwhy.index import load
+from shardwhy.logs import Log, files_of, read
+
+HERE = Path(__file__).parent
+ENTRIES = load(HERE / "symptoms").values()
+KNOWN = {  # the entry, the rank, the number of the line
+    "pasted_message": ("ready_only_once", None, 1),
+    "torchrun_killed": ("killed", 2, 4),
+    "oom_then_timeouts": ("cuda_out_of_memory", 3, 9),
+    "only_timeouts": ("watchdog_timeout", 0, 6),  # by time, not by line
+    "slurm_colours": ("ready_only_once", 3, 1),
+    "progress_bar": ("watchdog_timeout", 5, 1),
+    "default_prefix": ("worker_killed", 1, 6),
+    "warning_then_port": ("address_in_use", None, 5),
+    "only_warning": ("grad_strides", None, 1),
+    "table_of_two": ("segmentation_fault", 12, 19),  # of two signals, the earlier by torchrun's own times
+    "only_consequences": ("child_failed", None, 5),
+    "slurm_oom": ("killed", None, 3),
+    "ray": ("shapes_differ", 1, 5),
+}
+UNKNOWN = {  # the rank, words of the error, the number of the line
+    "deepspeed_unknown": (None, "tuner.errors.TemplateMissing: no template named 'chat-v9'", 8),
+    "unknown_traceback": (2, "corpus.ShardMissing: shard 00017 has no index", 5),
+    "rich_box": (0, "KeyError: 'q_proj'", 9),
+    "spawned": (1, "IndexError: list index out of range", 14),
+}
+
+
+def logs_of(name: str) -> list[Log]:
+    return read(files_of([str(HERE / "logs" / f"{name}.txt")]))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_the_first_cause_of_a_log(name):
+    cause = diagnose(logs_of(name), ENTRIES).cause
+    assert (cause.entry.id, cause.rank, cause.line.number) == KNOWN[name]
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_error_is_not_explained_by_its_consequences(name):
+    logs = logs_of(name)
+    diagnosis = diagnose(logs, ENTRIES)
+    rank, words, number = UNKNOWN[name]
+    assert diagnosis.cause.entry is None
+    assert (diagnosis.cause.rank, diagnosis.cause.line.text, diagnosis.cause.line.number) == (rank, words, number)
+    said = answer(diagnosis, logs)
+    assert said[0].startswith("I don't know this message.") and words in said[0] and f".txt:{number}" in said[0]
+    assert rank is None or f"rank {rank}" in said[0]
+
+
+def test_a_line_that_looks_like_an_error_is_shown_if_nothing_is_known():
+    logs = logs_of("only_a_c_error")
+    said = answer(diagnose(logs, ENTRIES), logs)
+    assert "only_a_c_error.txt:3: libfoo: fatal: cannot open the device" in said[0]
+    assert any("Collect next" in line for line in said)
+
+
+def test_a_log_without_an_error_gets_no_cause():
+    logs = logs_of("nothing_wrong")
+    diagnosis = diagnose(logs, ENTRIES)
+    assert diagnosis.cause is None and diagnosis.error_line is None
+    assert "No line of nothing_wrong.txt looks like an error" in answer(diagnosis, logs)[0]
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted((HERE / "logs").glob("*.txt"))])
+def test_no_answer_has_more_than_ten_lines(name):
+    logs = logs_of(name)
+    said = answer(diagnose(logs, ENTRIES), logs)
+    assert 1 <= len(said) <= 10 and not any("\n" in line or "\x1b" in line for line in said)
+
+
+def test_an_answer_has_everything_that_the_entry_says():
+    logs = logs_of("torchrun_killed")
+    said = "\n".join(answer(diagnose(logs, ENTRIES), logs))
+    words = ("First cause: rank 2, torchrun_killed.txt:4", "[killed]", "The system ended", "ran out of memory")
+    do = ("Read dmesg", "Load the model", "13b_out_of_memory_and_spikes.ipynb", "programs/killed.py", "child_failed")
+    for part in words + do:
+        assert part in said
+
+
+def test_the_rank_that_reports_no_timeout_is_named():
+    logs = logs_of("only_timeouts")
+    diagnosis = diagnose(logs, ENTRIES)
+    assert diagnosis.silent == (2,)
+    assert any("No timeout is reported by rank 2" in line for line in answer(diagnosis, logs))
+
+
+def test_a_consequence_alone_says_that_the_first_cause_is_not_there():
+    logs = logs_of("only_consequences")
+    assert "follows another error, which is not in what I read" in answer(diagnose(logs, ENTRIES), logs)[0]
+
+
+TIMED = "[rank{}]:[2024-05-01 10:00:0{},000] ERROR {}"
+OOM, READY = "CUDA out of memory. Tried to allocate 2 GiB", "Expected to mark a variable ready only once"
+
+
+@pytest.mark.parametrize(("first", "second", "cause"), [(5, 2, "ready_only_once"), (2, 5, "cuda_out_of_memory")])
+def test_of_two_files_the_earlier_by_time_counts(first, second, cause, tmp_path):
+    (tmp_path / "rank0.out").write_text(TIMED.format(0, first, OOM) + "\n")
+    (tmp_path / "rank1.out").write_text(TIMED.format(1, second, READY) + "\n")
+    assert diagnose(read(files_of([str(tmp_path)])), ENTRIES).cause.entry.id == cause
+
+
+def test_without_times_the_rank_that_torchrun_names_comes_first():
+    text = f"[rank4]: RuntimeError: {OOM}\n[rank1]: RuntimeError: {READY}\n"
+    table = "Root Cause (first observed failure):\n[0]:\n  time : x\n  host : h\n  rank      : 1 (local_rank: 1)\n"
+    assert diagnose([Log(text.encode())], ENTRIES).cause.rank == 4
+    assert diagnose([Log((text + table).encode())], ENTRIES).cause.rank == 1
+
+
+def test_a_frame_of_a_traceback_counts_only_if_the_error_is_of_its_topic():
+    """The line of code that raised another error is no message."""
+    frames = (
+        '[rank1]: Traceback (most recent call last):\n[rank1]:   File "a.py", line 3, in f\n[rank1]:     say("{}")\n'
+    )
+    text = frames.format(READY) + "[rank1]: ValueError: another\n"
+    cause = diagnose([Log(text.encode())], ENTRIES).cause
+    assert cause.entry is None and cause.line.text == "ValueError: another"
+    same_topic = frames.format(READY) + f"[rank1]: RuntimeError: {OOM}\n"
+    assert diagnose([Log(same_topic.encode())], ENTRIES).cause.line.number == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (f"RuntimeError: {READY}. Set TORCH_DISTRIBUTED_DEBUG to either INFO or DETAIL", ERROR),
+        (f"[2024-05-01 10:00:00,000] [WARNING] {READY}", WARNING),
+        (f"DEBUG:root:{READY}", WARNING),
+        (f"n1:1:1 [0] misc.cc:1 NCCL WARN {READY}", ERROR),
+        ("Watchdog caught collective operation timeout", WAIT),
+        ("gloo: Connection closed by peer", CONSEQUENCE),
+    ],
+)
+def test_the_kind_of_a_line(line, kind):
+    assert diagnose([Log(line.encode())], ENTRIES).cause.kind == kind
+
+
+def test_a_rank_survives_a_traceback_that_it_goes_on_after():
+    caught = "[rank1]: Traceback (most recent call last):\n[rank1]:   File 'x'\n[rank1]: KeyError: 'cache'\n"
+    assert diagnose([Log(caught.encode())], ENTRIES).cause.line.text == "KeyError: 'cache'"
+    same_rank = caught + f"[rank1]: step 2\n[rank1]: RuntimeError: {READY}\n"
+    assert diagnose([Log(same_rank.encode())], ENTRIES).cause.entry.id == "ready_only_once"
+    other_rank = caught + f"[rank0]: step 2\n[rank0]: RuntimeError: {READY}\n"
+    assert diagnose([Log(other_rank.encode())], ENTRIES).cause.entry is None

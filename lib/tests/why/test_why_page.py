@@ -1,0 +1,42 @@
+"""course/messages.md is what the index says, and its links lead somewhere."""
+
+import re
+from pathlib import Path
+
+from shardcourse.lessons.folders import ROOT
+from shardwhy.index import load
+from shardwhy.page import PAGE, page
+
+EXAMPLE = load(Path(__file__).parent / "symptoms")
+
+
+def test_the_page_is_current():
+    assert PAGE.read_text() == page(load()), "run `python -m shardwhy.page`"
+
+
+def test_the_page_has_all_of_every_entry():
+    text = page(EXAMPLE)
+    assert f"lists {len(EXAMPLE)} messages" in text
+    for e in EXAMPLE.values():
+        own = re.search(rf"^### {e.id}\n(.*?)(?=^##|\Z)", text, re.S | re.M)[1]
+        for part in (f"`{e.message}`", e.means, *e.causes, e.tell, e.do, f"]({e.lesson})", e.section, e.source):
+            assert part in own, (e.id, part)
+        assert (f"programs/{e.id}.py" in own) == e.program and e.gpu_only in own
+        assert f"- [`{e.message}`](#{e.id})" in text
+
+
+def test_causes_are_numbered_in_order():
+    assert "1. Reentrant checkpointing.\n2. A shared weight.\n" in page(EXAMPLE)
+
+
+def test_a_message_with_backquotes_is_verbatim():
+    from dataclasses import replace
+
+    entry = replace(EXAMPLE["killed"], message="the `forward` function")
+    assert "\n`` the `forward` function ``\n" in page({"killed": entry})
+
+
+def test_the_course_leads_to_the_page_and_the_page_to_lessons():
+    assert "(messages.md)" in (ROOT / "course" / "README.md").read_text()
+    for lesson in set(re.findall(r"\]\((\w+\.ipynb)\)", PAGE.read_text())):
+        assert (ROOT / "course" / lesson).exists()
