@@ -83,7 +83,8 @@ _MISTAKES = {
 def _instances(seed: int) -> list[dict]:
     """Draw a tied model with a large vocabulary, one with few heads of keys, and one with many activations.
 
-    So every number that a depth depends on changes some answer, by two blocks at least. One config's own depth is too large, and is no hint.
+    So every number that a depth depends on changes some answer, by two blocks at least. One config's own depth is too
+    large, and is no hint.
     """
     draw = random.Random(seed)
     own_depths = draw.sample((2, 5, 24), INSTANCES)
