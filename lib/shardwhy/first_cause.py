@@ -81,6 +81,11 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
         return Diagnosis(None, (), error_line=_error_line(logs))
     root = next((rank for log in logs if (rank := _root_rank(log)) is not None), None)
     cause = _first(found, root)
+    if (
+        cause.kind == WAIT
+    ):  # torch's sockets only warn of what they then wait for in vain, such as a name without address
+        explained = (f for f in found if f.kind == WARNING and "[c10d]" in f.line.text)
+        cause = next((f for f in explained if f.entry.topic == cause.entry.topic), cause)
     others = {f.entry.id: f for f in reversed(found) if f.entry and f.entry != cause.entry}
     silent = _silent(logs, found, cause) if cause.kind == WAIT else ()
     return Diagnosis(cause, tuple(reversed(others.values())), silent)

@@ -3,6 +3,7 @@
 The logs in logs/ are written for these tests. Their entries are in symptoms/example.toml.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,17 @@ def test_a_frame_of_a_traceback_counts_only_if_the_error_is_of_its_topic():
 )
 def test_the_kind_of_a_line(line, kind):
     assert diagnose([Log(line.encode())], ENTRIES).cause.kind == kind
+
+
+def test_a_warning_of_a_socket_explains_a_wait_of_its_topic():
+    """A watchdog of another topic, hours later, is not explained by it."""
+    warning = "[W1126 10:02:00.0 socket.cpp:1] [c10d] The server socket: Address already in use\n"
+    text = (warning + "[rank1]: RuntimeError: joined too late, timed out\n").encode()
+    entries = {entry.id: entry for entry in ENTRIES}
+    port = replace(entries["address_in_use"], topic="launch")
+    late = replace(entries["ready_only_once"], topic="launch", pattern="joined too late")
+    assert diagnose([Log(text)], [port, late]).cause.entry == port
+    assert diagnose([Log(text)], [port, replace(late, topic="hangs")]).cause.entry.id == late.id
 
 
 def test_a_rank_survives_a_traceback_that_it_goes_on_after():
