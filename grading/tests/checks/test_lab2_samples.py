@@ -7,6 +7,7 @@ from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab2_ddp import gradients, judge_traffic_and_overlap, memory, on_ranks
 from grading.checks.lab2_ddp.refused_engines import ENGINES, RefusedEngine, refused
 from grading.judge.tensor_projections import project
+from shardlab.ddp import assign_buckets
 
 ONE_RANK = ("lab2.plan",)  # checks whose drills need no other
 LAB = "lab2_ddp"
@@ -30,7 +31,7 @@ def test_every_check_stops_a_sample_that_no_other_check_stops():
 
 # The judges alone, on what ranks might reply
 
-SEED = 1  # of every judgement here: it draws buckets of 0.375 MiB, and a tied model
+SEED = 1  # of every judgement here: it draws buckets of 0.4375 MiB, and a tied model
 
 
 @pytest.fixture(scope="module")
@@ -240,3 +241,14 @@ def test_memory_may_be_two_fifths_of_the_gradients_above_ddps():
     hidden = judged(5, 2, seen=4 * 0.61)
     assert hidden.points == 0
     assert "the system saw" in hidden.cause
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_each_drawn_size_buckets_from_the_first_parameter_on_have_other_sizes(seed):
+    cap_bytes = int(on_ranks.cap_mb(seed) * on_ranks.MIB)
+    parameters = list(on_ranks.build(0, 0, on_ranks.ACCOUNT_SHAPE["n_layers"]).parameters())
+    last_first, first_first = (
+        sorted(sum(p.nbytes for p in bucket) for bucket in assign_buckets(ps, cap_bytes, cap_bytes))
+        for ps in (parameters, parameters[::-1])
+    )
+    assert last_first != first_first
