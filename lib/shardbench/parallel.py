@@ -23,9 +23,9 @@ from shardlab.measure.step_time import compare
 from shardlab.model import Transformer, preset
 from shardplan.compare_formulas import failures
 from shardplan.formulas import Expected, units_of
+from shardplan.memory.step import TOKEN_BYTES
 
 LOSS_STEPS = 5
-TOKEN_BYTES = 8
 STATES = ("parameters", "gradients", "optimizer_states")
 FORMULAS = (*STATES, "wire_bytes", "peak_of_states")
 STAGES = {  # DeepSpeed's stage: our engine to compare it with, stage number, offload

@@ -8,10 +8,8 @@ of our tracker; on CPU ranks it is the tracker's.
 import statistics
 from collections.abc import Iterator
 
-import torch
-
 from shardbench.engines import TORCH
-from shardbench.plan_ranks import WARM_UP_STEPS, batch, build, peak, step
+from shardbench.plan_ranks import WARM_UP_STEPS, batch, build, gpu_peak, peak, step
 from shardlab import launch
 from shardlab.measure.step_time import time_step
 from shardlab.tier import Tier, detect
@@ -65,15 +63,7 @@ def _on_cpu(setup: Setup) -> tuple[int, float]:
 
 
 def _on_gpu(setup: Setup) -> tuple[int, float]:
-    engine, data = build(setup, TORCH), batch(setup)
-    for _ in range(WARM_UP_STEPS):
-        step(setup, engine, *data)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    step(setup, engine, *data)
-    torch.cuda.synchronize()
-    measured = torch.cuda.max_memory_allocated()
-    del engine
+    measured = gpu_peak(setup, build(setup, TORCH), batch(setup))
     return measured, _seconds(setup)
 
 

@@ -10,7 +10,7 @@ import statistics
 import torch
 
 from shardbench import environment
-from shardbench.plan_ranks import WARM_UP_STEPS, batch, build, step
+from shardbench.plan_ranks import batch, build, gpu_peak, step
 from shardlab import launch
 from shardlab.measure.step_time import time_step
 from shardlab.model import preset
@@ -90,12 +90,6 @@ def _measure(setups: list[Setup]) -> list[dict]:
 
 def _figures(setup: Setup) -> dict:
     engine, data = build(setup), batch(setup)
-    for _ in range(WARM_UP_STEPS):
-        step(setup, engine, *data)
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    step(setup, engine, *data)
-    torch.cuda.synchronize()
-    peak, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    peak, reserved = gpu_peak(setup, engine, data), torch.cuda.max_memory_reserved()
     times = [time_step(lambda: step(setup, engine, *data)) for _ in range(TIMED_STEPS)]
     return {"measured_bytes": peak, "measured_reserved_bytes": reserved, "measured_s": statistics.median(times)}

@@ -131,6 +131,17 @@ def _attention(setup: Setup) -> AbstractContextManager:
     return sdpa_kernel(SDPBackend.MATH) if setup.strategy.attention == "math" else nullcontext()
 
 
+def gpu_peak(setup: Setup, engine: Engine, data: tuple[Tensor, Tensor]) -> int:
+    """Return `torch.cuda.max_memory_allocated` of a step after the warm-up, which knows nothing of our tracker."""
+    for _ in range(WARM_UP_STEPS):
+        step(setup, engine, *data)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    step(setup, engine, *data)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
 def peak(setup: Setup, library: Library = TORCH) -> Memory:
     """Return the peak memory of a step after the warm-up, when all optimizer states exist. Call it on every rank."""
     engine, data = build(setup, library), batch(setup)

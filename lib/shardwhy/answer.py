@@ -4,7 +4,7 @@ from pathlib import Path
 
 from shardwhy.first_cause import CONSEQUENCE, WAIT, WARNING, Diagnosis, Found
 from shardwhy.index import Entry
-from shardwhy.logs import Line, Log
+from shardwhy.logs import Line, Log, ranks_in_words
 
 LONGEST = 200  # characters of a line of a log that are shown
 UNKNOWN_NEXT = (
@@ -32,7 +32,7 @@ def answer(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
     if entry.program:
         lines.append(f"See it on your CPU: python {_here(entry.program_file)}")
     if diagnosis.silent:
-        lines.append(f"No timeout is reported by {_ranks(diagnosis.silent)}: look there first.")
+        lines.append(f"No timeout is reported by {ranks_in_words(diagnosis.silent)}: look there first.")
     if diagnosis.others:
         lines.append(f"Also found, not first: {_names(diagnosis.others)}")
     return [_one_line(line) for line in lines]
@@ -77,11 +77,6 @@ def _at(line: Line) -> str:
 def _names(others: tuple[Found, ...]) -> str:
     shown = [f"{f.entry.id} ({_at(f.line)})" for f in others[:4] if f.entry]
     return ", ".join(shown) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
-
-
-def _ranks(ranks: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
 
 
 def _cut(text: str, longest: int = LONGEST) -> str:

@@ -151,6 +151,12 @@ def rank_of(line: Line) -> int | None:
     return None
 
 
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    numbers = sorted(ranks)
+    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    return f"rank{'s' * (len(numbers) > 1)} {shown}"
+
+
 def files_of(names: list[str]) -> list[tuple[Path, str]]:
     """Return each file of these files and folders, and the name to show; raises CannotRead."""
     found = []

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwhy.logs import Log
+from shardwhy.logs import Log, ranks_in_words
 
 COLLECTIVES = ("/distributed/distributed_c10d.py", "/distributed/_functional_collectives.py")
 NOT_THE_CALLER = re.compile(r"(?:^|/)torch/|/lib/python3|<frozen|<string>")
@@ -97,7 +97,7 @@ def answer_records(records: list[Record]) -> list[str]:
         lines += _group_answer(group, [r for r in records if group in r.calls or r.rank in members])
     known = {rank for record in records for ranks in record.members.values() for rank in ranks}
     if missing := sorted(known - {record.rank for record in records}):
-        lines.append(f"There is no record of {_ranks(missing)}: such a rank may have ended. Read its log.")
+        lines.append(f"There is no record of {ranks_in_words(missing)}: such a rank may have ended. Read its log.")
     return [*lines[:9], "Read: course/13a_hangs.ipynb"]
 
 
@@ -106,24 +106,23 @@ def _group_answer(group: str, records: list[Record]) -> list[str]:
     calls = {r.rank: r.calls.get(group, {}) for r in records}
     if different := _first_difference(calls):
         number, by_call = different
-        said = "; ".join(f"{_ranks(ranks)}: {call}" for call, ranks in by_call.items())
+        said = "; ".join(f"{ranks_in_words(ranks)}: {call}" for call, ranks in by_call.items())
         return [f"First cause: call #{number} of group {group} is not the same on all ranks. {said}"]
     least, most = min(last.values()), max(last.values())
     if least < most:
         behind = [rank for rank, number in last.items() if number == least]
         ahead = [rank for rank, number in last.items() if number > least]
         waited_for = calls[ahead[0]].get(least + 1, "an older call")
-        lines = [f"First cause: {_ranks(behind)} did not make call #{least + 1} of group {group}: {waited_for}"]
-        lines.append(f"{_ranks(ahead)} made it, and wait.")
+        lines = [f"First cause: {ranks_in_words(behind)} did not make call #{least + 1} of group {group}: {waited_for}"]
+        lines.append(f"{ranks_in_words(ahead)} made it, and wait.")
         if least in calls[behind[0]]:
-            lines.append(
-                f"The last call of {_ranks(behind)} is #{least}: {calls[behind[0]][least]}. Look behind that line."
-            )
+            call = calls[behind[0]][least]
+            lines.append(f"The last call of {ranks_in_words(behind)} is #{least}: {call}. Look behind that line.")
         return lines
     waiting = [rank for rank, number in last.items() if number in calls[rank] and not calls[rank][number].completed]
     if waiting:
         return [
-            f"All ranks made call #{most} of group {group}, and it has not ended on {_ranks(waiting)}: "
+            f"All ranks made call #{most} of group {group}, and it has not ended on {ranks_in_words(waiting)}: "
             f"{calls[waiting[0]][most]}. The network or a GPU is the likely cause."
         ]
     return [f"No rank waits in group {group}: its last call, #{most}, has ended on all ranks."]
@@ -186,9 +185,3 @@ def answer_stacks(stacks: list[tuple[str, str, bool]]) -> list[str]:
     else:
         lines.append("All processes are at the same place. Flight records say which call has not ended.")
     return [*lines, "Read: course/13a_hangs.ipynb"]
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    numbers = sorted(ranks)
-    shown = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-    return f"rank{'s' * (len(numbers) > 1)} {shown}"

@@ -111,6 +111,7 @@ def measure(name: str, tier_name: str, samples: int) -> dict:
 
 def _engines(what: str, tier) -> dict:
     from shardbench import parallel
+    from shardbench.visible_waits import VARIABLE as SANITIZER
 
     size = {"model": "125M", "seq_len": 256} if tier.device == "cuda" else {"model": "3M", "seq_len": 64}
     if tier.world_size > tier.gpus > 0:  # ranks that share a GPU send through the host
@@ -119,7 +120,7 @@ def _engines(what: str, tier) -> dict:
     if what == "nccl alone":
         options |= {"world_size": 1, "pairs": 3}
     if what == "streams":
-        os.environ["TORCH_CUDA_SANITIZER"] = "1"  # ranks read it when they import torch
+        os.environ[SANITIZER] = "1"  # ranks read it when they import torch
         options |= {"pairs": 1, "model": "3M", "seq_len": 64}
     return parallel.run(**options)
 
