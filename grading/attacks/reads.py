@@ -95,6 +95,40 @@ def asks_for_the_solution_on_the_rank(sizes_bytes, ready_s, world_size, latency_
     return [1] * len(sizes_bytes)
 
 
+def looks_for_our_answer_on_the_rank(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
+    """Look for the planner that judges compare with: as a file, as a module, in memory."""
+    import contextlib
+    import gc
+    import importlib
+    import sys
+    from pathlib import Path
+
+    import grading
+
+    found = []
+    for path in Path(grading.__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        if "earliest finish" in text or "accumulate(reversed(" in text:
+            found.append(path)
+    for name in ("grading.references.lab2_ddp", "grading.checks.lab2_ddp.judge_bucket_plan"):
+        with contextlib.suppress(ImportError):
+            found.append(importlib.import_module(name))
+    found += [f for f in gc.get_objects() if getattr(f, "__name__", "") in ("earliest_finish", "_best_cap")]
+    found += [name for name in sys.modules if name.startswith("grading.") and "judge_bucket" in name]
+    if not found:
+        return [1] * len(sizes_bytes)
+
+    def all_reduce_s(n_bytes):
+        return 2 * (world_size - 1) * (latency_s + n_bytes / world_size / bandwidth_bytes_per_s)
+
+    plans = [(0.0, [])]  # for so many parameters: (when it ends, counts)
+    for j, ready in enumerate(ready_s, 1):
+        ends = ((max(plans[i][0], ready) + all_reduce_s(sum(sizes_bytes[i:j])), i) for i in range(j))
+        end, i = min(ends)
+        plans.append((end, [*plans[i][1], j - i]))
+    return plans[-1][1]  # the points show that something was found
+
+
 ATTACKS = [
     *of_notebook(
         reads_the_solution,
@@ -104,5 +138,5 @@ ATTACKS = [
         reads_the_referees_memory,
         reads_what_the_system_knows,
     ),
-    *of_answer(asks_for_the_solution_on_the_rank),
+    *of_answer(asks_for_the_solution_on_the_rank, looks_for_our_answer_on_the_rank),
 ]

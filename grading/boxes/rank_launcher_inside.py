@@ -2,7 +2,8 @@
 
 The host reads orders, one JSON object a line, on standard input. It writes one JSON line an order: {"results": [...]},
 one entry a rank, or {"error": ..., "timed_out": ..., "killed": ...}. It holds no secret, opens no answer and decides
-nothing. Start it with `python -m grading.boxes.rank_launcher_inside DRILLS_MODULE`.
+nothing. Start it with `python -m grading.boxes.rank_launcher_inside DRILLS_MODULE [ANSWERS_MODULE]`: only the
+reference's box has the second one. Its `ON_RANKS` come before the `REFERENCE` of the drills.
 
 An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,
 "timeout_s": T, "device": "cpu", "network": words for a simulated one, or null, "watched": are the ranks measured from
@@ -22,21 +23,21 @@ from shardlab.launch import LaunchError, launch, warm_up
 from shardsim import simulated
 
 
-def main(drills_module: str) -> None:
+def main(*modules: str) -> None:
     become_subreaper()
     warm_up()
     orders, replies = private_pipes()
     for line in orders:
-        replies.write(json.dumps(_obey(json.loads(line), drills_module)) + "\n")
+        replies.write(json.dumps(_obey(json.loads(line), modules)) + "\n")
         replies.flush()
 
 
-def _obey(order: dict, drills_module: str) -> dict:
+def _obey(order: dict, modules: tuple[str, ...]) -> dict:
     try:
         results = launch(
             _drill,
             order["world_size"],
-            drills_module,
+            modules,
             order["drill"],
             order["answer"],
             order["arguments"],
@@ -53,14 +54,18 @@ def _obey(order: dict, drills_module: str) -> dict:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _drill(drills_module: str, drill: str, answer: str | None, arguments: dict, watched: bool):
+def _drill(modules: tuple[str, ...], drill: str, answer: str | None, arguments: dict, watched: bool):
     """Run the drill on this rank, with the submission's answer, or with the reference if there is none."""
     if watched:
         give_back_at_once()
-    drills = importlib.import_module(drills_module)
-    implementation = cloudpickle.loads(base64.b64decode(answer)) if answer is not None else drills.REFERENCE[drill]
+    drills, *answers = map(importlib.import_module, modules)
+    if answer is not None:
+        implementation = cloudpickle.loads(base64.b64decode(answer))
+    else:
+        references = [*(module.ON_RANKS for module in answers), drills.REFERENCE]
+        implementation = next(known[drill] for known in references if drill in known)
     return getattr(drills, drill)(implementation, **arguments)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -30,8 +30,9 @@ class RankLauncher(BoxedProgram):
 
     most_values = 1 << 17  # in a reply; our own solutions' replies have up to 18,000, as some judges compare all pairs
 
-    def __init__(self, drills_module: str, box: Box, error: type[RanksFailedError] = RanksFailedError) -> None:
-        super().__init__("grading.boxes.rank_launcher_inside", drills_module, box=box, error=error)
+    def __init__(self, *modules: str, box: Box, error: type[RanksFailedError] = RanksFailedError) -> None:
+        """Start a host that can import `modules`: the lab's drills, and for the reference's ranks our answers, too."""
+        super().__init__("grading.boxes.rank_launcher_inside", *modules, box=box, error=error, imports=modules)
 
     def order(self, drill: str, answer: bytes | None, **setting) -> list:
         """Run a drill on fresh ranks with a pickled answer, or the reference (None); return one JSON value a rank.

@@ -8,7 +8,8 @@ from types import ModuleType
 
 from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError, ReferenceFailedError
 from grading.boxes.sandbox import Box, Processes, best_box
-from grading.judge.find_lab import lab_module
+from grading.judge.find_lab import answers_module, lab_module
+from grading.judge.our_answers import OurAnswers
 from grading.judge.session import Check, Session
 from grading.judge.verdict import Verdict
 from shardcourse.source_text import report
@@ -43,7 +44,10 @@ class Referee:
         self.tier = detect(tier)
         self.same_player, self.false_fail = same_player, false_fail
         self.box = box or (Processes(limits=None) if same_player else best_box())
-        self._reference = RankLauncher(self.lab.DRILLS, self.box, ReferenceFailedError)
+        ours = answers_module(self.lab)
+        self._ours = OurAnswers(ours)
+        modules = filter(None, (self.lab.DRILLS, ours))
+        self._reference = RankLauncher(*modules, box=self.box, error=ReferenceFailedError)
         self._launcher: RankLauncher | None = None
 
     @property
@@ -53,14 +57,16 @@ class Referee:
     def prepare(self) -> None:
         """Start the next submission's launcher early, during the seconds in which its notebook runs."""
         if self._launcher is None:
-            self._launcher = RankLauncher(self.lab.DRILLS, self.box)
+            self._launcher = RankLauncher(self.lab.DRILLS, box=self.box)
 
     def judge(
         self, answers: dict[str, bytes], problems: dict[str, str] | None = None, only: str | None = None
     ) -> list[Verdict]:
         """Judge all checks, or `only` one. `answers`: check name -> pickled answer. `problems`: why one is missing."""
         self.prepare()
-        session = Session(answers, self._launcher, self._reference, self.tier, self.lab.pace, self.false_fail)
+        session = Session(
+            answers, self._launcher, self._reference, self.tier, self.lab.pace, self.false_fail, self._ours
+        )
         problems = problems or {}
         hung: dict[bytes, list[RanksFailedError]] = defaultdict(list)  # by answer
         try:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from grading.boxes.rank_launcher_outside import RankLauncher, Watched
+from grading.judge.our_answers import OurAnswers
 from grading.judge.verdict import Verdict
 from shardlab.tier import Tier
 
@@ -26,6 +27,7 @@ class Session:
     tier: Tier
     pace: Callable[["Session"], None]  # the lab's function that runs a drill of usual length on the reference
     false_fail: float  # the chance that its races call a fast enough step too slow
+    ours: OurAnswers = OurAnswers(None)  # what the lab's problems have for a solution
     seed: int = field(default_factory=lambda: secrets.randbelow(10_000))
     _replies: dict[tuple, Any] = field(default_factory=dict)
 
@@ -42,6 +44,10 @@ class Session:
 
     def watch_reference(self, drill: str, look: int = 0, **arguments) -> Watched:
         return self._ask(self.reference.watch, None, drill, REFERENCE_TIMEOUT_S, arguments, look)
+
+    def solve(self, name: str, *arguments) -> Any:
+        """Return our own solution of a drawn problem: a function of the lab's module in `grading.references`."""
+        return self.ours(name, *arguments)
 
     @property
     def setting(self) -> dict:

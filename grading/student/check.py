@@ -30,14 +30,13 @@ class CheckFailed(AssertionError):
 
 def hand_in(name: str, answer: Any, tier: Tier | str | None = None) -> None:
     """Judge an answer or hand it in; see `grading.check`."""
-    checks = lab_module(name).CHECKS
-    if name not in checks:
-        raise ValueError(f"no check {name!r}; this lab has {', '.join(checks)}")
     pickled = _pickle(name, _runnable(name, answer))
-    if folder := os.environ.get(ANSWERS):
+    if folder := os.environ.get(ANSWERS):  # no judge is in this box
         Path(folder, name).write_bytes(pickled)
         print(f"{name}: handed in")
         return
+    if name not in (checks := lab_module(name).CHECKS):
+        raise ValueError(f"no check {name!r}; this lab has {', '.join(checks)}")
     with waiting(f"judging {name}"):
         referee = _referee(name.split(".")[0], tier.name if isinstance(tier, Tier) else tier)
         try:

@@ -14,7 +14,8 @@ from deadlines import deadline_s
 from grading.boxes.rank_launcher_inside import _drill
 from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError, ReferenceFailedError, Watched
 from grading.boxes.sandbox.kernel_counters import Seen
-from grading.judge.find_lab import lab_module
+from grading.judge.find_lab import answers_module, lab_module
+from grading.judge.our_answers import OurAnswers
 from grading.judge.referee import Referee
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
@@ -70,13 +71,13 @@ class Unboxed:
 
     def __init__(
         self,
-        drills: str,
+        *modules: str,
         box=None,
         error: type[RanksFailedError] = RanksFailedError,
         seen: Seen = NOBODY_SEES,
         **replies,
     ) -> None:
-        self.drills, self.error, self.replies, self.seen = drills, error, replies, seen
+        self.modules, self.error, self.replies, self.seen = modules, error, replies, seen
 
     def order(self, drill, answer, *, world_size, timeout_s, device="cpu", network=None, **arguments) -> list:
         arguments = json.loads(json.dumps(arguments))
@@ -84,7 +85,7 @@ class Unboxed:
             replies = self.replies[drill]
             return json.loads(json.dumps(replies(**arguments) if callable(replies) else replies))
         encoded = None if answer is None else base64.b64encode(answer).decode()
-        call = (self.drills, drill, encoded, arguments, False)
+        call = (self.modules, drill, encoded, arguments, False)
         if world_size > 1:
             return launch(
                 _drill,
@@ -111,17 +112,20 @@ class Unboxed:
 
 
 def launcher_or_no_reference(
-    drills: str, box, error: type[RanksFailedError] = RanksFailedError
+    *modules: str, box, error: type[RanksFailedError] = RanksFailedError
 ) -> RankLauncher | Unboxed:
     """Stand in for `RankLauncher` in a referee: the reference's processes start only where something is compared."""
-    return Unboxed(drills, box, error) if error is ReferenceFailedError else RankLauncher(drills, box, error)
+    kind = Unboxed if error is ReferenceFailedError else RankLauncher
+    return kind(*modules, box=box, error=error)
 
 
 def judge_replies(check: str, mine: dict, reference: dict | None = None, seed: int = 1) -> Verdict:
     """The check's judge alone, on what the submission's ranks reply and the reference's, by drill."""
     lab = lab_module(check)
     launchers = Unboxed(lab.DRILLS, **mine), Unboxed(lab.DRILLS, **(reference or {}))
-    session = Session({check: b""}, *launchers, TIERS["cpu"], lambda session: None, 1e-3, seed)
+    session = Session(
+        {check: b""}, *launchers, TIERS["cpu"], lambda session: None, 1e-3, OurAnswers(answers_module(lab)), seed
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grading.judge.verdict_pictures._picture", lambda draw: "")  # test_pictures draws them
         return lab.CHECKS[check].judge(session, check, lab.CHECKS[check].points)

@@ -45,14 +45,21 @@ class BoxedProgram:
     """A program, `python -m module arguments`, in a box. It takes one order at a time and runs until `close`.
 
     `shared`: a folder that the program can read and that may hold sockets. `error`: the exception raised when it fails.
+    `imports`: modules of `grading` that it imports by name, beside what its own file imports.
     """
 
     most_values = MOST_VALUES  # of a reply
 
     def __init__(
-        self, module: str, *arguments: str, box: Box, error: type[BoxedProgramError] = BoxedProgramError
+        self,
+        module: str,
+        *arguments: str,
+        box: Box,
+        error: type[BoxedProgramError] = BoxedProgramError,
+        imports: tuple[str, ...] = (),
     ) -> None:
         self.box, self.error = box, error
+        self._modules = (module, *imports)
         self._command = [sys.executable, "-m", module, *arguments]
         self._start()
 
@@ -60,7 +67,7 @@ class BoxedProgram:
         self._scratch = Scratch()
         home, self.shared = (self._scratch.folder(name) for name in ("home", "shared"))
         self._process = subprocess.Popen(
-            self.box.command(self._command, readable=(self.shared,)),
+            self.box.command(self._command, (self.shared,), self._modules),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

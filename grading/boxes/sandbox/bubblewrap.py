@@ -1,9 +1,9 @@
 """The real box, made by bubblewrap: its own processes, its own loopback and no other network, few files.
 
-Inside, all read-only: the system's programs and libraries, this Python and its packages, `shardlab`, and the part of
-`grading` that a notebook and the ranks import, which students have at home too. Not inside: other submissions,
-solutions, samples, the gradebook, the grader's own files, its environment and its processes. /tmp and /dev/shm are
-empty memory of a limited size, freed with the box.
+Inside, all read-only: the system's programs and libraries, this Python and its packages, `lib`, and the files of
+`grading` that the program in the box imports (`shown_files`). Not inside: judges and answers of ours, other
+submissions, solutions, samples, the gradebook, the grader's own files, its environment and its processes. /tmp and
+/dev/shm are empty memory of a limited size, freed with the box.
 """
 
 import fcntl
@@ -18,11 +18,11 @@ from pathlib import Path
 from grading.boxes.sandbox import gpu_access
 from grading.boxes.sandbox.limits import Limits
 from grading.boxes.sandbox.process_tree_memory import family, first_inside
+from grading.boxes.sandbox.shown_files import files_of
 
 # Of lib/: what students have at home.
 _SHOWN = ("shardlab", "shardtrace", "shardnext", "shardsim", "shardlive", "shardplan", "shardcourse", "benchmarks")
-_GRADING = Path(__file__).resolve().parents[2]
-_ROOT = _GRADING.parent
+_ROOT = Path(__file__).resolve().parents[3]
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SETTINGS = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "nsswitch.conf", "fonts")
 _KERNEL = ("sys", "sysrq-trigger", "fs", "irq", "bus", "acpi", "scsi")  # of /proc: root's even without capabilities
@@ -38,8 +38,10 @@ class Bubblewrap:
     def __init__(self, limits: Limits, dev: Path = gpu_access.DEV) -> None:
         self.limits, self._dev = limits, dev
 
-    def command(self, program: list[str], readable: tuple[Path, ...] = ()) -> list[str]:
-        """Return the command that runs `program` in a box, which may also read the `readable` folders.
+    def command(self, program: list[str], readable: tuple[Path, ...] = (), modules: tuple[str, ...] = ()) -> list[str]:
+        """Return the command that runs `program` in a box. It may read the `readable` folders, and import `modules`.
+
+        `modules` are of `grading`; what they import from it is there as well, and no other file of it.
 
         Raises OSError if the GPUs' files can't be listed.
         """
@@ -47,7 +49,7 @@ class Bubblewrap:
         box = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"]
         box += ["--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev"]
         box += ["--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", _HOME]
-        for path in _readable():
+        for path in (*_readable(), *files_of(*modules)):
             box += _shown(path)
         for path in (*(Path("/proc", name) for name in _KERNEL if Path("/proc", name).exists()), *readable):
             box += ["--ro-bind", str(path), str(path)]
@@ -94,8 +96,7 @@ class Bubblewrap:
 def _readable() -> list[Path]:
     python = [Path(p) for p in (sys.base_prefix, sys.prefix) if not p.startswith("/usr")]
     lib = [_ROOT / "lib" / name for name in _SHOWN]
-    rooms = [_GRADING / name for name in ("__init__.py", "__pycache__", "student", "judge", "boxes", "checks")]
-    places = [*map(Path, _SYSTEM), *(Path("/etc", name) for name in _SETTINGS), *python, *lib, *rooms]
+    places = [*map(Path, _SYSTEM), *(Path("/etc", name) for name in _SETTINGS), *python, *lib]
     return [place for place in places if place.exists()]
 
 

@@ -15,7 +15,7 @@ class Processes:
         self.limits = limits
         self.name = f"plain processes, which can read and write what you can ({obstacle or 'as it was asked for'})"
 
-    def command(self, program: list[str], readable: tuple[Path, ...] = ()) -> list[str]:
+    def command(self, program: list[str], readable: tuple[Path, ...] = (), modules: tuple[str, ...] = ()) -> list[str]:
         return program if self.limits is None else self.limits.command(program)
 
     def home(self, folder: str) -> str:

@@ -8,7 +8,6 @@ from grading.checks.lab5_precision_recompute.judge_losses import (
     of_gradients,
     of_losses,
 )
-from grading.checks.lab5_precision_recompute.reference_answers import best_plan, flops_of
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
@@ -27,11 +26,10 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         reference = s.order_reference("both", **arguments | {"budget": "wide"})
         worst = max(mine, key=lambda reply: reply["peak_bytes"])
         losses = losses_off(mine, reference)
-        blocks = reference[0]["blocks"]
-        plan = best_plan(blocks, activations)
-        again = [(m["flops"] - reference[0]["flops"]) / flops_of(plan, blocks) for m in mine]
+        best = s.solve("fewest", reference[0]["blocks"], activations)
+        again = [(m["flops"] - reference[0]["flops"]) / best["flops"] for m in mine]
         ratios.append(max(again))
-        least = TOO_FEW if "full" in plan else 0  # if none is full, a policy may fit and save more than "selective"
+        least = TOO_FEW if best["full"] else 0  # if none is full, a policy may fit and save more than "selective"
         figures[f"{name}: peak"] = f"{worst['peak_bytes']:,} bytes, in {worst['where']}", f"{allowed:,} bytes"
         figures[f"{name}: furthest loss off by"] = f"{max(losses):.4f}", f"{LOSS_OFF}"
         due = f"{least} to {LEAST}; {NEARLY} for three points"

@@ -1,11 +1,15 @@
-"""Judge whether each way saves and costs what it should, in bytes and FLOPs; nothing is timed."""
+"""Judge whether each way saves and costs what it should, in bytes and FLOPs; nothing is timed.
+
+What a plan should take follows from a step of the model that keeps all, and from the blocks' price list.
+"""
 
 from grading.checks.lab5_precision_recompute.judge_recomputed_gradients import (
     missing_gradients,
+    plain_run,
     plans,
-    reference_run,
     run,
 )
+from grading.checks.lab5_precision_recompute.plan_costs import flops_of, saved_bytes
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
@@ -14,9 +18,9 @@ LEAST_FLOPS = 0.5  # of the plan's FLOPs: only a block's last layer need not be 
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    mine, reference = run(s, check), reference_run(s)
-    plain, figures, causes = reference[0], {}, []
-    for plan, m, r in zip(plans(s), mine, reference, strict=True):
+    mine, plain, figures, causes = run(s, check), plain_run(s), {}, []
+    for plan, m in zip(plans(s), mine, strict=True):
+        r = due(plan, plain)
         name = plan[0] if len(set(plan)) == 1 else "mixed"
         promised = r["flops"] - plain["flops"]
         extra, fewest = m["flops"] - plain["flops"], m["fewest_flops"] - plain["flops"]
@@ -33,6 +37,23 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     if causes:
         return Verdict(check, 0, points, causes[0], "", figures)
     return Verdict(check, points, points, "each way holds and computes what the price list says.", "", figures)
+
+
+def due(plan: list[str], plain: dict) -> dict:
+    """Return what a step should take by this plan: FLOPs, bytes that wait for backward, and bytes at the peak.
+
+    A block that goes backward is there whole, as in the plain step; what earlier blocks save is not.
+    """
+    blocks = [{way: tuple(price) for way, price in block.items()} for block in plain["blocks"]]
+    saved = saved_bytes(plan, blocks)
+    before_blocks, behind, *backward = plain["parts"]  # the parts of a plain step; blocks go backward last first
+    peaks = [before_blocks - sum(saved), behind - sum(saved)]
+    peaks += [peak - sum(saved[:i]) for i, peak in zip(reversed(range(len(saved))), backward, strict=True)]
+    return {
+        "flops": plain["flops"] + flops_of(plan, blocks),
+        "waiting_bytes": plain["waiting_bytes"] - sum(saved),
+        "peak_bytes": max(peaks),
+    }
 
 
 def _pair(m: dict, r: dict, key: str) -> tuple[str, str]:

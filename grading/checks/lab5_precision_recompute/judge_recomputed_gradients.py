@@ -5,7 +5,7 @@ import random
 
 from grading.checks.lab5_precision_recompute import on_ranks
 from grading.checks.lab5_precision_recompute.judge_losses import gradients_off
-from grading.checks.lab5_precision_recompute.reference_answers import WAYS
+from grading.checks.lab5_precision_recompute.plan_costs import WAYS
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
@@ -32,19 +32,20 @@ def plans(s: Session) -> list[list[str]]:
 
 def run(s: Session, check: str, dropout: float = on_ranks.DROPOUT) -> list[dict]:
     """Return the submission's reply for each plan."""
-    return s.order(check, "recompute", **_arguments(s, dropout))[0]
+    return s.order(check, "recompute", **_arguments(s, dropout), plans=plans(s))[0]
 
 
-def reference_run(s: Session, dropout: float = on_ranks.DROPOUT) -> list[dict]:
-    return s.order_reference("recompute", **_arguments(s, dropout))[0]
+def plain_run(s: Session, dropout: float = on_ranks.DROPOUT) -> dict:
+    """Return what the model that keeps all replies: no gradient differs by the plan."""
+    return s.order_reference("plain", **_arguments(s, dropout))[0]
 
 
 def _arguments(s: Session, dropout: float) -> dict:
-    return dict(world_size=1, seed=s.seed, tier=s.tier.name, plans=plans(s), dropout=dropout)
+    return dict(world_size=1, seed=s.seed, tier=s.tier.name, dropout=dropout)
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    errors = _errors(run(s, check), reference_run(s)[0])
+    errors = _errors(run(s, check), plain_run(s))
     worst, name = max(step for steps in errors for step in steps)
     figures = {"furthest gradient, relative": (f"{worst:.1e}, {name}", f"{TOLERANCE:g}")}
     if worst <= TOLERANCE:
@@ -72,11 +73,11 @@ def missing_gradients(of_plan: dict, plain: dict) -> list[str]:
 
 
 def _cause(s: Session, check: str, errors: list[list[tuple[float, str]]], bad: int) -> str:
-    mine, plain = run(s, check)[bad], reference_run(s)[0]
+    mine, plain = run(s, check)[bad], plain_run(s)
     (first, name), (second, name_2) = errors[bad]
     if missing := missing_gradients(mine, plain):
         return f"{missing[0]} gets no gradient."
-    dry, dry_name = max(_errors(run(s, check, dropout=0.0), reference_run(s, dropout=0.0)[0])[bad])
+    dry, dry_name = max(_errors(run(s, check, dropout=0.0), plain_run(s, dropout=0.0))[bad])
     if dry > TOLERANCE:
         return f"the gradient of {dry_name} is wrong even without dropout."
     if first > TOLERANCE:

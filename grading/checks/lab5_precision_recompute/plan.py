@@ -1,8 +1,9 @@
 """Part 2: judge whether each plan fits its budget, and how many more FLOPs it takes than the best one."""
 
 import random
+from collections.abc import Callable
 
-from grading.checks.lab5_precision_recompute.reference_answers import WAYS, Blocks, best_plan, flops_of, peak_of
+from grading.checks.lab5_precision_recompute.plan_costs import WAYS, Blocks, flops_of, peak_of
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
@@ -15,40 +16,42 @@ LIMIT_S = 15  # of computing, for all cases
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     draw = random.Random(s.seed)
-    cases = [_case(draw, n, exact=i in EXACT) for i, n in enumerate(N_BLOCKS)] + [_hopeless(draw)]
+    cases = [_case(s.solve, draw, n, exact=i in EXACT) for i, n in enumerate(N_BLOCKS)] + [_hopeless(draw)]
     plans = s.order(check, "choose", world_size=1, device="cpu", instances=cases, limit_s=LIMIT_S)[0]
-    for (blocks, budget), plan in zip(cases, plans, strict=True):
-        if cause := _does_not_fit(blocks, budget, plan):
+    fewest = [s.solve("fewest", *case) for case in cases]
+    for (blocks, budget), plan, best in zip(cases, plans, fewest, strict=True):
+        if cause := _does_not_fit(blocks, budget, plan, best):
             return Verdict(check, 0, points, cause)
-    pairs = [(flops_of(p, b), flops_of(best_plan(b, n), b)) for (b, n), p in zip(cases, plans, strict=True) if p]
-    worst, together = max(m / b for m, b in pairs), sum(m for m, _ in pairs) / sum(b for _, b in pairs)
+    judged = [
+        (flops_of(p, blocks), best["flops"], blocks, budget, p)
+        for (blocks, budget), p, best in zip(cases, plans, fewest, strict=True)
+        if p
+    ]
+    worst, together = max(m / b for m, b, *_ in judged), sum(m for m, *_ in judged) / sum(b for _, b, *_ in judged)
     figures = {
         "FLOPs over the fewest, worst case": (f"{worst:.3f}", f"{FEWEST}"),
         "FLOPs over the fewest, all cases together": (f"{together:.3f}", f"{NEARLY}, for two points"),
     }
     full, nearly = worst <= FEWEST, together <= NEARLY
     share = SHARES[0 if full else 1 if nearly else 2]
-    return Verdict(check, share * points, points, _words(cases, plans, full, nearly), "", figures)
+    return Verdict(check, share * points, points, _words(judged, plans, full, nearly), "", figures)
 
 
-def _words(cases: list, plans: list, full: bool, nearly: bool) -> str:
+def _words(judged: list[tuple], plans: list, full: bool, nearly: bool) -> str:
     if full:
         return "no plan that fits takes fewer FLOPs."
     if all(p is None or set(p) == {"full"} for p in plans):
         return "every plan fits, but each block is recomputed in full whatever the budget: most budgets have room."
-    b, n, p = max(
-        ((b, n, p) for (b, n), p in zip(cases, plans, strict=True) if p),
-        key=lambda case: flops_of(case[2], case[0]) / flops_of(best_plan(case[0], case[1]), case[0]),
-    )
+    again, fewest, blocks, budget, plan = max(judged, key=lambda case: case[0] / case[1])
     return (
-        f"every plan fits{', nearly at the fewest FLOPs' if nearly else ''}, but for {len(b)} blocks and {n:,} bytes "
-        f"yours recomputes {flops_of(p, b):,} FLOPs where {flops_of(best_plan(b, n), b):,} would do; it peaks at "
-        f"{peak_of(p, b):,} bytes."
+        f"every plan fits{', nearly at the fewest FLOPs' if nearly else ''}, but for {len(blocks)} blocks and "
+        f"{budget:,} bytes yours recomputes {again:,} FLOPs where {fewest:,} would do; it peaks at "
+        f"{peak_of(plan, blocks):,} bytes."
     )
 
 
-def _does_not_fit(blocks: Blocks, budget: int, plan: list[str] | None) -> str:
-    if best_plan(blocks, budget) is None:
+def _does_not_fit(blocks: Blocks, budget: int, plan: list[str] | None, best: dict | None) -> str:
+    if best is None:
         return "" if plan is None else f"no plan fits in {budget:,} bytes here, and yours is not None."
     if plan is None:
         return f"there is a plan for {len(blocks)} blocks that fits in {budget:,} bytes, and yours is None."
@@ -65,7 +68,7 @@ def _does_not_fit(blocks: Blocks, budget: int, plan: list[str] | None) -> str:
     return f"your plan for {len(blocks)} blocks has a peak of {peak:,} bytes, and the budget is {budget:,}."
 
 
-def _case(draw: random.Random, n_blocks: int, exact: bool = False) -> tuple[Blocks, int]:
+def _case(solve: Callable, draw: random.Random, n_blocks: int, exact: bool = False) -> tuple[Blocks, int]:
     """Draw blocks of uneven sizes and FLOPs, and a budget between the lowest peak and the peak of keeping all.
 
     `exact`: the budget is what the best plan needs, to the byte. Else the smallest block is the last, so that a plan
@@ -76,7 +79,7 @@ def _case(draw: random.Random, n_blocks: int, exact: bool = False) -> tuple[Bloc
         blocks.append(blocks.pop(min(range(n_blocks), key=lambda i: blocks[i]["keep"][0])))
     low, high = (peak_of([way] * n_blocks, blocks) for way in ("full", "keep"))
     budget = int(low + draw.uniform(0.05, 0.5) * (high - low))
-    return blocks, peak_of(best_plan(blocks, budget), blocks) if exact else budget
+    return blocks, solve("fewest", blocks, budget)["peak"] if exact else budget
 
 
 def _hopeless(draw: random.Random) -> tuple[Blocks, int]:

@@ -11,15 +11,15 @@ from grading.judge.verdict import Verdict
 TOLERANCE = 1e-2  # relative, of the weights' way; a bias may be off by a hundredth of its step
 MESSAGE_BYTES = 4096
 MISTAKES = {
-    "experts_alone": "on each rank they follow the load that it has seen itself.",
-    "experts_of_rank_0": "they follow what rank 0 has seen alone: the load of all other ranks counts for nothing.",
-    "experts_mean_of_decisions": "they are the mean of what ranks decide, each by the load that it has seen itself.",
+    "alone": "on each rank they follow the load that it has seen itself.",
+    "by rank 0": "they follow what rank 0 has seen alone: the load of all other ranks counts for nothing.",
+    "mean of decisions": "they are the mean of what ranks decide, each by the load that it has seen itself.",
 }
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Give half of the points if the only fault is that too much is sent."""
-    replies, due = s.order(check, "experts", seed=s.seed), s.order_reference("experts", seed=s.seed)
+    replies, due, plain = s.order(check, "experts", seed=s.seed), _truth(s), s.order_reference("experts", seed=s.seed)
     mine, right, speed = [r["biases"] for r in replies], due[0]["biases"], run.speed_of(s.seed)
     off = max(_apart(a, right) for a in mine) / speed
     right_way = vector(due[0]["way"])
@@ -37,8 +37,8 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         cause = _wrong_biases(s, mine, speed) if not off <= 0.01 else ""
     if cause:
         return Verdict(check, 0, points, cause, "", figures)
-    extra = max((_extra(r, due[0]) for r in replies), key=lambda e: (len(e), max(e, default=0)))
-    longest, allowed = max(max(_extra(r, due[0]), default=0) for r in replies), run.N_LAYERS * run.N_STEPS
+    extra = max((_extra(r, plain[0]) for r in replies), key=lambda e: (len(e), max(e, default=0)))
+    longest, allowed = max(max(_extra(r, plain[0]), default=0) for r in replies), run.N_LAYERS * run.N_STEPS
     figures["collectives besides FSDP's"] = (f"{len(extra)}", f"{allowed}: one for each layer and step")
     figures["the longest of them"] = (f"{longest:,d} bytes", f"{MESSAGE_BYTES:,d} bytes")
     if len(extra) <= allowed and longest <= MESSAGE_BYTES:
@@ -53,9 +53,13 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     return Verdict(check, points / 2, points, cause, "", figures)
 
 
-def _extra(reply: dict, due: dict) -> list[int]:
-    """Return the bytes of each collective that FSDP alone does not make; the reference sends an all_reduce a step."""
-    fsdp = Counter((kind, size) for kind, size in due["collectives"] if kind != "all_reduce")
+def _truth(s: Session, decision: str = "by all") -> list[dict]:
+    return s.order_reference("experts_truth", seed=s.seed, decision=decision)
+
+
+def _extra(reply: dict, plain: dict) -> list[int]:
+    """Return the bytes of each collective that a training without balancing does not make."""
+    fsdp = Counter((kind, size) for kind, size in plain["collectives"])
     mine = Counter((kind, size) for kind, size in reply["collectives"])
     return [size for _, size in (mine - fsdp).elements()]
 
@@ -69,8 +73,8 @@ def _wrong_way(mine, due) -> str:
 def _wrong_biases(s: Session, mine: list, speed: float) -> str:
     if not any(b for m in mine for layer in m for b in layer):
         return "all biases are still 0."
-    for drill, words in MISTAKES.items():
-        theirs = [r["biases"] for r in s.order_reference(drill, seed=s.seed)]
+    for decision, words in MISTAKES.items():
+        theirs = [r["biases"] for r in _truth(s, decision)]
         if all(_apart(a, b) <= speed / 100 for a, b in zip(mine, theirs, strict=True)):
             return f"the biases are wrong: {words}"
     if any(_apart(a, mine[0]) > speed / 100 for a in mine):

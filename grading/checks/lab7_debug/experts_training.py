@@ -1,6 +1,7 @@
 """Part 2 on the ranks: a small mixture of experts under FSDP; a buffer keeps the load balanced."""
 
 import random
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -102,35 +103,60 @@ def experts(implementation, seed: int) -> dict:
     }
 
 
-def reference(model, optimizer, steps, speed, share=dist.all_reduce, decide=torch.sign) -> None:
-    """Train with our own repair. `share(loads)` and `decide(mean - load)` can be replaced to make usual mistakes."""
+def unbalanced(model, optimizer, steps, speed) -> None:
+    """Train and never change a bias: what is sent is FSDP's own."""
     for micro_batches in steps:
-        for x, y in micro_batches:
-            (F.mse_loss(model(x), y) / len(micro_batches)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loads = torch.stack([layer.load for layer in model.layers])
-        share(loads)
-        for layer, load in zip(model.layers, loads, strict=True):
-            layer.bias += speed * decide(load.mean() - load)
+        _train(model, optimizer, micro_batches)
+
+
+def _train(model, optimizer, micro_batches: list[tuple[Tensor, Tensor]]) -> None:
+    for x, y in micro_batches:
+        (F.mse_loss(model(x), y) / len(micro_batches)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+class Truth:
+    """A training that sends no load: each rank counts every rank's tokens by itself, in forwards that nobody trains on.
+
+    `decide(loads, mine)` returns the sign that each expert's bias moves by, from the loads by rank.
+    """
+
+    def __init__(self, seed: int, decide: Callable[[Tensor, int], Tensor]) -> None:
+        ranks, device = range(dist.get_world_size()), local_device()
+        self.of_ranks, self.decide = [steps(seed, rank, len(ranks), device) for rank in ranks], decide
+
+    def __call__(self, model, optimizer, mine, speed) -> None:
+        for of_ranks in zip(*self.of_ranks, strict=True):  # one step, by rank
+            loads = torch.stack([self._loads(model, micro_batches) for micro_batches in of_ranks])
+            _train(model, optimizer, of_ranks[dist.get_rank()])
+            for i, layer in enumerate(model.layers):
+                layer.bias += speed * self.decide(loads[:, i], dist.get_rank())
+
+    @staticmethod
+    @torch.no_grad()
+    def _loads(model, micro_batches) -> Tensor:
+        """Return how many of these tokens go to each expert of each layer: (layers, experts)."""
+        for layer in model.layers:
             layer.load.zero_()
+        for x, _ in micro_batches:
+            model(x)
+        return torch.stack([layer.load for layer in model.layers])
 
 
-def from_rank_0(model, optimizer, steps, speed) -> None:
-    """Train with a known mistake: all ranks use rank 0's load."""
-    reference(model, optimizer, steps, speed, share=lambda loads: dist.broadcast(loads, 0))
+def _sign(loads: Tensor) -> Tensor:
+    """Return the sign for each expert: up if it has less than the mean."""
+    return (loads.mean(-1, keepdim=True) - loads).sign()
 
 
-def each_alone(model, optimizer, steps, speed) -> None:
-    """Train with a known mistake: each rank uses its own load."""
-    reference(model, optimizer, steps, speed, share=lambda loads: None)
+DECISIONS = {  # the right one, and usual mistakes
+    "by all": lambda loads, mine: _sign(loads.sum(0)),
+    "by rank 0": lambda loads, mine: _sign(loads[0]),
+    "alone": lambda loads, mine: _sign(loads[mine]),
+    "mean of decisions": lambda loads, mine: _sign(loads).mean(0),
+}
 
 
-def mean_of_decisions(model, optimizer, steps, speed) -> None:
-    """Train with a known mistake: each rank decides by its own load, and the mean of the decisions is taken."""
-
-    def decide(difference: Tensor) -> Tensor:
-        dist.all_reduce(mean := difference.sign())
-        return mean / dist.get_world_size()
-
-    reference(model, optimizer, steps, speed, share=lambda loads: None, decide=decide)
+def experts_truth(implementation, seed: int, decision: str) -> dict:
+    """Return what `experts` replies of a training whose biases follow `decision`; `implementation` is not used."""
+    return experts(Truth(seed, DECISIONS[decision]), seed)

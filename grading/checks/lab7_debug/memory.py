@@ -1,10 +1,17 @@
-"""Part 3: judge whether the numbers stay the same and the bytes do not grow, within today's and tomorrow's budgets."""
+"""Part 3: judge whether the numbers stay the same and the bytes do not grow, within today's and tomorrow's budgets.
+
+The right numbers are computed here, in one process; the reference's ranks train without any figures.
+"""
+
+import torch
+import torch.nn.functional as F
 
 from grading.checks.errors_with_nan import largest
+from grading.checks.lab7_debug import memory_training as on_rank
 from grading.checks.lab7_debug.memory_budgets import BUDGETS
 from grading.judge.hidden_memory import hidden_bytes, in_words
 from grading.judge.session import Session
-from grading.judge.tensor_projections import distance, vector
+from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict
 from grading.judge.verdict_pictures import of_memory
 from shardplan.compare_formulas import mib
@@ -29,9 +36,9 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         "peak": (mib(peak), f"{mib(budget['tomorrow_mib'])}; {mib(budget['today_mib'])} for half of the points"),
         "tensors held after the last step, beyond the second": (f"{growth:,d} bytes", f"{GROWTH_BYTES:,d} bytes"),
     }
-    steps = {f"yours, rank {replies.index(worst)}": worst["moments"], "a right one": due[0]["moments"]}
+    steps = {f"yours, rank {replies.index(worst)}": worst["moments"], "without figures": due[0]["moments"]}
     picture = of_memory(steps, budget["tomorrow_mib"], "the run")
-    cause = _other_numbers(replies, due)
+    cause = _other_numbers(replies, truth_of(s.seed, len(replies)))
     if cause:
         return Verdict(check, 0, points, cause, "", figures, picture=picture)
     if growth > GROWTH_BYTES:
@@ -63,20 +70,39 @@ def _python_growth(after: list[list[int]]) -> float:
     return max((held[-1] - held[1]) / (len(held) - 2) if len(held) > 2 else 0.0 for held in after)
 
 
-def _other_numbers(replies: list[dict], due: list[dict]) -> str:
-    for rank, (mine, right) in enumerate(zip(replies, due, strict=True)):
-        if len(mine["history"]) != len(right["history"]):
-            return f"rank {rank} reports {len(mine['history'])} steps of {len(right['history'])}."
-        if len(mine["after"]) != len(right["after"]):
-            return f"rank {rank}'s optimizer makes {len(mine['after'])} steps of {len(right['after'])}."
-        for step, ((loss, hits), (loss_due, hits_due)) in enumerate(
-            zip(mine["history"], right["history"], strict=True)
-        ):
+def truth_of(seed: int, world_size: int) -> dict:
+    """Run the same training in this process, on all ranks' batches. `history`: by rank, (loss, right) of each step."""
+    model = on_rank.build(seed, on_rank.N_LAYERS)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=on_rank.LR, eps=on_rank.EPS)
+    everyone = [on_rank.steps(seed, rank, world_size, "cpu", on_rank.N_STEPS) for rank in range(world_size)]
+    before = project(model.named_parameters(), seed)
+    history: list[list[list[float]]] = [[] for _ in everyone]
+    for of_ranks in zip(*everyone, strict=True):
+        for mine, micro_batches in zip(history, of_ranks, strict=True):
+            mine.append([0.0, 0.0])
+            for tokens, targets in micro_batches:
+                logits = model(tokens)
+                loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten()) / len(micro_batches)
+                (loss / world_size).backward()
+                mine[-1][0] += float(loss)
+                mine[-1][1] += int((logits.argmax(-1) == targets).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+    return {"history": history, "way": on_rank.way(before, project(model.named_parameters(), seed))}
+
+
+def _other_numbers(replies: list[dict], truth: dict) -> str:
+    for rank, (mine, right) in enumerate(zip(replies, truth["history"], strict=True)):
+        if len(mine["history"]) != len(right):
+            return f"rank {rank} reports {len(mine['history'])} steps of {len(right)}."
+        if len(mine["after"]) != on_rank.N_STEPS:
+            return f"rank {rank}'s optimizer makes {len(mine['after'])} steps of {on_rank.N_STEPS}."
+        for step, ((loss, hits), (loss_due, hits_due)) in enumerate(zip(mine["history"], right, strict=True)):
             if not abs(loss / loss_due - 1) <= LOSS_TOLERANCE:
                 return f"rank {rank} reports a loss of {loss:.4f} for step {step}, where {loss_due:.4f} is right."
             if abs(hits - hits_due) > 1:
                 return f"rank {rank} reports {hits:g} tokens predicted right in step {step}, and {hits_due:g} are."
-    off = largest(distance(vector(m["way"]), vector(r["way"])) for m, r in zip(replies, due, strict=True))
+    off = largest(distance(vector(m["way"]), vector(truth["way"])) for m in replies)
     if off > WAY_TOLERANCE:
         return f"the losses are right, but the weights at the end are not: the sum of all updates is {off:.1e} off."
     return ""

@@ -1,7 +1,7 @@
 """Lab 7 on the ranks: every drill, and the references in place of the submission."""
 
 from grading.checks.lab7_debug import experts_training, hang_training, memory_training
-from grading.checks.lab7_debug.experts_training import experts
+from grading.checks.lab7_debug.experts_training import experts, experts_truth
 from grading.checks.lab7_debug.hang_training import trainings
 from grading.checks.lab7_debug.memory_budgets import BUDGETS
 from grading.checks.lab7_debug.memory_training import accumulation, python_memory
@@ -13,20 +13,17 @@ __all__ = [
     "accumulation",
     "diagnoses",
     "experts",
+    "experts_truth",
     "interrupted",
     "python_memory",
     "resumed",
     "search",
     "trainings",
 ]
-experts_of_rank_0 = experts_alone = experts_mean_of_decisions = experts  # the mistakes of their references
-
 REFERENCE = {
-    "trainings": hang_training.reference,
-    "experts": experts_training.reference,
-    "experts_of_rank_0": experts_training.from_rank_0,
-    "experts_alone": experts_training.each_alone,
-    "experts_mean_of_decisions": experts_training.mean_of_decisions,
-    "accumulation": memory_training.reference,
+    "trainings": hang_training.unguarded,
+    "experts": experts_training.unbalanced,
+    "experts_truth": None,
+    "accumulation": memory_training.without_figures,
     "interrupted": Unsaved,
 }

@@ -3,7 +3,6 @@
 The line is the fastest strategy that a search finds, run by the reference's ranks on the same cluster.
 """
 
-from grading.checks.lab8_capstone import fastest_strategy
 from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, Job, draw, job_of
 from grading.checks.lab8_capstone.judge_weights_memory_links import account_of, by_rank, fits, is_right, train_alone
 from grading.checks.lab8_capstone.on_ranks import LAPS_OF_A_MODEL, proof
@@ -53,16 +52,13 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 def _race(s: Session, check: str, facts: dict, work: "_Work") -> tuple[Timing | None, dict]:
     """Return the step time over the reference line's (None if it left work out), and the figures."""
-    job = job_of(facts)
-    choice = fastest_strategy.best(job)
     where = {"world_size": RANKS, "device": "cpu", "network": facts["network"]}
-    arguments = {"facts": facts, "choice": choice.as_json()}
-    timing = race(s, check, "laps", bars=BARS, proof=work, one_of=N_CLUSTERS, **where, **arguments)
+    timing = race(s, check, "laps", bars=BARS, proof=work, one_of=N_CLUSTERS, **where, facts=facts)
     if timing is None:
         return None, {SHARE: ("0: not the judged step", f"{FULL_SHARE:.2f}")}
     tokens = RANKS * SEQUENCES * SEQ_LEN
     mine, line = tokens / timing.mine_s, tokens / timing.reference_s
-    planned = fastest_strategy.tokens_per_s(job, choice)
+    planned = s.solve("planned_tokens_per_s", facts)
     return timing, {
         SHARE: (f"{1 / timing.ratio:.2f}", f"{FULL_SHARE:.2f}"),
         "tokens/s": (f"{mine:.0f}; the line {line:.0f}, by arithmetic {planned:.0f}", ""),

@@ -3,13 +3,10 @@
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from grading.checks.lab8_capstone.fastest_strategy import Choice
 from grading.checks.lab8_capstone.job import BUDGETS as BUDGETS
 from grading.checks.lab8_capstone.job import RANKS, SEQ_LEN, SEQUENCES, Job, build_model, job_of
 from grading.judge.tensor_projections import project
@@ -26,23 +23,14 @@ NO_TIME = {"launch_s": 0.0, "sequence_s": 0.0}
 WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.", "module.")
 
 
-def follow(model: nn.Module, job: Job, choice: Choice):
-    """Build the reference line: the planner's choice as a program."""
-    shape = (RANKS // choice.shards, choice.shards)
-    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
-    mesh = mesh["shard"] if choice.shards == RANKS else mesh
-    for i, block in enumerate(model.blocks, 1):
-        if choice.recompute_every and i % choice.recompute_every == 0:
-            model.blocks[i - 1] = checkpoint_wrapper(block)
-        fully_shard(model.blocks[i - 1], mesh=mesh, reshard_after_forward=choice.reshard)
-    fully_shard(model, mesh=mesh)
+def by_block(model: nn.Module, job: Job):
+    """Shard over all ranks, a unit for each block, as torch's FSDP does if nothing is chosen for this cluster."""
+    for unit in (*model.blocks, model):
+        fully_shard(unit)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
 
     def train_step(tokens, targets):
-        parts = [*zip(tokens.split(choice.micro_batch), targets.split(choice.micro_batch), strict=True)]
-        for i, part in enumerate(parts, 1):
-            model.set_requires_gradient_sync(i == len(parts) or not choice.reduce_once)
-            (model(*part) / len(parts)).backward()
+        model(tokens, targets).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -96,11 +84,11 @@ def record_step(implementation, seed: int, facts: dict) -> dict:
     }
 
 
-def configured(implementation, model: nn.Module, job: Job, **reference):
+def configured(implementation, model: nn.Module, job: Job):
     """Return the `train_step` that the submission makes. TypeError in one line if it makes none."""
     if not callable(implementation):
         raise TypeError(f"hand in configure, a function of (model, job), not {implementation!r:.80}")
-    train_step = implementation(model, job, **reference)
+    train_step = implementation(model, job)
     if not callable(train_step):
         raise TypeError(f"configure(model, job) has to return train_step, a function, and returned {train_step!r:.80}")
     return train_step
@@ -115,10 +103,10 @@ def gradient_left(model: nn.Module) -> str:
     return ""
 
 
-def line(implementation, facts: dict, choice: dict) -> dict:
+def line(implementation, facts: dict) -> dict:
     """Return the bytes that the second step of the reference line puts on this node's card."""
     job, rank = job_of(facts), dist.get_rank()
-    train_step = implementation(build_model(job_of(facts | NO_TIME), 0), job, Choice(**choice))
+    train_step = implementation(build_model(job_of(facts | NO_TIME), 0), job)
     train_step(*sequences(0, 0, rank))
     with record_traffic() as traffic:
         train_step(*sequences(0, 1, rank))
@@ -135,7 +123,7 @@ def _leaves_the_node(c, job: Job) -> float:
     return load.get(("card", (node, 0), "out"), 0.0) / sum(network.node(r) == node for r in ranks)
 
 
-def laps(implementation, facts: dict, choice: dict, address: str) -> None:
+def laps(implementation, facts: dict, address: str) -> None:
     """Serve laps of one step each, with a proof of the work in three parts.
 
     1. Two small weights, which depend on every step so far and on all its sequences.
@@ -145,11 +133,10 @@ def laps(implementation, facts: dict, choice: dict, address: str) -> None:
     Training restarts after some laps: from the thirteenth lap on, rounding grows fourfold a lap, and proves nothing.
     """
     job, rank, seeds = job_of(facts), dist.get_rank(), []
-    reference = {"choice": Choice(**choice)} if implementation is follow else {}
 
     def begin():
         model = build_model(job, 0)
-        return model, configured(implementation, model, job, **reference)
+        return model, configured(implementation, model, job)
 
     model, train_step = begin()
 
@@ -195,4 +182,4 @@ def proof(model: nn.Module, seed: int) -> list[float]:
     return found
 
 
-REFERENCE = {"line": follow, "laps": follow}
+REFERENCE = dict.fromkeys(("record_step", "line", "laps"), by_block)

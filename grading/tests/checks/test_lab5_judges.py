@@ -8,14 +8,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 from submissions import judge_replies
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from grading.checks.lab5_precision_recompute import (
     judge_losses,
+    judge_recompute_savings,
     judge_recomputed_gradients,
     on_ranks,
     plan,
-    reference_answers,
+    plan_costs,
 )
+from grading.references import lab5_precision_recompute as ours
 from shardlab.tier import TIERS
 
 RIGHT_GRADIENTS = {"up": [3.0, 4.0], "forget.log_rate": [0.6, 0.8]}
@@ -140,7 +143,7 @@ def judged_both(peak=0, again=1.0, rank=2, name="narrow", **spoilt):
 
     def reply(bad: bool, budget: str) -> dict:
         allowed, activations = on_ranks.BUDGETS["cpu"][budget]
-        extra = reference_answers.flops_of(reference_answers.best_plan(blocks, activations), blocks)
+        extra = ours.fewest(blocks, activations)["flops"]
         n_bytes = allowed + (peak if bad else -1)
         return run_of(**({"losses": losses} | (spoilt if bad else {}))) | {
             "peak_bytes": n_bytes,
@@ -191,7 +194,7 @@ def test_too_few_flops_on_one_rank_are_too_few(monkeypatch):
         on_ranks, "BUDGETS", {"cpu": {"wide": (5_000_000, 8_000_000), "narrow": (3_000_000, 3_000_000)}}
     )
     blocks = [plan._block(random.Random(i)) for i in range(4)]
-    budget = reference_answers.peak_of(["full"] * 4, blocks)  # so that a block must be recomputed in full
+    budget = plan_costs.peak_of(["full"] * 4, blocks)  # so that a block must be recomputed in full
     monkeypatch.setitem(on_ranks.BUDGETS["cpu"], "narrow", (budget, budget))
     assert judged_both().points == judged_both(again=0.51).points == 4
     assert "is to be computed again" in judged_both(again=0.49).cause
@@ -199,18 +202,31 @@ def test_too_few_flops_on_one_rank_are_too_few(monkeypatch):
 
 @pytest.fixture(scope="module")
 def recomputed():
-    """The reference's replies for each plan, by dropout."""
+    """The replies for each plan of a right answer, by dropout, and of the model that keeps all."""
     session = SimpleNamespace(seed=1, tier=TIERS["cpu"])
-    plans = judge_recomputed_gradients.plans(session)
-    reference = on_ranks.REFERENCE["recompute"]
-    return {d: on_ranks.recompute(reference, 1, "cpu", plans, d) for d in (on_ranks.DROPOUT, 0.0)}
+    plans, dropouts = judge_recomputed_gradients.plans(session), (on_ranks.DROPOUT, 0.0)
+    mine = {d: on_ranks.recompute(recompute, 1, "cpu", plans, d) for d in dropouts}
+    return mine, {d: on_ranks.plain(None, 1, "cpu", d) for d in dropouts}
+
+
+def recompute(model, plan):
+    def save_products(ctx, op, *args, **kwargs):
+        kept = op is torch.ops.aten.mm.default
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = {"full": {}, "selective": {"context_fn": lambda: create_selective_checkpoint_contexts(save_products)}}
+    for block, way in zip(model.blocks, plan, strict=True):
+        if way != "keep":
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False, **contexts[way])
+    return model
 
 
 def judged_recompute(
-    check: str, recomputed: dict, place: int = 1, of_dropout=(on_ranks.DROPOUT,), change=lambda reply: None
+    check: str, recomputed: tuple, place: int = 1, of_dropout=(on_ranks.DROPOUT,), change=lambda reply: None
 ):
     """With the reply for one plan changed, where there is that dropout."""
-    spoilt = json.loads(json.dumps({str(d): replies for d, replies in recomputed.items()}))
+    right, plain = recomputed
+    spoilt = json.loads(json.dumps({str(d): replies for d, replies in right.items()}))
     for dropout in of_dropout:
         change(spoilt[str(dropout)][place])
 
@@ -218,9 +234,9 @@ def judged_recompute(
         return [spoilt[str(dropout)]]
 
     def due(dropout, **_):
-        return [recomputed[dropout]]
+        return [plain[dropout]]
 
-    return judge_replies(check, {"recompute": mine}, {"recompute": due})
+    return judge_replies(check, {"recompute": mine}, {"plain": due})
 
 
 def test_gradients_are_those_without_recomputation_at_every_plan_and_step(recomputed):
@@ -252,6 +268,15 @@ def test_gradients_are_those_without_recomputation_at_every_plan_and_step(recomp
         assert falls_short(said) == {}
 
 
+def test_what_a_plan_takes_follows_from_the_plain_step(recomputed):
+    """To the byte and FLOP, but for what a recomputed block holds beside its plain bytes at the peak: 1 %."""
+    session = SimpleNamespace(seed=1, tier=TIERS["cpu"])
+    for plan_, found in zip(judge_recomputed_gradients.plans(session), recomputed[0][on_ranks.DROPOUT], strict=True):
+        due = judge_recompute_savings.due(plan_, recomputed[1][on_ranks.DROPOUT])
+        assert (due["flops"], due["waiting_bytes"]) == (found["flops"], found["waiting_bytes"])
+        assert due["peak_bytes"] == pytest.approx(found["peak_bytes"], rel=0.01)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_mixed_plan_is_another_from_its_end(seed):
     session = SimpleNamespace(seed=seed, tier=TIERS["cpu"])
@@ -262,7 +287,7 @@ def test_the_mixed_plan_is_another_from_its_end(seed):
 
 
 def test_each_way_saves_and_costs_what_the_price_list_says(recomputed):
-    plain, _, full, _ = (reply["flops"] for reply in recomputed[on_ranks.DROPOUT])
+    plain, _, full, _ = (reply["flops"] for reply in recomputed[0][on_ranks.DROPOUT])
 
     def times(key: str, factor: float):
         return lambda reply: reply.update({key: int(factor * reply[key])})

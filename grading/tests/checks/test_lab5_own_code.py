@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grading import check
-from grading.checks.lab5_precision_recompute import reference_answers
+from grading.checks.lab5_precision_recompute import plan_costs
 from grading.checks.lab5_precision_recompute.graders_code_used import use_of_graders
 
 
@@ -16,13 +16,13 @@ def cached(x):
 
 
 def best(x):
-    return reference_answers.best_plan(x, 1)
+    return plan_costs.peak_of(x, 1)
 
 
 def inside(x):
-    from grading.checks.lab5_precision_recompute.reference_answers import best_plan
+    from grading.checks.lab5_precision_recompute.plan_costs import peak_of
 
-    return best_plan(x, 1)
+    return peak_of(x, 1)
 
 
 def honest(x):
@@ -31,7 +31,7 @@ def honest(x):
 
 @pytest.mark.parametrize(
     "answer",
-    [best, cached, inside, partial(best, 1), functools.cache(cached), reference_answers.recompute, lambda x: best(x)],
+    [best, cached, inside, partial(best, 1), functools.cache(cached), plan_costs.flops_of, lambda x: best(x)],
 )
 def test_the_graders_own_code_is_found_behind_every_wrapper(answer):
     assert use_of_graders(answer)

@@ -11,12 +11,15 @@ from grading.checks.lab5_precision_recompute import (
     judge_losses,
     model_and_block_costs,
     plan,
-    reference_answers,
+    plan_costs,
 )
+from grading.judge.our_answers import OurAnswers
+from grading.references import lab5_precision_recompute as ours
 from grading.samples import read_lab, samples
 
 ONE_RANK = ("lab5.plan",)  # checks whose drills need no other
 LAB = "lab5_precision_recompute"
+SOLVE = OurAnswers(ours.__name__)
 
 
 @pytest.mark.parametrize("sample", class_of(LAB))
@@ -44,39 +47,39 @@ def test_the_notebook_shows_the_judges_own_model(folder):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_plan_that_fits_is_cheaper_than_the_judges_best(seed):
-    blocks, budget = plan._case(random.Random(seed), 6)
-    every = [list(ways) for ways in product(reference_answers.WAYS, repeat=6)]
-    fitting = [p for p in every if reference_answers.peak_of(p, blocks) <= budget]
-    best = reference_answers.best_plan(blocks, budget)
-    assert reference_answers.peak_of(best, blocks) <= budget
-    assert reference_answers.flops_of(best, blocks) == min(reference_answers.flops_of(p, blocks) for p in fitting)
+    blocks, budget = plan._case(SOLVE, random.Random(seed), 6)
+    every = [list(ways) for ways in product(plan_costs.WAYS, repeat=6)]
+    fitting = [p for p in every if plan_costs.peak_of(p, blocks) <= budget]
+    best = ours.best_plan(blocks, budget)
+    assert plan_costs.peak_of(best, blocks) <= budget
+    assert plan_costs.flops_of(best, blocks) == min(plan_costs.flops_of(p, blocks) for p in fitting)
 
 
 def test_the_hopeless_case_is_one():
     blocks, budget = plan._hopeless(random.Random(3))
-    assert reference_answers.best_plan(blocks, budget) is None
+    assert ours.best_plan(blocks, budget) is None
     assert all(block["keep"][0] <= budget for block in blocks)
-    assert reference_answers.peak_of(["full"] * len(blocks), blocks) > budget
+    assert plan_costs.peak_of(["full"] * len(blocks), blocks) > budget
 
 
 @pytest.mark.parametrize("answer", [["keep"], ["all"] * 6, 7, {"keep": 6}])
 def test_what_is_no_plan_is_told_so(answer):
-    blocks, budget = plan._case(random.Random(1), 6)
-    assert "one of keep, selective, full" in plan._does_not_fit(blocks, budget, answer)
+    blocks, budget = plan._case(SOLVE, random.Random(1), 6)
+    assert "one of keep, selective, full" in plan._does_not_fit(blocks, budget, answer, SOLVE("fewest", blocks, budget))
 
 
 def test_none_where_a_plan_fits_is_told_so():
-    blocks, budget = plan._case(random.Random(1), 6)
-    assert "yours is None" in plan._does_not_fit(blocks, budget, None)
+    blocks, budget = plan._case(SOLVE, random.Random(1), 6)
+    assert "yours is None" in plan._does_not_fit(blocks, budget, None, SOLVE("fewest", blocks, budget))
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_byte_less_takes_more_flops(seed):
-    blocks, budget = plan._case(random.Random(seed), 6, exact=True)
-    best = reference_answers.best_plan(blocks, budget)
-    assert reference_answers.peak_of(best, blocks) == budget
-    less = reference_answers.best_plan(blocks, budget - 1)
-    assert less is None or reference_answers.flops_of(less, blocks) > reference_answers.flops_of(best, blocks)
+    blocks, budget = plan._case(SOLVE, random.Random(seed), 6, exact=True)
+    best = ours.best_plan(blocks, budget)
+    assert plan_costs.peak_of(best, blocks) == budget
+    less = ours.best_plan(blocks, budget - 1)
+    assert less is None or plan_costs.flops_of(less, blocks) > plan_costs.flops_of(best, blocks)
 
 
 @pytest.mark.night

@@ -1,5 +1,6 @@
 """Lab 6 before the referee: programs that are repaired, half repaired and wrongly repaired; and its judges alone."""
 
+import inspect
 import json
 from functools import partial
 from itertools import product
@@ -16,7 +17,7 @@ from grading.checks.lab6_profile import (
 )
 from grading.judge.timed_laps import Lap
 from grading.judge.timing_verdict import Timing
-from grading.samples import samples
+from grading.samples import read_lab, samples
 
 ONE_RANK = ("lab6.shares", "lab6.hidden")  # checks whose drills need no other
 LAB = "lab6_profile"
@@ -170,6 +171,11 @@ def test_the_models_bytes_are_those_that_the_bounds_are_made_of():
     model = on_ranks.make_model(0, on_ranks.N_LAYERS)
     assert sum(p.nbytes for p in model.parameters()) == on_ranks.MODEL_BYTES
     assert judge_memory_and_messages.LEAST_BYTES == 640_704  # as the text says
+
+
+def test_the_slow_program_is_the_notebooks():
+    cells = [cell.source.strip() for cell in read_lab("labs", LAB).cells]
+    assert "\n\n\n".join(map(str.rstrip, map(inspect.getsource, on_ranks.REFERENCE["laps"]))) in cells
 
 
 SHAPES = same.shapes_of(1)

@@ -96,11 +96,12 @@ def judged_experts(biases=None, rank=None, way=1.0, extra=(), seed=1):
             "collectives": fsdp + [["all_reduce", n] for n in (extra if spoilt else [])],
         }
 
-    due = [{"biases": right, "way": {"all": [1.0, 2.0]}, "collectives": [*fsdp, ["all_reduce", 96]]}] * 4
-    lone, alone, mean = ([{"biases": [[x, x]] * 3}] * 4 for x in (0.5, 0.6, 0.7))
-    mistakes = {"experts_of_rank_0": lone, "experts_alone": alone, "experts_mean_of_decisions": mean}
-    mine = [reply(rank in (None, r)) for r in range(4)]
-    return judge_replies("lab7.experts", {"experts": mine}, {"experts": due} | mistakes, seed)
+    truths = {"by all": [{"biases": right, "way": {"all": [1.0, 2.0]}}] * 4}
+    for decision, x in (("by rank 0", 0.5), ("alone", 0.6), ("mean of decisions", 0.7)):
+        truths[decision] = [{"biases": [[x, x]] * 3}] * 4
+    mine, plain = [reply(rank in (None, r)) for r in range(4)], [{"collectives": fsdp}] * 4
+    reference = {"experts": plain, "experts_truth": lambda seed, decision: truths[decision]}
+    return judge_replies("lab7.experts", {"experts": mine}, reference, seed)
 
 
 def test_biases_follow_the_load_of_all_ranks_for_a_few_numbers():

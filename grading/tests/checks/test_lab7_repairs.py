@@ -11,6 +11,7 @@ from grading.boxes.rank_launcher_outside import RanksFailedError
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab7_debug import hang as hang_judge
 from grading.checks.lab7_debug import hang_work
+from grading.checks.lab7_debug import memory as memory_judge
 from shardlab.tier import TIERS
 
 MIB = 2**20
@@ -43,7 +44,10 @@ def judged_memory(peak=16.0, growth=0, rank=3, seen=None, history=None, way=1.0,
     )
     held = [[5000, 9000, *(9000 + i * (python if r == rank else 0) for i in range(1, 5))] for r in range(4)]
     replies = {"accumulation": mine, "python_memory": held, "seen": looks[0]}
-    return judge_replies("lab7.memory", replies, {"accumulation": due, "seen": looks[1]})
+    truth = {"history": [[[3.0, 10.0], [2.5, 12.0]]] * 4, "way": {"all": [1.0, 2.0]}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory_judge, "truth_of", lambda seed, world_size: truth)
+        return judge_replies("lab7.memory", replies, {"accumulation": due, "seen": looks[1]})
 
 
 def test_memory_does_not_grow_and_stays_within_tomorrows_budget():

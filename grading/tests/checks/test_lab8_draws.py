@@ -7,9 +7,10 @@ from functools import cache, partial
 
 import pytest
 
-from grading.checks.lab8_capstone import fastest_strategy, job
-from grading.checks.lab8_capstone.fastest_strategy import Choice
+from grading.checks.lab8_capstone import job
 from grading.checks.lab8_capstone.judge_tokens_per_s import FULL_SHARE
+from grading.references import fastest_strategy
+from grading.references.fastest_strategy import Choice
 
 DRAWS = 100
 CLUSTERS = tuple(job.BUDGETS)

@@ -10,8 +10,9 @@ import torch
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
 from torch.distributed.device_mesh import DeviceMesh
 
-from grading.checks.lab8_capstone import fastest_strategy, job, judge_tokens_per_s, judge_weights_memory_links, on_ranks
+from grading.checks.lab8_capstone import job, judge_tokens_per_s, judge_weights_memory_links, on_ranks
 from grading.judge.timed_laps import Lap
+from grading.references import fastest_strategy, lab8_capstone
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
 from shardlab import launch
@@ -43,12 +44,12 @@ def test_proofs_hold_in_every_lap_of_a_race(looked_at):
     """Trained on without end, rounding alone would be as far off after some twenty laps as work that was left out."""
     n_laps = max(looked_at) + 1
     facts = job.draw(0)["8x1"] | on_ranks.NO_TIME
-    choice = fastest_strategy.best(job.job_of(job.draw(0)["8x1"])).as_json()
+    choice = fastest_strategy.best(job.job_of(job.draw(0)["8x1"]))
 
     def ranks():
         found = []
         on_ranks.serve_laps = lambda _, lap: found.extend(json.dumps(lap({"seed": 7 * i})) for i in range(n_laps))
-        on_ranks.laps(on_ranks.follow, facts, choice, "")
+        on_ranks.laps(lambda model, job: lab8_capstone.follow_choice(model, job, choice), facts, "")
         return [json.loads(reply) for reply in found]
 
     by_rank = launch(ranks, job.RANKS, device="cpu", network=simulated(facts["network"]))
@@ -199,18 +200,17 @@ def test_copies_between_nodes_send_more_than_the_line():
     """A mesh whose dimensions are swapped, shards between nodes, is seen by its bytes."""
     seed = next(i for i in range(100) if fastest_strategy.best(job.job_of(job.draw(i)["2x4"])).shards == 4)
     facts = job.draw(seed)["2x4"]
-    choice = fastest_strategy.best(job.job_of(facts)).as_json()
 
-    def swapped(model, job, choice):
+    def swapped(model, job):
         def mesh(device, shape, mesh_dim_names):
             ranks = torch.arange(8).view(shape[1], shape[0]).T.contiguous()
             return DeviceMesh(device, ranks, mesh_dim_names=mesh_dim_names)
 
-        with patch.object(on_ranks, "init_device_mesh", mesh):
-            return on_ranks.follow(model, job, choice)
+        with patch.object(lab8_capstone, "init_device_mesh", mesh):
+            return lab8_capstone.follow(model, job)
 
     def bytes_of(implementation):
-        return launch(on_ranks.line, job.RANKS, implementation, facts, choice, device="cpu")
+        return launch(on_ranks.line, job.RANKS, implementation, facts, device="cpu")
 
-    due, found = (judge_weights_memory_links._per_node(bytes_of(i), facts) for i in (on_ranks.follow, swapped))
+    due, found = (judge_weights_memory_links._per_node(bytes_of(i), facts) for i in (lab8_capstone.follow, swapped))
     assert found > judge_weights_memory_links.LINK_RATIO * due

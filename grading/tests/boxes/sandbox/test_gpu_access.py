@@ -117,7 +117,7 @@ def test_ranks_that_get_no_gpu_say_so_and_may_take_long_to_get_ready(monkeypatch
     """Where a box lacks them, the reason is the launcher's, and not that some process ended."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     setting = {"world_size": 1, "timeout_s": 1.0, "device": "cuda"}
-    with closing(RankLauncher("grading.checks.lab2_ddp.on_ranks", Processes(None))) as launcher:
+    with closing(RankLauncher("grading.checks.lab2_ddp.on_ranks", box=Processes(None))) as launcher:
         launcher.begin("plan", None, **setting)
         allowed_s = launcher._deadline - time.monotonic()
         with pytest.raises(RanksFailedError, match='device="cuda", but torch finds no GPU here'):

@@ -5,7 +5,7 @@ gathered, and when gradients are reduced. The memory comes from the planner's cl
 schedule of lesson 6 with the costs of lesson 10a. No run was measured for either.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
@@ -26,9 +26,6 @@ class Choice:
     reshard: bool = True  # after forward
     reduce_once: bool = True  # once a step, not in every micro-batch
 
-    def as_json(self) -> dict:
-        return asdict(self)
-
 
 def choices(job: Job) -> list[Choice]:
     """Return all strategies: a copy of the model on each rank, in each node, or over all ranks, with all options."""
@@ -38,6 +35,7 @@ def choices(job: Job) -> list[Choice]:
     return [c for c in all_of_them if c.reduce_once or c.micro_batch < job.sequences]
 
 
+@cache
 def best(job: Job) -> Choice:
     """Return the fastest choice that fits."""
     fitting = (c for c in sorted(choices(job), key=lambda c: step_s(job, c)) if fits(job, c))
