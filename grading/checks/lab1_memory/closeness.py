@@ -4,9 +4,9 @@ import random
 from dataclasses import dataclass
 
 from grading.checks.errors_with_nan import size
-from grading.checks.lab1_memory import draw, mistakes
+from grading.checks.lab1_memory import draw
+from grading.checks.lab1_memory.named_mistake import named
 from grading.checks.lab1_memory.programs import Setup
-from grading.checks.lab1_memory.wrong_formulas import fullest_moment
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
@@ -38,10 +38,11 @@ class Judge:
         replies = s.order(check, "predict", world_size=1, device="cpu", setups=setups)[0]
         if problem := unreadable(replies, 1, 2, "(resident_bytes, peak_bytes)"):
             return Verdict(check, 0, points, problem)
-        truth = measured(s, self.program, setups)
+        truth, explained = measured(s, self.program, setups), s.solve("explained", self.program, setups)
         due = {"resident": self.resident_points, "peak": points - self.resident_points}
         outcomes = [
-            _Outcome(self.program, of, setups, [r[0][i] for r in replies], truth) for i, of in enumerate(TOLERANCES)
+            _Outcome(self.program, of, setups, [r[0][i] for r in replies], truth, explained)
+            for i, of in enumerate(TOLERANCES)
         ]
         total = sum(o.share * due[o.of] for o in outcomes)
         figures = dict(o.figure() for o in outcomes)
@@ -89,8 +90,11 @@ def measured(s: Session, program: str, setups: list[dict]) -> list[dict]:
 class _Outcome:
     """One quantity (resident or peak) on all setups: predicted, measured, and the errors."""
 
-    def __init__(self, program: str, of: str, setups: list[dict], mine: list[float], truth: list[dict]) -> None:
+    def __init__(
+        self, program: str, of: str, setups: list[dict], mine: list[float], truth: list[dict], explained: dict
+    ) -> None:
         self.program, self.of, self.mine, self.held = program, of, mine, [t[of] for t in truth]
+        self.explained = explained
         self.when = "at the peak" if of == "peak" else "between steps"
         self.setups = [Setup(**s) for s in setups]
         self.due = [sum(held.values()) for held in self.held]
@@ -111,7 +115,7 @@ class _Outcome:
     def cause(self, states_are_right: bool = True) -> str:
         if len(set(self.mine)) == 1 and len(self.mine) > 1:
             return "your number is the same for all setups, and they differ"
-        mistake = mistakes.named(self.program, self.of, self.setups, self.mine, states_are_right)
+        mistake = named(self.explained, self.of, self.mine, states_are_right)
         return self._unit(states_are_right) or mistake or self._where_bytes_are()
 
     def _unit(self, states_are_right: bool) -> str | None:
@@ -126,7 +130,7 @@ class _Outcome:
     def _where_bytes_are(self) -> str:
         s, held, error = self.setups[self.worst], self.held[self.worst], self.errors[self.worst]
         parts = ", ".join(f"{name} {n / MIB:.2f}" for name, n in held.items() if n > 0.005 * sum(held.values()))
-        moment = f", {fullest_moment(self.program, s)}" if self.of == "peak" else ""
+        moment = f", {self.explained['moments'][self.worst]}" if self.of == "peak" else ""
         side = "too little" if error < 0 else "too much"
         mine, due = self.mine[self.worst] / MIB, self.due[self.worst] / MIB
         return (

@@ -1,9 +1,8 @@
 """Judge whether the shards live on the host: what a step asks to copy, in which units, and what it learns."""
 
-from grading.checks.lab4_fsdp import judge_learning, on_ranks, unit_messages
+from grading.checks.lab4_fsdp import judge_learning, unit_messages
 from grading.checks.lab4_fsdp.judge_budget import TOLERANCE, loss_error, reference_losses, which_loss_differs
 from grading.checks.lab4_fsdp.judge_sharded_units_recompute import units_due
-from grading.checks.lab4_fsdp.offload_cost import copied_bytes
 from grading.checks.lab4_fsdp.ready_made_answers import in_words
 from grading.checks.lab4_fsdp.unit_messages import Message
 from grading.judge.session import Session
@@ -16,7 +15,7 @@ HALF = 0.5  # share of the expected bytes, each way, for half the points
 def judge(s: Session, check: str, points: float) -> Verdict:
     replies, units = s.order(check, "offload", tier=s.tier.name, seed=s.seed), units_due(s.tier.name, 1)
     sent = [[Message(*m) for m in r["sent"]] for r in replies]
-    due_in, due_out = copied_bytes(on_ranks.config_of(s.tier, 1), s.tier.world_size)
+    due_in, due_out = unit_messages.copied_bytes(units)
     if all(unit_messages.root_again(m, units) for m in sent):
         due_in += 4 * units.root_shard
     to_device, to_host = (min(r[way] for r in replies) for way in ("to_device", "to_host"))

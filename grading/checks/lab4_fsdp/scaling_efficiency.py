@@ -1,9 +1,7 @@
 """Judge the scaling efficiency of tables of runs drawn at grading time: weak and strong, from one rank or from more."""
 
 import random
-from collections.abc import Callable
-from math import inf, isfinite, prod
-from statistics import mean, median, median_high, median_low
+from math import inf, isfinite
 
 from grading.checks.lab4_fsdp.ready_made_answers import in_words
 from grading.judge.session import Session
@@ -14,7 +12,6 @@ KINDS = ("weak", "strong")
 TABLES = 4  # of each kind
 RUNS = 4  # of a table
 FACTORS = ("micro_batch", "accumulation", "seq_len")
-Tokens = Callable[[dict], float]
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
@@ -26,26 +23,15 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         return Verdict(check, 0, points, used)
     replies = reply["efficiencies"]
     found = dict(zip(KINDS, (replies[:TABLES], replies[TABLES:]), strict=True))
-    off = {kind: _worst(found[kind], tables[kind], truth) for kind in KINDS}
+    known = {kind: s.solve("efficiencies", tables[kind]) for kind in KINDS}
+    off = {kind: _worst(found[kind], known[kind]["right"]) for kind in KINDS}
     figures = {f"{kind} scaling, relative error": (f"{error:.2g}", f"{CLOSE:g}") for kind, error in off.items()}
     right = [kind for kind in KINDS if off[kind] <= CLOSE]
     if len(right) == len(KINDS):
         return Verdict(check, points, points, "right for weak and strong scaling, from any yardstick.", "", figures)
     wrong = next(kind for kind in KINDS if kind not in right)
-    cause = _cause(wrong, found[wrong], tables[wrong])
+    cause = _cause(wrong, found[wrong], known[wrong])
     return Verdict(check, points * len(right) / len(KINDS), points, cause, "", figures)
-
-
-def truth(runs: list[dict], summary=median, skip: int = 1, tokens: Tokens | None = None) -> dict[str, float]:
-    """Return, by number of ranks, tokens a second and rank over those of the run with the fewest ranks."""
-    tokens = tokens or _tokens
-    speed = {r["ranks"]: tokens(r) / summary(r["step_s"][skip:]) / r["ranks"] for r in runs}
-    return {str(n): each / speed[min(speed)] for n, each in speed.items()}
-
-
-def _tokens(run: dict) -> float:
-    """Return the tokens of a step on all ranks."""
-    return run["ranks"] * prod(run[name] for name in FACTORS)
 
 
 def _tables(seed: int, kind: str) -> list[list[dict]]:
@@ -78,68 +64,22 @@ def _table(draw: random.Random, kind: str, turn: int, first: int, n_steps: int) 
     return runs
 
 
-def _worst(replies: list[dict], tables: list[list[dict]], right: Callable[[list[dict]], dict]) -> float:
+def _worst(replies: list[dict], due: list[dict]) -> float:
     """Return the largest relative error; infinity if ranks are missing or extra, or a value is not finite."""
     worst = 0.0
-    for reply, runs in zip(replies, tables, strict=True):
-        due = right(runs)
-        if due.keys() != reply.keys() or not all(map(isfinite, reply.values())):
+    for reply, right in zip(replies, due, strict=True):
+        if right.keys() != reply.keys() or not all(map(isfinite, reply.values())):
             return inf
-        worst = max([worst, *(abs(reply[n] / due[n] - 1) for n in due)])
+        worst = max([worst, *(abs(reply[n] / right[n] - 1) for n in right)])
     return worst
 
 
-def _cause(kind: str, replies: list[dict], tables: list[list[dict]]) -> str:
-    for words, mistaken in _MISTAKES.items():
-        if _worst(replies, tables, mistaken) <= CLOSE:
+def _cause(kind: str, replies: list[dict], known: dict) -> str:
+    for words, wrong in known["mistakes"].items():
+        if _worst(replies, wrong) <= CLOSE:
             return f"{kind} scaling: {words}."
-    if any(truth(runs).keys() != reply.keys() for reply, runs in zip(replies, tables, strict=True)):
+    if any(right.keys() != reply.keys() for reply, right in zip(replies, known["right"], strict=True)):
         return f"{kind} scaling: there must be one efficiency for each number of ranks in the table."
     if not all(isfinite(e) for reply in replies for e in reply.values()):
         return f"{kind} scaling: an efficiency is not a finite number."
     return f"{kind} scaling: the efficiency is wrong, and not by one of the usual mistakes."
-
-
-def _speedup(runs: list[dict]) -> dict[str, float]:
-    fewest = min(r["ranks"] for r in runs)
-    return {n: e * int(n) / fewest for n, e in truth(runs).items()}
-
-
-def _over_n(runs: list[dict]) -> dict[str, float]:
-    """Divide by N, although the run with the fewest ranks has more than one."""
-    fewest = min(r["ranks"] for r in runs)
-    return {n: e / fewest for n, e in truth(runs).items()}
-
-
-def _over_first(runs: list[dict]) -> dict[str, float]:
-    right = truth(runs)
-    return {n: e / right[str(runs[0]["ranks"])] for n, e in right.items()}
-
-
-_MISTAKES = {
-    "all are compared with the first run of the list, which has not the fewest ranks": _over_first,
-    "of an even number of steps, the median is the mean of the two in the middle": lambda runs: truth(
-        runs, summary=median_high
-    ),
-    "of an even number of steps the median is the mean of the two in the middle": lambda runs: truth(
-        runs, summary=median_low
-    ),
-    "step times alone are compared; but the ranks' batches are not equal": lambda runs: truth(
-        runs, tokens=lambda r: r["ranks"]
-    ),
-    "a rank's tokens are taken for the tokens of all": lambda runs: truth(
-        runs, tokens=lambda r: _tokens(r) / r["ranks"]
-    ),
-    "every run is taken to consume the same tokens, as in strong scaling": lambda runs: truth(runs, tokens=lambda r: 1),
-    **{
-        f"`{name}` is left out of the tokens": lambda runs, name=name: truth(
-            runs, tokens=lambda r: _tokens(r) / r[name]
-        )
-        for name in FACTORS
-    },
-    "that is the speedup, not yet divided by the ranks": _speedup,
-    "divided by N, though the run with the fewest ranks has more than one": _over_n,
-    "the warm-up step is counted": lambda runs: truth(runs, skip=0),
-    "the mean of the step times, which one slow step spoils": lambda runs: truth(runs, summary=mean),
-    "the mean of all step times, the warm-up included": lambda runs: truth(runs, summary=mean, skip=0),
-}

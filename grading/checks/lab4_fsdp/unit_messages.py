@@ -35,6 +35,15 @@ class Units(NamedTuple):
         return cls(len(units) - 1, whole[0], whole[-1], shards[0], shards[-1], ranks)
 
 
+def copied_bytes(units: Units) -> tuple[int, int]:
+    """Return the float32 bytes that a rank's step copies to the device and to the host, if shards live on the host.
+
+    A block's shard goes in twice, the root's once, as it stays gathered after forward; all gradients go out once.
+    """
+    share = 4 * (units.n_blocks * units.block_shard + units.root_shard)
+    return 2 * share - 4 * units.root_shard, share
+
+
 def gathers(sent: Iterable[Message], kind: str = "all_gather") -> list[int]:
     """Return the elements of each, without counts and checksums."""
     return [m.elements for m in sent if m.kind == kind and m.elements > FEW_ELEMENTS]

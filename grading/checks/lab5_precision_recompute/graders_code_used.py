@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType, ModuleType
 
-GRADERS = "grading.checks"
+GRADERS = ("grading.checks", "grading.references")
 _WRAPPED = ("func", "__wrapped__", "__func__")  # of a partial, of what a decorator returns, of a method
 
 

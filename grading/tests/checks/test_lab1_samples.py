@@ -10,11 +10,13 @@ import cloudpickle
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
-from grading.checks.lab1_memory import closeness, draw, judge_counts, mistakes, on_ranks, programs, wrong_formulas
+from grading.checks.lab1_memory import closeness, draw, judge_counts, named_mistake, on_ranks, programs
 from grading.checks.lab1_memory.closeness import TOLERANCES
 from grading.checks.lab1_memory.forbidden_imports import foreign
 from grading.checks.lab1_memory.programs import Setup
-from grading.checks.lab1_memory.wrong_formulas import Weights
+from grading.references import lab1_formulas, lab1_memory
+from grading.references import lab1_mistakes as mistakes
+from grading.references.lab1_formulas import Weights
 from grading.samples import read_lab
 from shardlab.model import ModelConfig
 from shardplan.memory import memory_plan
@@ -94,13 +96,13 @@ def planned_peak(program: str, s: Setup) -> float:
 def test_what_the_statement_leaves_out_stays_well_below_the_tolerance(program):
     for seed in range(15):
         for s in drawn(program, seed):
-            error = wrong_formulas.peak(program, s, Weights()) / planned_peak(program, s) - 1
+            error = lab1_formulas.peak(program, s, Weights()) / planned_peak(program, s) - 1
             assert abs(error) < closeness.TOLERANCES["peak"][0] * 0.6, s
 
 
 @pytest.mark.parametrize("program", STRATEGIES)
 def test_each_mistake_costs_points_on_any_draw_and_is_named(program):
-    for words, weights in mistakes._candidates(program):
+    for words, weights in mistakes.candidates(program):
         for seed in range(10):
             setups = drawn(program, seed)
             wrong = {of: mistakes.predictions(program, of, setups, weights) for of in closeness.TOLERANCES}
@@ -108,8 +110,8 @@ def test_each_mistake_costs_points_on_any_draw_and_is_named(program):
             over = {of: worst(wrong[of], right[of]) / full for of, (full, _) in closeness.TOLERANCES.items()}
             assert max(over.values()) > 1.2, (words, seed)
             of = "resident" if over["resident"] > 1 else "peak"
-            said = mistakes.named(program, of, setups, wrong[of])
-            candidates = mistakes._candidates(program)
+            said = named_mistake.named(lab1_memory.explained(program, list(map(vars, setups))), of, wrong[of])
+            candidates = mistakes.candidates(program)
             same = [mistakes.predictions(program, of, setups, others) for w, others in candidates if w == said]
             assert said == words or min(worst(wrong[of], other) for other in same) < 1e-9, (words, seed, said)
 
@@ -143,7 +145,8 @@ def outcome(resident: float, peak: float) -> list[closeness._Outcome]:
     s = Setup(V=64, D=64, L=2, H=2, K=1, E=32, F=128, N=1, B=1, T=16)
     truth = [{"resident": {"parameters": 1000}, "peak": {"parameters": 2000}}]
     mine = {"resident": [1000 * resident], "peak": [2000 * peak]}
-    return [closeness._Outcome("one_rank", of, [vars(s)], mine[of], truth) for of in ("resident", "peak")]
+    explained = lab1_memory.explained("one_rank", [vars(s)])
+    return [closeness._Outcome("one_rank", of, [vars(s)], mine[of], truth, explained) for of in ("resident", "peak")]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from grading.checks.lab4_fsdp import (
     judge_budget,
     judge_learning,
     judge_sharded_units_recompute,
-    offload_cost,
     on_ranks,
     speed,
     unit_messages,
@@ -202,7 +201,7 @@ def test_other_units_are_named(sent, words):
 
 def judged_offload(to_device=1.0, to_host=1.0, on_device=0, losses=1.0, sent=None, torchs=True):
     """In times of what is due; of one rank."""
-    due = offload_cost.copied_bytes(on_ranks.config_of(TIERS["cpu"], 1), 4)
+    due = unit_messages.copied_bytes(judge_sharded_units_recompute.units_due("cpu", 1))
 
     def reply(*times, on_device=0, losses=1.0, sent=None, torchs=True):
         ways = {name: t * n for name, t, n in zip(("to_device", "to_host"), times, due, strict=True)}

@@ -1,4 +1,4 @@
-"""The five setups in closed form, with a weight for each term: predictions that forget or double a term.
+"""The five setups of lab 1 in closed form, with a weight for each term: predictions that forget or double a term.
 
 The formulas only name mistakes. Measured bytes decide what is right.
 """

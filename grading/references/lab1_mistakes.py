@@ -1,16 +1,10 @@
-"""Find the mistake behind a wrong prediction.
-
-Each usual mistake is tried on all setups at once; the words of the one that fits are the cause.
-"""
+"""Usual mistakes in predicting memory, each as other weights of the terms of lab 1's formulas."""
 
 from collections.abc import Callable, Iterator
 
-from grading.checks.errors_with_nan import largest
-from grading.checks.lab1_memory import wrong_formulas
 from grading.checks.lab1_memory.programs import Setup
-from grading.checks.lab1_memory.wrong_formulas import Weights
-
-SAME = 0.006  # relative to the mistaken prediction; a mistake changes the bytes by more than any tolerance
+from grading.references import lab1_formulas
+from grading.references.lab1_formulas import Weights
 
 REPLICAS, SHARDED, DDPS = ("one_rank", "ddp", "zero1"), ("fsdp", "fsdp_bf16"), ("ddp", "zero1")
 ALL = REPLICAS + SHARDED
@@ -147,36 +141,15 @@ MISTAKES: list[tuple[tuple[str, ...], str, Callable[[Setup], dict]]] = [
 
 
 def _whole_over_share(s: Setup) -> float:
-    return (s.L * wrong_formulas.block_params(s) + wrong_formulas.root_params(s)) / wrong_formulas._fullest_share(s)
-
-
-def named(program: str, of: str, setups: list[Setup], mine: list[float], states_are_right: bool = True) -> str | None:
-    """Return the mistake that gives these "resident" or "peak" predictions on all setups; None if none does.
-
-    For a wrong peak, try only mistakes in the states if the resident bytes are wrong too, else only the others.
-    """
-    states_differ = of == "resident" or not states_are_right
-    fits = []
-    for words, weights in _candidates(program):
-        if _differs(program, "resident", setups, weights) == states_differ and _differs(program, of, setups, weights):
-            wrong = predictions(program, of, setups, weights)
-            fits.append((largest(abs(m / w - 1) for m, w in zip(mine, wrong, strict=True)), words))
-    distance, words = min(fits, default=(1.0, ""), key=lambda fit: fit[0])
-    return words if distance <= SAME else None
+    return (s.L * lab1_formulas.block_params(s) + lab1_formulas.root_params(s)) / lab1_formulas._fullest_share(s)
 
 
 def predictions(program: str, of: str, setups: list[Setup], weights: Callable[[Setup], dict]) -> list[float]:
     """Return the predictions of someone who makes this mistake."""
-    return [getattr(wrong_formulas, of)(program, s, Weights(**weights(s))) for s in setups]
+    return [getattr(lab1_formulas, of)(program, s, Weights(**weights(s))) for s in setups]
 
 
-def _differs(program: str, of: str, setups: list[Setup], weights: Callable[[Setup], dict]) -> bool:
-    right = predictions(program, of, setups, lambda s: {})
-    wrong = predictions(program, of, setups, weights)
-    return any(abs(w / r - 1) > SAME for w, r in zip(wrong, right, strict=True))
-
-
-def _candidates(program: str) -> Iterator[tuple[str, Callable[[Setup], dict]]]:
+def candidates(program: str) -> Iterator[tuple[str, Callable[[Setup], dict]]]:
     for programs, words, weights in MISTAKES:
         if program in programs:
             yield words, weights

@@ -1,0 +1,22 @@
+"""Lab 1: what usual mistakes predict, to tell a wrong prediction by. Measured bytes decide what is right."""
+
+from grading.checks.lab1_memory.programs import Setup
+from grading.references import lab1_formulas
+from grading.references.lab1_mistakes import candidates, predictions
+
+QUANTITIES = ("resident", "peak")
+ON_RANKS = {}  # ranks measure
+
+
+def explained(program: str, setups: list[dict]) -> dict:
+    """Return the right predictions by quantity, those of each usual mistake, and the moments of the peaks in words."""
+    known = [Setup(**s) for s in setups]
+
+    def of(weights) -> dict[str, list[float]]:
+        return {quantity: predictions(program, quantity, known, weights) for quantity in QUANTITIES}
+
+    return {
+        "right": of(lambda s: {}),
+        "mistakes": [[words, of(weights)] for words, weights in candidates(program)],
+        "moments": [lab1_formulas.fullest_moment(program, s) for s in known],
+    }

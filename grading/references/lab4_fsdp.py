@@ -1,0 +1,25 @@
+"""Lab 4: the price of offloading and the efficiencies of tables, and what usual mistakes make of them."""
+
+from grading.references import lab4_efficiencies, lab4_prices
+
+ON_RANKS = {}  # ranks run PyTorch's DDP and FSDP
+
+
+def priced(instances: list[dict]) -> dict:
+    right = [lab4_prices.truth(**i) for i in instances]
+    mistakes = {
+        name: {
+            words: [mistaken(i, t) for i, t in zip(instances, right, strict=True)] for words, mistaken in known.items()
+        }
+        for name, known in lab4_prices.MISTAKES.items()
+    }
+    return {"right": right, "mistakes": mistakes}
+
+
+def efficiencies(tables: list[list[dict]]) -> dict:
+    mistakes = {words: [_named(m(runs)) for runs in tables] for words, m in lab4_efficiencies.MISTAKES.items()}
+    return {"right": [lab4_efficiencies.truth(runs) for runs in tables], "mistakes": mistakes}
+
+
+def _named(efficiency: dict) -> dict[str, float]:
+    return {str(ranks): e for ranks, e in efficiency.items()}
