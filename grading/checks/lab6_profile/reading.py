@@ -1,26 +1,21 @@
 """Part 1: judge how a trace is read, on drawn traces. If it is read wrongly, try the usual mistakes on them too."""
 
 import math
-from functools import cache
-from itertools import count
 
 from grading.checks.errors_with_nan import largest
 from grading.checks.lab6_profile import mistakes
-from grading.checks.lab6_profile.mistakes import N_PLAIN, TOLERANCE
-from grading.checks.lab6_profile.traces import SHARES, draw_trace, figures_of
+from grading.checks.lab6_profile.mistakes import N_PLAIN, SHARES, TOLERANCE
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
-
-N_CROWDED = 5
 
 
 def judge_shares(s: Session, check: str, points: float) -> Verdict:
     """Give full points if all traces are right, half if the plain ones are (events take turns inside the step)."""
-    drawn = traces(s.seed)
+    drawn = s.solve("drawn", s.seed)
     found = _found(s, check, drawn)
     if problem := _problem(found, SHARES):
         return Verdict(check, 0, points, problem)
-    errors = [largest(abs(f[k] - figures_of(t)[k]) for k in SHARES) for f, t in zip(found, drawn, strict=True)]
+    errors = [largest(abs(f[k] - r[k]) for k in SHARES) for f, r in zip(found, drawn["right"], strict=True)]
     figures = {
         "worst share, events in turn": (f"off by {max(errors[:N_PLAIN]):.3f}", f"{TOLERANCE:g}"),
         "worst share, all traces": (f"off by {max(errors):.3f}", f"{TOLERANCE:g}"),
@@ -36,41 +31,28 @@ def judge_shares(s: Session, check: str, points: float) -> Verdict:
 
 def judge_hidden(s: Session, check: str, points: float) -> Verdict:
     """Give half the points for the hidden share, half for the unit."""
-    drawn = traces(s.seed)
+    drawn = s.solve("drawn", s.seed)
     found = _found(s, check, drawn)
     if problem := _problem(found, ("hidden", "unit")):
         return Verdict(check, 0, points, problem)
-    right = [figures_of(t) for t in drawn]
+    right = drawn["right"]
     error = largest(abs(f["hidden"] - r["hidden"]) for f, r in zip(found, right, strict=True))
     units = sum(f["unit"] == r["unit"] for f, r in zip(found, right, strict=True))
     figures = {
         "hidden": (f"off by {error:.3f}", f"{TOLERANCE:g}"),
-        "unit": (f"right in {units} of {len(drawn)} traces", f"{len(drawn)}"),
+        "unit": (f"right in {units} of {len(right)} traces", f"{len(right)}"),
     }
-    earned = points / 2 * ((error <= TOLERANCE) + (units == len(drawn)))
+    earned = points / 2 * ((error <= TOLERANCE) + (units == len(right)))
     cause = "what is hidden, and who is waited for, is told right."
-    if units < len(drawn):
+    if units < len(right):
         cause = mistakes.of_unit(found, drawn)
     elif error > TOLERANCE:
         cause = mistakes.of_hidden(found, drawn)
     return Verdict(check, earned, points, cause, "", figures)
 
 
-@cache
-def traces(seed: int) -> list[dict]:
-    """Draw the traces again until each of the usual mistakes shows in one of them."""
-    for attempt in count():
-        first = (seed + 10_000 * attempt) * 10
-        drawn = [
-            draw_trace(first + i, plain=i < N_PLAIN, step=1 if i == 0 else None) for i in range(N_PLAIN + N_CROWDED)
-        ]
-        if mistakes.show(drawn):
-            return drawn
-    raise AssertionError("count() does not end")
-
-
-def _found(s: Session, check: str, drawn: list[dict]) -> list[dict]:
-    return s.order(check, "read", world_size=1, device="cpu", traces=drawn)[0]
+def _found(s: Session, check: str, drawn: dict) -> list[dict]:
+    return s.order(check, "read", world_size=1, device="cpu", traces=drawn["traces"])[0]
 
 
 def _problem(found: list[dict], keys: tuple[str, ...]) -> str:

@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from grading.checks.lab6_profile import on_ranks, reading, wrong_figures
-from grading.checks.lab6_profile.traces import bounds, draw_trace, figures_of, gathers_of_units, moments
+from grading.checks.lab6_profile import on_ranks, reading
+from grading.judge.our_answers import OurAnswers
+from grading.references import lab6_profile, lab6_wrong_figures
+from grading.references.lab6_traces import bounds, draw_trace, figures_of, gathers_of_units, moments
 from grading.samples import samples
 from shardtrace.timeline import Span, Timeline
 
@@ -40,28 +42,29 @@ def test_one_unit_is_waited_for_longest(seed):
 
 
 PARTS = {
-    "lab6.shares": (4, reading.judge_shares, wrong_figures.OF_SHARES),
-    "lab6.hidden": (2, reading.judge_hidden, wrong_figures.OF_HIDDEN | wrong_figures.OF_UNIT),
+    "lab6.shares": (4, reading.judge_shares, lab6_wrong_figures.OF_SHARES),
+    "lab6.hidden": (2, reading.judge_hidden, lab6_wrong_figures.OF_HIDDEN | lab6_wrong_figures.OF_UNIT),
 }
 MISTAKES = [(check, words) for check, (*_, usual) in PARTS.items() for words in usual]
 
 
 def _read(check: str, found: list[dict], seed: int = 11):
     points, judge, _ = PARTS[check]
-    return judge(SimpleNamespace(seed=seed, order=lambda *_, **__: [found]), check, points)
+    solve = OurAnswers(lab6_profile.__name__)
+    return judge(SimpleNamespace(seed=seed, solve=solve, order=lambda *_, **__: [found]), check, points)
 
 
 @pytest.mark.parametrize("check, words", MISTAKES)
 def test_every_usual_mistake_is_wrong_and_is_told(check, words):
     mistake = PARTS[check][2][words]
-    verdict = _read(check, [figures_of(t) | mistake(t) for t in reading.traces(11)])
+    verdict = _read(check, [figures_of(t) | mistake(t) for t in lab6_profile.drawn(11)["traces"]])
     assert verdict.points < verdict.max_points
     assert words in verdict.cause
 
 
 @pytest.mark.parametrize("figure", ("computes", "all_gather", "reduce_scatter", "rest", "hidden"))
 def test_a_figure_counts_as_right_within_a_thousandth(figure):
-    right = [figures_of(t) for t in reading.traces(11)]
+    right = [figures_of(t) for t in lab6_profile.drawn(11)["traces"]]
     check = "lab6.hidden" if figure == "hidden" else "lab6.shares"
     for off, is_right in ((0.0009, True), (-0.0009, True), (0.0011, False), (-0.0011, False)):
         for i in range(len(right)):
@@ -79,7 +82,7 @@ def test_the_traces_tell_readers_apart_that_get_one_word_wrong(seed):
             continue
         names = {"torch": torch}
         exec(next(c.source for c in sample.notebook().cells if c.metadata.nbgrader.grade_id == "read_step"), names)
-        found = on_ranks.read(names["read_step"], reading.traces(seed))
+        found = on_ranks.read(names["read_step"], lab6_profile.drawn(seed)["traces"])
         for check in PARTS:
             verdict = _read(check, found, seed)
             assert verdict.points == sample.points.get(check, verdict.max_points), (sample.name, verdict.text())
@@ -108,7 +111,7 @@ def test_what_is_no_figure_is_named(returned, words):
 
 
 def test_a_figure_that_is_left_out_is_named():
-    right = [figures_of(t) for t in reading.traces(11)]
+    right = [figures_of(t) for t in lab6_profile.drawn(11)["traces"]]
     for check, key in (("lab6.shares", "rest"), ("lab6.hidden", "unit")):
         verdict = _read(check, [{k: v for k, v in r.items() if k != key} for r in right])
         assert (verdict.points, f"has no {key!r}" in verdict.cause) == (0, True)
