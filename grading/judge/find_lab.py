@@ -1,12 +1,11 @@
 """Find a lab by the name of a check: "lab2.gradients" belongs to the package of `grading.checks` called "lab2_..."."""
 
 import importlib
-import importlib.util
 import pkgutil
 from pathlib import Path
 from types import ModuleType
 
-_LABS, _ANSWERS = "grading.checks", "grading.references"
+_LABS = "grading.checks"
 
 
 def lab_module(check_or_lab: str) -> ModuleType:
@@ -19,10 +18,9 @@ def lab_module(check_or_lab: str) -> ModuleType:
     raise ValueError(f"no lab has the check {check_or_lab!r}; there are {', '.join(labs)}")
 
 
-def answers_module(lab: ModuleType) -> str | None:
-    """Return the name of the module with our own answers to a lab; None if there is none, as at a student's home."""
-    name = f"{_ANSWERS}.{lab.__name__.split('.')[-2]}"
-    return name if importlib.util.find_spec(_ANSWERS) and importlib.util.find_spec(name) else None
+def name_of(lab: ModuleType) -> str:
+    """Return the lab's name, "lab2_ddp", of what `lab_module` returns."""
+    return lab.__name__.split(".")[-2]
 
 
 def cell_name(check: str) -> str:

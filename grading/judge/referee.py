@@ -8,8 +8,8 @@ from types import ModuleType
 
 from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError, ReferenceFailedError
 from grading.boxes.sandbox import Box, Processes, best_box
-from grading.judge.find_lab import answers_module, lab_module
-from grading.judge.our_answers import OurAnswers
+from grading.judge.find_lab import lab_module, name_of
+from grading.judge.our_answers import NotRecorded, answers_for
 from grading.judge.session import Check, Session
 from grading.judge.verdict import Verdict
 from shardcourse.source_text import report
@@ -44,9 +44,8 @@ class Referee:
         self.tier = detect(tier)
         self.same_player, self.false_fail = same_player, false_fail
         self.box = box or (Processes(limits=None) if same_player else best_box())
-        ours = answers_module(self.lab)
-        self._ours = OurAnswers(ours)
-        modules = filter(None, (self.lab.DRILLS, ours))
+        self._ours, answers = answers_for(name_of(self.lab))
+        modules = filter(None, (self.lab.DRILLS, answers))
         self._reference = RankLauncher(*modules, box=self.box, error=ReferenceFailedError)
         self._launcher: RankLauncher | None = None
 
@@ -93,6 +92,9 @@ class Referee:
             if error.timed_out:
                 hung[answer].append(error)
             return _failed(name, check.points, error, "your code failed while it was run: ")
+        except NotRecorded as error:
+            cause = f"this can't be judged here, and it is no fault of yours: {error}. When it is graded, it will be."
+            return Verdict(name, 0, check.points, cause, inconclusive=True)
         except (ArithmeticError, LookupError, TypeError, ValueError):
             cause = "the judge could not read what your ranks replied: an instructor has to look."
             return Verdict(name, 0, check.points, cause, traceback.format_exc(), inconclusive=True)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,15 +26,20 @@ class Session:
     tier: Tier
     pace: Callable[["Session"], None]  # the lab's function that runs a drill of usual length on the reference
     false_fail: float  # the chance that its races call a fast enough step too slow
-    ours: OurAnswers = OurAnswers(None)  # what the lab's problems have for a solution
-    seed: int = field(default_factory=lambda: secrets.randbelow(10_000))
+    ours: OurAnswers = field(default_factory=lambda: OurAnswers(None))
+    seed: int | None = None  # of all that is drawn; None: draw one
     _replies: dict[tuple, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.seed = self.ours.draw_seed() if self.seed is None else self.seed
 
     def order(self, check: str, drill: str, **arguments) -> list:
         """Return each rank's reply to a drill. Checks that ask the same of one answer share the replies."""
         return self._ask(self.launcher.order, self.answers[check], drill, self.deadline_s, arguments)
 
     def order_reference(self, drill: str, **arguments) -> list:
+        if (known := self.ours.replies(drill, arguments)) is not None:
+            return known
         return self._ask(self.reference.order, None, drill, REFERENCE_TIMEOUT_S, arguments)
 
     def watch(self, check: str, drill: str, look: int = 0, **arguments) -> Watched:
@@ -47,7 +51,7 @@ class Session:
 
     def solve(self, name: str, *arguments) -> Any:
         """Return our own solution of a drawn problem: a function of the lab's module in `grading.references`."""
-        return self.ours(name, *arguments)
+        return self.ours.solve(name, *arguments)
 
     @property
     def setting(self) -> dict:

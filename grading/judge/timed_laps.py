@@ -79,6 +79,7 @@ def race(
             _stand_ready(s, s.launcher, s.answers[check], drill, arguments, stack),
             _stand_ready(s, s.reference, None, drill, arguments, stack),
             s.false_fail / one_of,
+            s.ours.pace(drill, arguments),
         )
         laps.run(WARM_UP_LAPS)
         if not proof(laps.done[-1]):
@@ -90,11 +91,24 @@ def race(
         return laps.timing() if all(map(proof, drawn)) else None
 
 
-class _Laps:
-    """Record of a race: each lap's seed, both launchers' times, and the replies of the submission's ranks."""
+def ratio_of_references(s: Session, drill: str, pairs: int, **arguments) -> float:
+    """Return the time of the session's reference over that of its launcher's own reference, the median of `pairs`."""
+    with ExitStack() as stack:
+        stack.enter_context(quiet())
+        theirs, ours = (_stand_ready(s, one, None, drill, arguments, stack) for one in (s.launcher, s.reference))
+        laps = _Laps(theirs, ours, s.false_fail)
+        laps.run(WARM_UP_LAPS + pairs)
+        return 1 / median(laps.ratios)
 
-    def __init__(self, mine: Stopwatch, reference: Stopwatch, false_fail: float) -> None:
-        self.mine, self.reference, self.false_fail = mine, reference, false_fail
+
+class _Laps:
+    """Record of a race: each lap's seed, both launchers' times, and the replies of the submission's ranks.
+
+    `pace`: what the reference's time is multiplied by, if its ranks run something else than our answer.
+    """
+
+    def __init__(self, mine: Stopwatch, reference: Stopwatch, false_fail: float, pace: float = 1.0) -> None:
+        self.mine, self.reference, self.false_fail, self.pace = mine, reference, false_fail, pace
         self.done: list[Lap] = []
         self.reference_s: list[float] = []  # of the same laps
         self.low, self.high = 0.0, inf  # the tightest bounds so far: each bound stays valid
@@ -114,7 +128,7 @@ class _Laps:
                     found[watch] = watch.lap(order, _deadline_s(known_s))
             seconds, replies = found[self.mine]
             self.done.append(Lap(order["seed"], replies, seconds, found[self.reference][1]))
-            self.reference_s.append(found[self.reference][0])
+            self.reference_s.append(self.pace * found[self.reference][0])
             if self.pairs > 0:
                 low, high = median_bounds(self.ratios, too_low=self.false_fail, too_high=FALSE_PASS)
                 self.low, self.high = max(self.low, low), min(self.high, high)

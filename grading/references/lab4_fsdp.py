@@ -1,8 +1,17 @@
 """Lab 4: the price of offloading and the efficiencies of tables, and what usual mistakes make of them."""
 
+from collections.abc import Iterator
+
+from grading.checks.lab4_fsdp.offload_cost import instances_of
+from grading.checks.lab4_fsdp.scaling_efficiency import KINDS, tables_of
 from grading.references import lab4_efficiencies, lab4_prices
 
 ON_RANKS = {}  # ranks run PyTorch's DDP and FSDP
+
+
+def asked(seed: int) -> Iterator[tuple]:
+    yield "priced", instances_of(seed)
+    yield from (("efficiencies", tables_of(seed, kind)) for kind in KINDS)
 
 
 def priced(instances: list[dict]) -> dict:

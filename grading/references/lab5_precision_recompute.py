@@ -1,6 +1,33 @@
 """Lab 5, part 2: the plan that fits with the fewest FLOPs."""
 
+from collections.abc import Iterator
+
+import torch
+
+from grading.checks.lab5_precision_recompute import plan
+from grading.checks.lab5_precision_recompute.model_and_batches import DROPOUT, LARGE, SMALL, batch_of, build, shape_of
+from grading.checks.lab5_precision_recompute.model_and_block_costs import price_list
+from grading.checks.lab5_precision_recompute.on_ranks import BUDGETS
 from grading.checks.lab5_precision_recompute.plan_costs import WAYS, Blocks, flops_of, peak_of
+
+
+def asked(seed: int) -> Iterator[tuple]:
+    budgets: list[tuple[Blocks, int]] = []
+
+    def solve(name: str, *case):
+        budgets.append(case)
+        return fewest(*case)
+
+    yield from (("fewest", *case) for case in plan.drawn(solve, seed))
+    yield from (("fewest", *case) for case in budgets)
+    for shape, tier in ((SMALL, "cpu"), (LARGE, "gpu4")):
+        model, (tokens, _, positions) = (
+            build(seed, shape_of(seed, tier), DROPOUT),
+            batch_of(seed, 0, shape, 0, 1, "cpu"),
+        )
+        blocks = price_list(model, tokens, positions, torch.bfloat16)
+        activations = sorted({n for name, of in BUDGETS.items() if name[:3] == tier[:3] for _, n in of.values()})
+        yield from (("fewest", blocks, n) for n in activations)
 
 
 def fewest(blocks: Blocks, budget_bytes: int) -> dict | None:
@@ -28,3 +55,4 @@ def best_plan(blocks: Blocks, budget_bytes: int) -> list[str] | None:
 
 
 ON_RANKS = {}  # part 3 is compared with the model in float32, and part 2 with the one that keeps all
+HIDDEN = ("cast_forward_inputs", "mp_policy=exact", "fully_shard(block.memory")

@@ -1,6 +1,6 @@
 """Lab 6: drawn traces and what is to be read in them, and our repair of the slow program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import count
 
@@ -9,10 +9,19 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from grading.checks.lab6_profile.mistakes import FAR, N_CROWDED, N_PLAIN
+from grading.checks.lab6_profile.throughput import PLACE
 from grading.references.lab6_traces import draw_trace, figures_of
 from grading.references.lab6_wrong_figures import OF_HIDDEN, OF_SHARES, OF_UNIT
 
 MISTAKES = {"shares": OF_SHARES, "hidden": OF_HIDDEN, "unit": OF_UNIT}
+
+
+def asked(seed: int) -> Iterator[tuple]:
+    yield "drawn", seed
+
+
+def races(seed: int) -> Iterator[tuple[str, dict]]:
+    yield "laps", PLACE
 
 
 @cache

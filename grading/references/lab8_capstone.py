@@ -1,15 +1,31 @@
 """Lab 8: the reference line, which is the planner's choice as a program."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from grading.checks.lab8_capstone.job import RANKS, Job, job_of
+from grading.checks.lab8_capstone.job import RANKS, Job, draw, job_of
+from grading.checks.lab8_capstone.judge_tokens_per_s import lap_of
+from grading.checks.lab8_capstone.judge_weights_memory_links import line_on
 from grading.checks.lab8_capstone.on_ranks import LEARNING_RATE, MOMENTUM
 from grading.references import fastest_strategy
 from grading.references.fastest_strategy import Choice
+
+
+def asked(seed: int) -> Iterator[tuple]:
+    return (("planned_tokens_per_s", facts) for facts in draw(seed).values())
+
+
+def on_ranks(seed: int) -> Iterator[tuple[str, dict]]:
+    return (("line", line_on(facts)) for facts in draw(seed).values())
+
+
+def races(seed: int) -> Iterator[tuple[str, dict]]:
+    return (("laps", lap_of(facts)) for facts in draw(seed).values())
 
 
 def follow(model: nn.Module, job: Job):
@@ -45,3 +61,4 @@ def planned_tokens_per_s(facts: dict) -> float:
 
 
 ON_RANKS = {"line": follow, "laps": follow}
+HIDDEN = ("recompute_every", "reduce_once", "shards")

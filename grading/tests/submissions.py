@@ -14,8 +14,8 @@ from deadlines import deadline_s
 from grading.boxes.rank_launcher_inside import _drill
 from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError, ReferenceFailedError, Watched
 from grading.boxes.sandbox.kernel_counters import Seen
-from grading.judge.find_lab import answers_module, lab_module
-from grading.judge.our_answers import OurAnswers
+from grading.judge.find_lab import lab_module, name_of
+from grading.judge.our_answers import answers_for
 from grading.judge.referee import Referee
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
@@ -124,7 +124,7 @@ def judge_replies(check: str, mine: dict, reference: dict | None = None, seed: i
     lab = lab_module(check)
     launchers = Unboxed(lab.DRILLS, **mine), Unboxed(lab.DRILLS, **(reference or {}))
     session = Session(
-        {check: b""}, *launchers, TIERS["cpu"], lambda session: None, 1e-3, OurAnswers(answers_module(lab)), seed
+        {check: b""}, *launchers, TIERS["cpu"], lambda session: None, 1e-3, answers_for(name_of(lab))[0], seed
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grading.judge.verdict_pictures._picture", lambda draw: "")  # test_pictures draws them

@@ -34,7 +34,7 @@ class Judge:
     resident_points: float
 
     def __call__(self, s: Session, check: str, points: float) -> Verdict:
-        setups = draw.setups(self.program, random.Random(f"{self.program} {s.seed}"))
+        setups = drawn(self.program, s.seed)
         replies = s.order(check, "predict", world_size=1, device="cpu", setups=setups)[0]
         if problem := unreadable(replies, 1, 2, "(resident_bytes, peak_bytes)"):
             return Verdict(check, 0, points, problem)
@@ -50,6 +50,10 @@ class Judge:
         causes = {o.when: o.cause(states_are_right) for o in outcomes if o.share < 1}
         right = f"what is resident and needed at the peak is as predicted, on {len(setups)} setups that were drawn."
         return Verdict(check, total, points, _joined(causes) or right, "", figures)
+
+
+def drawn(program: str, seed: int) -> list[dict]:
+    return draw.setups(program, random.Random(f"{program} {seed}"))
 
 
 def _joined(causes: dict[str, str]) -> str:

@@ -5,7 +5,6 @@ from grading.checks.lab1_memory.closeness import Judge
 from grading.judge.session import Check, Session
 
 DRILLS = on_ranks.__name__
-HIDDEN = ("9 * s.L + 3", "4 * s.F + s.H + 2", "12 * s.B * s.T * (s.V + s.D)")
 
 CHECKS = {
     "lab1.counts": Check(2, judge_counts.judge),

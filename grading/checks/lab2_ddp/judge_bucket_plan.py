@@ -14,7 +14,7 @@ RANKS = (2, 4, 8, 64)
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    instances = [_instance(s.seed + i, n) for n, count in ((FEW, 8), (MANY, 3)) for i in range(count)]
+    instances = drawn(s.seed)
     plans = s.order(check, "plan", world_size=1, instances=instances)[0]
     for i, (instance, plan) in enumerate(zip(instances, plans, strict=True), 1):
         if problem := _problem(plan, len(instance["sizes_bytes"]), f"model {i} of {len(plans)}"):
@@ -33,6 +33,10 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     worst = ratios.index(max(ratios))
     cause = f"{_described(instances[worst], plans[worst])} ends {ratios[worst]:.3f} times as late as {other}."
     return Verdict(check, points / 2 if half else 0, points, cause, "", figures)
+
+
+def drawn(seed: int) -> list[dict]:
+    return [_instance(seed + i, n) for n, count in ((FEW, 8), (MANY, 3)) for i in range(count)]
 
 
 def _problem(plan: list[int] | str | None, n_params: int, which: str) -> str | None:

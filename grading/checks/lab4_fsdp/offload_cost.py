@@ -16,7 +16,7 @@ NAMES = ("to_device_bytes", "to_host_bytes", "seconds")
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    instances = _instances(s.seed)
+    instances = instances_of(s.seed)
     reply = s.order(check, "price", world_size=1, device="cpu", instances=instances)[0]
     replies = reply["prices"]
     if used := in_words([reply]):
@@ -35,7 +35,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     return Verdict(check, points * len(right) / len(NAMES), points, cause, "", figures)
 
 
-def _instances(seed: int) -> list[dict]:
+def instances_of(seed: int) -> list[dict]:
     """Draw models and links. Each number that a price depends on takes all of its values."""
     draw = random.Random(seed)
     of_each = {

@@ -16,7 +16,7 @@ FACTORS = ("micro_batch", "accumulation", "seq_len")
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Give half of the points for each kind of scaling."""
-    tables = {kind: _tables(s.seed, kind) for kind in KINDS}
+    tables = {kind: tables_of(s.seed, kind) for kind in KINDS}
     every = [table for kind in KINDS for table in tables[kind]]
     reply = s.order(check, "efficiency", world_size=1, device="cpu", tables=every)[0]
     if used := in_words([reply]):
@@ -34,7 +34,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     return Verdict(check, points * len(right) / len(KINDS), points, cause, "", figures)
 
 
-def _tables(seed: int, kind: str) -> list[list[dict]]:
+def tables_of(seed: int, kind: str) -> list[list[dict]]:
     """Draw tables of runs, in any order. Each has its own smallest number of ranks, and none is first in its table.
 
     Weak scaling: a rank's tokens stay, and two of the three factors change. Strong scaling: one factor or two shrink.

@@ -24,4 +24,3 @@ CHECKS = {
     "lab5.price": Check(2, judge_recompute_savings.judge),
     "lab5.budget": Check(4, judge_budget.judge),
 }
-HIDDEN = ("cast_forward_inputs", "mp_policy=exact", "fully_shard(block.memory")

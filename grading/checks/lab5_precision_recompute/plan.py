@@ -15,8 +15,7 @@ LIMIT_S = 15  # of computing, for all cases
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    draw = random.Random(s.seed)
-    cases = [_case(s.solve, draw, n, exact=i in EXACT) for i, n in enumerate(N_BLOCKS)] + [_hopeless(draw)]
+    cases = drawn(s.solve, s.seed)
     plans = s.order(check, "choose", world_size=1, device="cpu", instances=cases, limit_s=LIMIT_S)[0]
     fewest = [s.solve("fewest", *case) for case in cases]
     for (blocks, budget), plan, best in zip(cases, plans, fewest, strict=True):
@@ -35,6 +34,11 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     full, nearly = worst <= FEWEST, together <= NEARLY
     share = SHARES[0 if full else 1 if nearly else 2]
     return Verdict(check, share * points, points, _words(judged, plans, full, nearly), "", figures)
+
+
+def drawn(solve: Callable, seed: int) -> list[tuple[Blocks, int]]:
+    draw = random.Random(seed)
+    return [_case(solve, draw, n, exact=i in EXACT) for i, n in enumerate(N_BLOCKS)] + [_hopeless(draw)]
 
 
 def _words(judged: list[tuple], plans: list, full: bool, nearly: bool) -> str:

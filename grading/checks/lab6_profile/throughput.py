@@ -14,17 +14,17 @@ from grading.judge.verdict import Verdict
 
 SLOWEST, SLOWEST_FOR_HALF = 1.2, 1.5  # step time over the reference's
 PROOF_TOLERANCE = 0.02
+PLACE = {"world_size": on_ranks.WORLD_SIZE, "device": "cpu", "network": on_ranks.SLOW_LINK}
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    place = {"world_size": on_ranks.WORLD_SIZE, "device": "cpu", "network": on_ranks.SLOW_LINK}
     seen: list[str] = []
 
     def proof(lap: Lap) -> bool:
         seen.append(not_done(lap))
         return not seen[-1]
 
-    timing = race(s, check, "laps", bars=(SLOWEST, SLOWEST_FOR_HALF), proof=proof, **place)
+    timing = race(s, check, "laps", bars=(SLOWEST, SLOWEST_FOR_HALF), proof=proof, **PLACE)
     if timing is None:
         return Verdict(check, 0, points, f"the timed steps did not do their work: {seen[-1]}")
     return verdict_of(check, points, timing)

@@ -52,8 +52,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 def _race(s: Session, check: str, facts: dict, work: "_Work") -> tuple[Timing | None, dict]:
     """Return the step time over the reference line's (None if it left work out), and the figures."""
-    where = {"world_size": RANKS, "device": "cpu", "network": facts["network"]}
-    timing = race(s, check, "laps", bars=BARS, proof=work, one_of=N_CLUSTERS, **where, facts=facts)
+    timing = race(s, check, "laps", bars=BARS, proof=work, one_of=N_CLUSTERS, **lap_of(facts))
     if timing is None:
         return None, {SHARE: ("0: not the judged step", f"{FULL_SHARE:.2f}")}
     tokens = RANKS * SEQUENCES * SEQ_LEN
@@ -63,6 +62,11 @@ def _race(s: Session, check: str, facts: dict, work: "_Work") -> tuple[Timing | 
         SHARE: (f"{1 / timing.ratio:.2f}", f"{FULL_SHARE:.2f}"),
         "tokens/s": (f"{mine:.0f}; the line {line:.0f}, by arithmetic {planned:.0f}", ""),
     }
+
+
+def lap_of(facts: dict) -> dict:
+    """Return the arguments of the drill `laps`."""
+    return {"world_size": RANKS, "device": "cpu", "network": facts["network"], "facts": facts}
 
 
 class _Work:

@@ -79,7 +79,12 @@ def account_of(s: Session, check: str, cluster: str) -> list[dict]:
 
 
 def line_of(s: Session, cluster: str) -> list[dict]:
-    return s.order_reference("line", **_where(), facts=draw(s.seed)[cluster])
+    return s.order_reference("line", **line_on(draw(s.seed)[cluster]))
+
+
+def line_on(facts: dict) -> dict:
+    """Return the arguments of the drill `line`."""
+    return _where() | {"facts": facts}
 
 
 def pace(s: Session) -> None:

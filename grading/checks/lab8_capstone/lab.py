@@ -6,7 +6,6 @@ from grading.judge.session import Check
 DRILLS = on_ranks.__name__
 pace = judge_weights_memory_links.pace
 standing = judge_tokens_per_s.standing
-HIDDEN = ("recompute_every", "reduce_once", "shards")
 
 CHECKS = {
     "lab8.same": Check(3, judge_weights_memory_links.judge_same),

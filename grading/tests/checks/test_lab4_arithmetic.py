@@ -108,7 +108,7 @@ def test_a_depth_that_is_no_int_is_said_so_in_one_line(answer):
 def test_answers_are_called_by_position():
     instance = {"config": asdict(preset("1M")), "budget_bytes": 1, "micro_batch": 1, "seq_len": 64}
     assert arithmetic_answers_on_rank.largest_depth(lambda a, b, c, d: d, [instance])["depths"] == [64]
-    for i in offload_cost._instances(0)[:1]:
+    for i in offload_cost.instances_of(0)[:1]:
         found = arithmetic_answers_on_rank.price(lambda a, b, c, d: {"ranks": b, "link": c, "memory": d}, [i])
         assert found["prices"] == [
             {"ranks": i["world_size"], "link": i["link_bytes_per_s"], "memory": i["host_memory_bytes_per_s"]}
@@ -122,7 +122,7 @@ def test_an_answer_that_is_no_dict_of_numbers_is_said_so_in_one_line(answer):
 
 
 def test_a_grader_s_own_formula_is_no_answer():
-    instances = offload_cost._instances(0)
+    instances = offload_cost.instances_of(0)
     taken = lambda c, *machine: lab4_prices.truth(asdict(c), *machine)  # noqa: E731
     reply = arithmetic_answers_on_rank.price(taken, instances)
     verdict = judge_replies("lab4.price", {"price": [reply]})
@@ -159,7 +159,7 @@ def test_bytes_that_cross_are_the_planners():
 
 @pytest.mark.parametrize("seed", range(0, 200, 7))
 def test_no_usual_mistake_gives_the_right_price(seed):
-    instances = offload_cost._instances(seed)
+    instances = offload_cost.instances_of(seed)
     truths = [lab4_prices.truth(**i) for i in instances]
     for name, mistakes in lab4_prices.MISTAKES.items():
         for words, mistaken in mistakes.items():
@@ -170,7 +170,7 @@ def test_no_usual_mistake_gives_the_right_price(seed):
 @pytest.mark.parametrize("seed", range(0, 200, 7))
 def test_a_last_norm_that_is_forgotten_is_found(seed):
     off = []
-    for i in offload_cost._instances(seed):
+    for i in offload_cost.instances_of(seed):
         c, due = ModelConfig(**i["config"]), lab4_prices.truth(**i)["to_device_bytes"]
         off.append(4 * c.dim / i["world_size"] / due)
     assert max(off) > 3 * offload_cost.CLOSE
@@ -178,7 +178,7 @@ def test_a_last_norm_that_is_forgotten_is_found(seed):
 
 @pytest.mark.parametrize("name", ["world_size", "link_bytes_per_s", "host_memory_bytes_per_s"])
 def test_every_number_of_a_machine_changes_a_price(name):
-    instances = offload_cost._instances(3)
+    instances = offload_cost.instances_of(3)
     assert len({i[name] for i in instances}) == 3
     for i in instances:
         other = i | {name: 2 * i[name]}
@@ -191,7 +191,7 @@ def test_every_number_of_a_machine_changes_a_price(name):
 @pytest.mark.parametrize("seed", range(0, 40, 3))
 @pytest.mark.parametrize("kind", scaling_efficiency.KINDS)
 def test_efficiency_of_drawn_tables_is_between_0_and_1_and_does_not_depend_on_their_order(kind, seed):
-    for runs in scaling_efficiency._tables(seed, kind):
+    for runs in scaling_efficiency.tables_of(seed, kind):
         right = lab4_efficiencies.truth(runs)
         assert all(0.1 < e < 1.5 for e in right.values()) and right[min(right, key=int)] == 1
         random.Random(seed).shuffle(runs)
@@ -205,7 +205,7 @@ RIGHT_FOR_STRONG = "every run is taken to consume the same tokens, as in strong 
 @pytest.mark.parametrize("seed", range(0, 60, 3))
 @pytest.mark.parametrize("kind", scaling_efficiency.KINDS)
 def test_no_usual_mistake_gives_the_right_efficiency(kind, seed):
-    tables = scaling_efficiency._tables(seed, kind)
+    tables = scaling_efficiency.tables_of(seed, kind)
     mistakes = dict(lab4_efficiencies.MISTAKES) | {
         "tokens are guessed": lambda runs: lab4_efficiencies.truth(
             runs, tokens=lambda r: r["ranks"] * (r["micro_batch"] + r["accumulation"] - 8) * r["seq_len"]
@@ -220,7 +220,7 @@ def test_no_usual_mistake_gives_the_right_efficiency(kind, seed):
 
 def test_the_tokens_of_a_rank_stay_in_weak_scaling_and_shrink_in_strong_scaling():
     for kind in scaling_efficiency.KINDS:
-        for runs in scaling_efficiency._tables(5, kind):
+        for runs in scaling_efficiency.tables_of(5, kind):
             tokens = {lab4_efficiencies.tokens_of(r) / (r["ranks"] if kind == "weak" else 1) for r in runs}
             assert len(tokens) == 1
             assert all(len({r[name] for r in runs}) > 1 for name in scaling_efficiency.FACTORS) or kind == "strong"
@@ -229,7 +229,7 @@ def test_the_tokens_of_a_rank_stay_in_weak_scaling_and_shrink_in_strong_scaling(
 
 @pytest.mark.parametrize("found", [float("nan"), float("inf")])
 def test_what_is_not_a_number_is_infinitely_wrong(found):
-    tables = scaling_efficiency._tables(0, "weak")[:1]
+    tables = scaling_efficiency.tables_of(0, "weak")[:1]
     known = lab4_fsdp.efficiencies(tables)
     replies = [dict.fromkeys(known["right"][0], found)]
     assert scaling_efficiency._worst(replies, known["right"]) == float("inf")

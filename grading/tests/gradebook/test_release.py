@@ -14,6 +14,7 @@ from submissions import LABS, ROOT
 
 from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.find_lab import check_name, lab_module
+from grading.judge.our_answers import answers_for
 from grading.samples import read_lab, samples
 
 TIERS = ("cpu", "gpu1", "gpu4", "gpu8")
@@ -189,9 +190,10 @@ def _stripped(text: str) -> str:
 
 
 def _hidden(lab: str) -> set[str]:
-    """The judges' own names, all but BUDGETS, and what the lab's module declares hidden."""
+    """The judges' own names, all but BUDGETS, and what our answers declare hidden."""
     module = lab_module(lab)
-    hidden = set(getattr(module, "HIDDEN", ()))
+    _, ours = answers_for(lab)
+    hidden = set(getattr(importlib.import_module(ours), "HIDDEN", ())) if ours else set()
     package = importlib.import_module(module.__package__)
     for m in pkgutil.iter_modules(package.__path__):
         constants = vars(importlib.import_module(f"{package.__name__}.{m.name}"))
