@@ -105,6 +105,22 @@ def release(lab: Lab = None) -> None:
 
 
 @app.command()
+def kit(
+    out: Annotated[Path, typer.Option(help="a new folder")],
+    seeds: Annotated[int, typer.Option(min=1, help="draws that students' checks choose from")] = 4,
+) -> None:
+    """Make the folder that students get: course, labs, library and `check`, without solutions (some ten minutes)."""
+    from grading.kit.make import KitError, make_kit
+    from grading.kit.record import draw_seeds
+
+    try:
+        make_kit(out, draw_seeds(seeds), show=lambda words: console.print(words, highlight=False, markup=False))
+    except KitError as error:
+        print(f"shardlab kit: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+@app.command()
 def grade(
     lab: Lab = None,
     student: Annotated[list[str] | None, typer.Option(help="only this one; may be given more than once")] = None,

@@ -11,7 +11,12 @@ def main() -> None:
         sys.exit(why(sys.argv[2:]))
     from shardcourse.cli.app import app
 
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("grading."):
+            raise
+        sys.exit(f"shardlab {' '.join(sys.argv[1:2])}: this is an instructor's command, and not in the students' kit.")
 
 
 if __name__ == "__main__":
