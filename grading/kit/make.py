@@ -31,7 +31,7 @@ def make_kit(out: Path, seeds: list[int], show: Callable[[str], None] = print, r
     if missing := [lab for lab in labs if not (root / "labs" / lab / f"{lab}.ipynb").is_file()]:
         raise KitError(f"not released yet: {', '.join(missing)}. Call `shardlab release` first")
     out.mkdir(parents=True, exist_ok=True)
-    for path in _of_students(root):
+    for path in files_of_students(root):
         target = out / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
@@ -49,7 +49,7 @@ def make_kit(out: Path, seeds: list[int], show: Callable[[str], None] = print, r
     show(f"{out}: {sum(path.is_file() for path in out.rglob('*') if '.git' not in path.parts)} files")
 
 
-def _of_students(root: Path) -> Iterator[Path]:
+def files_of_students(root: Path) -> Iterator[Path]:
     """Yield the files that students get as they are."""
     places = [root / name for name in (*WHOLE, *AT_THE_TOP)] + [root / "grading" / name for name in OF_GRADING]
     committed = _committed(root)

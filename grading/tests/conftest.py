@@ -55,9 +55,8 @@ def unboxed(monkeypatch):
     def referee_of(lab: str, **replies) -> Referee:
         monkeypatch.setattr(lab_module(lab), "pace", lambda session: None)
         monkeypatch.setattr("grading.judge.referee.RankLauncher", Unboxed)
-        monkeypatch.setattr(
-            "grading.judge.session.secrets", SimpleNamespace(randbelow=lambda n: 1)
-        )  # all have one truth
+        one_truth = SimpleNamespace(randbelow=lambda n: 1, choice=lambda seeds: seeds[0])  # for all
+        monkeypatch.setattr("grading.judge.our_answers.secrets", one_truth)
         referee = Referee(lab, tier="cpu", same_player=True)
         referee._reference.replies = replies
         return referee

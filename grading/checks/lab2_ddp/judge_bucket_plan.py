@@ -20,7 +20,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         if problem := _problem(plan, len(instance["sizes_bytes"]), f"model {i} of {len(plans)}"):
             return Verdict(check, 0, points, problem)
     finishes = [finish_time(plan, **instance) for plan, instance in zip(plans, instances, strict=True)]
-    over_cap = [t / _best_cap(i) for t, i in zip(finishes, instances, strict=True)]
+    over_cap = [t / s.solve("finish_of_best_cap", i) for t, i in zip(finishes, instances, strict=True)]
     over_best = [t / s.solve("earliest_finish", i) for t, i in zip(finishes, instances, strict=True)]
     figures = {
         "slowest plan over the best one": (f"{max(over_best):.3f}", f"{AS_GOOD_AS[0]:g}"),
@@ -68,18 +68,3 @@ def _instance(seed: int, n_params: int) -> dict:
     n = draw.choice(RANKS)
     latency = backward_s / n_params * draw.uniform(0.3, 4.0) / (2 * (n - 1))
     return dict(sizes_bytes=sizes, ready_s=ready, world_size=n, latency_s=latency, bandwidth_bytes_per_s=bandwidth)
-
-
-def _best_cap(instance: dict) -> float:
-    """Return the earliest finish of the plans that a bucket_cap_mb makes, of all powers of two."""
-    return min(finish_time(_plan_for_cap(1 << i, instance), **instance) for i in range(12, 40))
-
-
-def _plan_for_cap(cap_bytes: int, instance: dict) -> list[int]:
-    plan, filled = [0], 0
-    for size in instance["sizes_bytes"]:
-        if filled >= cap_bytes:
-            plan, filled = [*plan, 0], 0
-        plan[-1] += 1
-        filled += size
-    return plan

@@ -60,13 +60,13 @@ class PlainDDP(nn.Module):
 
     def __init__(self, module: nn.Module, bucket_cap_mb: float) -> None:
         super().__init__()
-        self.ddp = DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
+        self.torchs = DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
 
     def forward(self, *args):
-        return self.ddp(*args)
+        return self.torchs(*args)
 
     def no_sync(self):
-        return self.ddp.no_sync()
+        return self.torchs.no_sync()
 
     def backward(self, loss_sum: Tensor, n_tokens: Tensor) -> None:
         (loss_sum / n_tokens.clamp(min=1)).backward()

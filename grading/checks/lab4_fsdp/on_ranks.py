@@ -83,9 +83,8 @@ def ddp(model: nn.Module, lr: float):
 
 
 def by_block(model: nn.Module, lr: float):
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+    for unit in (*model.blocks, model):
+        fully_shard(unit)
     return model, torch.optim.AdamW(model.parameters(), lr=lr)
 
 

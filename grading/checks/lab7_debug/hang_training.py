@@ -108,7 +108,8 @@ def _skipped_and_validation(returned) -> tuple[list[int], dict[str, float]]:
 def unguarded(model, optimizer, batches, documents, batch_size, every, max_norm):
     """Train as if no loss could be infinite, and without validation: only its time counts."""
     for tokens, targets in batches:
-        model(tokens, targets).backward()
+        loss = model(tokens, targets)
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), max_norm)
         optimizer.step()
         optimizer.zero_grad()

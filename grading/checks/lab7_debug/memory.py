@@ -82,7 +82,8 @@ def truth_of(seed: int, world_size: int) -> dict:
             mine.append([0.0, 0.0])
             for tokens, targets in micro_batches:
                 logits = model(tokens)
-                loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten()) / len(micro_batches)
+                mean = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+                loss = mean / len(micro_batches)
                 (loss / world_size).backward()
                 mine[-1][0] += float(loss)
                 mine[-1][1] += int((logits.argmax(-1) == targets).sum())

@@ -6,7 +6,8 @@ def largest_ddp_depth(budget_bytes, config, micro_batch, seq_len):
         model, optimizer = ddp(Transformer(replace(config, n_layers=n_layers)), 1e-3)
         with MemoryTracker(model, optimizer) as memory:
             for _ in range(2):
-                model(tokens, tokens).backward()
+                loss = model(tokens, tokens)
+                loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
         return memory.peak.peak_bytes
