@@ -35,8 +35,8 @@ def make_kit(out: Path, seeds: list[int], show: Callable[[str], None] = print, r
         target = out / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    for path in FILES.iterdir():
-        shutil.copyfile(path, out / path.name)
+    for path in filter(Path.is_file, FILES.rglob("*")):
+        shutil.copyfile(path, out / path.relative_to(FILES))
     (out / "pyproject.toml").write_text(_pyproject((root / "pyproject.toml").read_text()))
     environment = out / "environment.yml"
     environment.write_text(environment.read_text().replace("-e .[dev]", "-e ."))

@@ -23,7 +23,8 @@ from shardbench import environment
 from shardcourse.lessons.cells import code_cells
 
 ALIKE = 0.6  # pairs that share this much or more are named
-REFERENCES = "grading.checks"  # this package is in every student's home, and in the box
+OURS = "grading.checks", "grading.references"  # whoever names them looked for our answers
+GRADERS = "the graders' own code"
 N_SLOWEST = 5
 _PAIRS = re.compile(r"(\d+) pairs\b")
 
@@ -50,7 +51,7 @@ class ClassReport:
     laps: list[int]  # pairs of laps in each race
     judged_again: dict[str, int]  # student -> how often a check was judged again because of noise
     pairs: list[Pair]
-    borrowers: list[str]  # students whose code names the package of the references
+    borrowers: list[str]  # students whose code names our packages
     environment: dict
 
     @property
@@ -90,7 +91,7 @@ class ClassReport:
             words += [f"races took {median(self.laps):g} pairs of laps in the middle, {max(self.laps)} at most"]
         again = sum(self.judged_again.values())
         words += [f"checks that noise hid the first time: {again}"] if again else []
-        words += [f"code that imports from {REFERENCES}: {', '.join(self.borrowers)}"] if self.borrowers else []
+        words += [f"code that names the graders' own: {', '.join(self.borrowers)}"] if self.borrowers else []
         return words
 
 
@@ -118,7 +119,11 @@ def class_report(classroom: Classroom, lab: str) -> ClassReport:
         [int(n) for v in verdicts for got, _ in v.figures.values() for n in _PAIRS.findall(got)],
         {student: j.judged_again for student, j in judged.items() if j.judged_again},
         _alike(classroom, lab, notebooks),
-        [student for student, nb in notebooks.items() if any(REFERENCES in c.source for c in code_cells(nb))],
+        [
+            student
+            for student, nb in notebooks.items()
+            if any(name in c.source for c in code_cells(nb) for name in OURS)
+        ],
         environment(),
     )
 
@@ -148,8 +153,9 @@ def _notebooks(classroom: Classroom, lab: str) -> dict[str, NotebookNode]:
 
 
 def _alike(classroom: Classroom, lab: str, notebooks: dict[str, NotebookNode]) -> list[Pair]:
-    """Pairs of alike students, and of a student and the references, which every student has at home."""
-    files = sorted(Path(lab_module(lab).__file__).parent.glob("*.py"))
+    """Pairs of alike students, and of a student and the graders, whose repository may be public."""
+    folder = Path(lab_module(lab).__file__).parent
+    files = [*sorted(folder.glob("*.py")), *sorted(folder.parents[1].glob(f"references/{lab.split('_')[0]}_*.py"))]
     references = new_notebook(cells=[new_code_cell(file.read_text(encoding="utf-8")) for file in files])
     released = nbformat.read(classroom.root / "labs" / lab / f"{lab}.ipynb", as_version=4)
-    return alike(notebooks | {REFERENCES: references}, released, ALIKE)
+    return alike(notebooks | {GRADERS: references}, released, ALIKE)

@@ -207,7 +207,7 @@ def test_the_solution_passes_every_check_at_home(lab, kit):
     right = next(s for s in samples(lab) if s.name == "right")
     text = json.dumps({name: base64.b64encode(answer).decode() for name, answer in handed_in(right).items()})
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{kit / 'lib'}:{kit}", "HOME": str(kit.parent)}
-    command = [sys.executable, "-c", source]
+    command = [sys.executable, "-P", "-c", source]
     done = subprocess.run(
         command, input=text, env=environment, capture_output=True, text=True, timeout=deadline_s(400), check=False
     )
