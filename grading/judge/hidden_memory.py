@@ -1,8 +1,9 @@
-"""Check whether the ranks' own reports of memory explain what the system measured.
+"""Check whether the ranks' own reports of memory and what the system measured explain each other.
 
 Reports are made on the ranks, where a submission can forge them. The system's counts cannot be forged, but they
 include Python and all modules, and do not tell tensors apart. So this compares differences: what the system measured
-beyond the report may be as much as for the reference, whose ranks do the same work and report the truth.
+beyond the report may be as much as for the reference, whose ranks do the same work and report the truth. It may not be
+far less either: then the report tells of tensors that were never there, of work that was not done.
 """
 
 from collections.abc import Callable
@@ -12,12 +13,15 @@ from grading.judge.session import Session
 
 MIB = 1 << 20
 LOOKS = 3  # hidden bytes show in every look; other noise does not, and one look may miss a short peak
+NEVER_THERE = 0.25  # share of the report that no look finds; at least twice the spare bytes
 
 
 def hidden_bytes(
     s: Session, check: str, drill: str, claims: dict[str, Callable[[dict], float]], spare_bytes: float, **arguments
 ) -> float:
     """Return the bytes a rank that no report explains; 0 if at most `spare_bytes`, or if nothing could be measured.
+
+    Negative: so many bytes a rank are in the report, and were never there.
 
     `claims`: name of a field of `Seen` -> function from one rank's reply to the bytes that it reports.
     """
@@ -26,15 +30,28 @@ def hidden_bytes(
         mine.append(s.watch(check, drill, look, **arguments))
         reference.append(s.watch_reference(drill, look, **arguments))
         hidden = max(_hidden(mine, reference, name, claimed) for name, claimed in claims.items())
-        if hidden <= spare_bytes:
+        invented = max(_invented(mine, reference, name, claimed, spare_bytes) for name, claimed in claims.items())
+        if hidden <= spare_bytes and not invented:
             return 0.0
-    return hidden
+    return hidden if hidden > spare_bytes else -invented
 
 
 def _hidden(mine: list[Watched], reference: list[Watched], name: str, claimed: Callable[[dict], float]) -> float:
     """Return hidden bytes a rank: the least of all looks at the submission, less the most of those at the reference."""
     left_out, usual = ([_left_out(w, looks[0], name, claimed) for w in looks] for looks in (mine, reference))
     return 0.0 if None in left_out + usual else min(left_out) - max(usual)
+
+
+def _invented(
+    mine: list[Watched], reference: list[Watched], name: str, claimed: Callable[[dict], float], spare_bytes: float
+) -> float:
+    """Return the bytes a rank of the report that no look at the submission finds; 0 if they are few."""
+    left_out, usual = ([_left_out(w, looks[0], name, claimed) for w in looks] for looks in (mine, reference))
+    if None in left_out + usual:
+        return 0.0
+    missing = min(usual) - max(left_out)
+    report = sum(map(claimed, mine[0].replies)) / len(mine[0].replies)
+    return missing if missing > max(2 * spare_bytes, NEVER_THERE * report) else 0.0
 
 
 def _left_out(watched: Watched, judged: Watched, name: str, claimed: Callable[[dict], float]) -> float | None:
@@ -44,6 +61,11 @@ def _left_out(watched: Watched, judged: Watched, name: str, claimed: Callable[[d
 
 
 def in_words(n_bytes: float) -> str:
+    if n_bytes < 0:
+        return (
+            f"the ranks report {-n_bytes / MIB:.1f} MiB a rank more than the system ever saw: the report was changed, "
+            "or what it tells of was not done."
+        )
     return (
         f"the system saw {n_bytes / MIB:.1f} MiB a rank more than your tensors' bytes explain: memory that no "
         "operation of torch touches, a module that you import on the ranks, or a report that was changed."

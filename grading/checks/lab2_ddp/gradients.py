@@ -115,7 +115,7 @@ def truth_of(drill, seed: int, world_size: int, *, step: int = 1, tier: str = "c
     """
     is_lap = drill is on_ranks.laps
     shape, projection = (on_ranks.lap_shape(tier), project_cheaply) if is_lap else (on_ranks.GRADIENT_SHAPE, project)
-    counts = [shape["count"]] * 2 if is_lap else on_ranks.MICRO_BATCHES
+    counts = [shape["count"]] * on_ranks.STEPS_OF_A_LAP if is_lap else on_ranks.MICRO_BATCHES
     model = _model(seed, shape, is_lap)
 
     def batches(of_step: int, rank: int):

@@ -38,6 +38,7 @@ LAP_SHAPES = {
     "gpu1": dict(size="60M", n_layers=4, count=2, samples=2, seq_len=128, caps=16),
     "gpu4": dict(size="125M", n_layers=4, count=2, samples=2, seq_len=256, caps=32),
 }
+STEPS_OF_A_LAP = 2
 NAP_IN_STEPS, SHORTEST_NAP_S, LONGEST_NAP_S = 5, 0.5, 5.0  # how long a rank sleeps in `late_rank`
 PLANNING_S = 10.0  # seconds of computing for all plans
 FROZEN = "blocks.0.attention_norm.weight"  # in the drill `gradients`
@@ -245,16 +246,18 @@ def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
 
 @own_engine(PlainDDP)
 def laps(implementation, cap_mb: float, tier: str, address: str) -> None:
-    """Serve laps of two steps each; the gradients of the second step prove the work."""
+    """Serve laps of two steps each; the gradients of both prove the work."""
     rank, world_size, device, shape = dist.get_rank(), dist.get_world_size(), local_device(), lap_shape(tier)
     module = build(0, rank, shape["n_layers"], size=shape["size"]).to(device)
     model = implementation(module, bucket_cap_mb=shape["caps"] * cap_mb)
 
     def lap(order: dict) -> dict:
-        for step in range(2):
+        proofs = []
+        for step in range(STEPS_OF_A_LAP):
             module.zero_grad()
             train_step(model, micro_batches(order["seed"], step, rank, world_size, shape, device))
-        return project_cheaply(gradients_of(module), order["seed"])
+            proofs.append(project_cheaply(gradients_of(module), order["seed"]))
+        return {"steps": proofs}
 
     serve_laps(address, lap)
 
