@@ -3,7 +3,8 @@
     notebook ── check("lab2.gradients", TokenDDP)     hands in an answer (pickled, never opened here)
         └─ referee: judge(lab, answers) -> verdicts    draws inputs, reads clocks, knows the budgets
               ├─ the submission's ranks   ── box ── host ── launch ── ranks running the student's code
-              └─ the reference's ranks    ── box ── host ── launch ── ranks running ours, in the same minute
+              ├─ the reference's ranks    ── box ── host ── launch ── ranks running ours, in the same minute
+              └─ our answers              what is the best plan, what a usual mistake would give
     judge(submission) ── box ── papermill runs the notebook; then the referee judges what it handed in
     shardlab grade: queue ── worker ── judge;  nbgrader autograde: executor ── the same judge, or what is stored
 
@@ -12,10 +13,12 @@ Packages, each of which imports only those above it:
     boxes/          processes that run a submission's code, and the box around them
     judge/          turns answers and a reference into one verdict for each check, without nbgrader
     checks/         one folder a lab: what the ranks do, and how it is judged
+    references/     our own answers, which judges ask for by name; no submission runs beside them
     student/        `check`, which students call in their notebooks
     gradebook/      from submitted folders to nbgrader's gradebook
     reports/        tables, pages and files for the instructor
     samples/, attacks/, bench/      right, wrong and hostile submissions, and benchmarks of grading them
+    kit/            the folder that students get, with a record in place of our answers
     instructor_commands, demo       what an instructor types
 """
 

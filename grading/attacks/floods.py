@@ -65,6 +65,30 @@ def loops_without_end():
             pass
 
 
+def fills_the_buffers_of_sockets():
+    """Keep gigabytes in sockets that nobody reads: no process is charged for what is on its way."""
+    import socket
+
+    kept = []
+    while len(kept) < 20_000:
+        pair = socket.socketpair()
+        for end in pair:
+            end.setblocking(False)
+            try:
+                while True:
+                    end.send(b"x" * 65536)
+            except BlockingIOError:
+                pass
+        kept += pair
+    print("GOT", len(kept), "full sockets")
+
+
+def makes_a_million_empty_files():
+    for i in range(1_000_000):
+        open(f"/tmp/{i}", "w").close()
+    print("GOT a million files")
+
+
 def hands_in_100_megabytes():
     payload = bytes(100 << 20)
     globals()["plan_buckets"] = lambda *_, **__: [len(payload)]
@@ -102,6 +126,8 @@ ATTACKS = [
         eats_memory,
         eats_memory_in_children,
         fills_the_disk,
+        fills_the_buffers_of_sockets,
+        makes_a_million_empty_files,
         prints_without_end,
         prints_50_megabytes,
         loops_without_end,

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -75,10 +76,19 @@ class Session:
         return self._replies[key]
 
 
+class Ground(StrEnum):
+    """What a check's points rest on: how much of it a submission could only pretend."""
+
+    RESULT = "result"  # numbers that follow from what is drawn after the code is fixed
+    SEEN = "seen"  # what the ranks say of themselves, held from both sides against clocks and counters outside
+    CLAIMED = "claimed"  # what the ranks say of themselves
+
+
 @dataclass(frozen=True)
 class Check:
-    """A check: its points, and the judge that decides it."""
+    """A check: its points, the judge that decides it, and what its points rest on."""
 
     points: float
     judge: Callable[[Session, str, float], Verdict]
     timed: bool = False  # it reads a clock, so it needs a quiet machine
+    ground: Ground = Ground.RESULT

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import psutil
 
+from grading.boxes.sandbox import kernel_objects
 from grading.boxes.sandbox.limits import Limits
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
@@ -40,6 +41,12 @@ class Guard(threading.Thread):
             return f"it ran {running} processes at a time, and may run {most}"
         if len(processes) > MOST_DEAD * most:
             return f"it left {len(processes)} processes, and may run {most}"
+        for found, most, what in (
+            (kernel_objects.sockets(processes), self._limits.sockets, "sockets"),
+            (kernel_objects.files(processes, self._limits.scratch_bytes), self._limits.files, "files"),
+        ):
+            if found > most:
+                return f"it had {found:,} {what}, and may have {most:,}"
         used, most = sum(map(held_bytes, processes)) + nameless_bytes(processes), self._limits.memory_bytes
         return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
 

@@ -8,12 +8,14 @@ import psutil
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one box. `limit_watchdog` enforces `memory_bytes` and `processes`, which are for the whole box."""
+    """Limits of one box. `limit_watchdog` enforces all but `file_bytes`, for the whole box."""
 
     memory_bytes: int
     processes: int = 200
     scratch_bytes: int = 2 << 30  # for temporary files, and the same for shared memory; both are held in memory
     file_bytes: int = 1 << 30  # of the largest file
+    sockets: int = 1000  # eight ranks in five groups have some 300
+    files: int = 20_000
 
     @classmethod
     def of_this_machine(cls, at_a_time: int = 1) -> "Limits":

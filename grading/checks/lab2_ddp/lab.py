@@ -8,17 +8,17 @@ from grading.checks.lab2_ddp import (
     on_ranks,
     throughput,
 )
-from grading.judge.session import Check
+from grading.judge.session import Check, Ground
 
 DRILLS = on_ranks.__name__
 pace = judge_traffic_and_overlap.reference_account
 
 CHECKS = {
     "lab2.gradients": Check(4, gradients.judge),
-    "lab2.traffic": Check(2, judge_traffic_and_overlap.judge_traffic),
-    "lab2.overlap": Check(2, judge_traffic_and_overlap.judge_overlap),
-    "lab2.memory": Check(2, memory.judge),
-    "lab2.throughput": Check(2, throughput.judge, timed=True),
+    "lab2.traffic": Check(2, judge_traffic_and_overlap.judge_traffic, ground=Ground.SEEN),
+    "lab2.overlap": Check(2, judge_traffic_and_overlap.judge_overlap, ground=Ground.CLAIMED),
+    "lab2.memory": Check(2, memory.judge, ground=Ground.SEEN),
+    "lab2.throughput": Check(2, throughput.judge, timed=True, ground=Ground.SEEN),
     "lab2.plan": Check(3, judge_bucket_plan.judge),
 }
 

@@ -2,7 +2,7 @@
 
 from grading.checks.lab3_zero import memory, norm, on_ranks, overlap, owners, skip, traffic, update
 from grading.checks.lab3_zero.sharded import of_sharded
-from grading.judge.session import Check, Session
+from grading.judge.session import Check, Ground, Session
 
 DRILLS = on_ranks.__name__
 
@@ -16,7 +16,7 @@ CHECKS = {
     "lab3.update": Check(4, of_sharded(update.judge)),
     "lab3.norm": Check(2, of_sharded(norm.judge)),
     "lab3.skip": Check(2, of_sharded(skip.judge)),
-    "lab3.memory": Check(4, of_sharded(memory.judge)),
-    "lab3.traffic": Check(2, of_sharded(traffic.judge)),
-    "lab3.overlap": Check(2, of_sharded(overlap.judge)),
+    "lab3.memory": Check(4, of_sharded(memory.judge), ground=Ground.SEEN),
+    "lab3.traffic": Check(2, of_sharded(traffic.judge), ground=Ground.CLAIMED),
+    "lab3.overlap": Check(2, of_sharded(overlap.judge), ground=Ground.CLAIMED),
 }

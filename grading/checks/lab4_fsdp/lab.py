@@ -10,20 +10,20 @@ from grading.checks.lab4_fsdp import (
     scaling_efficiency,
     speed,
 )
-from grading.judge.session import Check
+from grading.judge.session import Check, Ground
 
 DRILLS = on_ranks.__name__
 pace = judge_budget.reference_losses
 
 CHECKS = {
     "lab4.depth": Check(2, judge_largest_ddp_depth.judge),
-    "lab4.fits": Check(3, judge_budget.judge_fits),
-    "lab4.sharded": Check(3, judge_sharded_units_recompute.judge_sharded),
-    "lab4.units": Check(3, judge_sharded_units_recompute.judge_units),
-    "lab4.speed": Check(2, speed.judge, timed=True),
-    "lab4.larger": Check(3, judge_budget.judge_larger),
-    "lab4.recompute": Check(3, judge_sharded_units_recompute.judge_recompute),
-    "lab4.offload": Check(3, offload.judge),
+    "lab4.fits": Check(3, judge_budget.judge_fits, ground=Ground.SEEN),
+    "lab4.sharded": Check(3, judge_sharded_units_recompute.judge_sharded, ground=Ground.CLAIMED),
+    "lab4.units": Check(3, judge_sharded_units_recompute.judge_units, ground=Ground.CLAIMED),
+    "lab4.speed": Check(2, speed.judge, timed=True, ground=Ground.SEEN),
+    "lab4.larger": Check(3, judge_budget.judge_larger, ground=Ground.SEEN),
+    "lab4.recompute": Check(3, judge_sharded_units_recompute.judge_recompute, ground=Ground.CLAIMED),
+    "lab4.offload": Check(3, offload.judge, ground=Ground.CLAIMED),
     "lab4.price": Check(3, offload_cost.judge),
     "lab4.efficiency": Check(2, scaling_efficiency.judge),
 }

@@ -10,17 +10,17 @@ from grading.checks.lab5_precision_recompute import (
     plan,
     wire,
 )
-from grading.judge.session import Check
+from grading.judge.session import Check, Ground
 
 DRILLS = on_ranks.__name__
 pace = judge_losses.reference_run
 
 CHECKS = {
-    "lab5.held": Check(2, judge_held_between_steps.judge),
-    "lab5.wire": Check(2, wire.judge),
+    "lab5.held": Check(2, judge_held_between_steps.judge, ground=Ground.CLAIMED),
+    "lab5.wire": Check(2, wire.judge, ground=Ground.CLAIMED),
     "lab5.curve": Check(3, judge_losses.judge),
     "lab5.plan": Check(3, plan.judge),
     "lab5.gradients": Check(2, judge_recomputed_gradients.judge),
-    "lab5.price": Check(2, judge_recompute_savings.judge),
-    "lab5.budget": Check(4, judge_budget.judge),
+    "lab5.price": Check(2, judge_recompute_savings.judge, ground=Ground.CLAIMED),
+    "lab5.budget": Check(4, judge_budget.judge, ground=Ground.CLAIMED),
 }

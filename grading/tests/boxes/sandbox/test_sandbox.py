@@ -156,6 +156,42 @@ LEAVES += "time.sleep(1); print('{}', flush=True); time.sleep(60)"
 MULTIPLIES = "import os, time\nfor _ in range(6): os.fork()\ntime.sleep(60)"
 
 
+SOCKETS = (
+    "import socket, time; kept = [socket.socketpair() for _ in range({})]; print('{{}}', flush=True); time.sleep(60)"
+)
+FILES = "import time\nfor i in range({}): open(f'/tmp/{{i}}', 'w').close()\nprint('{{}}', flush=True); time.sleep(60)"
+
+
+@bubblewrap
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [(SOCKETS.format(600), "sockets, and may have 1,000"), (FILES.format(30_000), "files, and may have 20,000")],
+)
+def test_what_the_kernel_keeps_for_a_box_is_limited(source, words):
+    """A process is charged for neither: 600 full pairs of sockets would hold 0.5 GiB."""
+    program = Python(source, Bubblewrap(SMALL))
+    try:
+        with pytest.raises(RuntimeError, match=words):
+            program.wait_until_ready(deadline_s(20))
+            time.sleep(1)  # until the guard has looked
+            program.send({}, deadline_s(20))
+            program.receive()
+    finally:
+        program.close()
+
+
+@bubblewrap
+def test_fewer_sockets_and_files_are_no_offence():
+    for source in (SOCKETS.format(400), FILES.format(15_000)):
+        program = Python(source, Bubblewrap(SMALL))
+        try:
+            program.wait_until_ready(deadline_s(20))
+            time.sleep(1)
+            assert not program._guard.exceeded
+        finally:
+            program.close()
+
+
 class Python(BoxedProgram):
     """`python -c source` in the place of a module of ours."""
 
