@@ -128,9 +128,9 @@ def judged(monkeypatch):
 
         runs = []
         checks = {f"lab.{i}": check(error) for i, error in enumerate(errors)}
-        lab = SimpleNamespace(DRILLS="none", CHECKS=checks, pace=lambda session: None)
+        lab = SimpleNamespace(__name__="no.lab.lab", DRILLS="none", CHECKS=checks, pace=lambda session: None)
         monkeypatch.setattr("grading.judge.referee.lab_module", lambda name: lab)
-        monkeypatch.setattr("grading.judge.referee.RankLauncher", lambda *_: SimpleNamespace(close=lambda: None))
+        monkeypatch.setattr("grading.judge.referee.RankLauncher", lambda *_, **__: SimpleNamespace(close=lambda: None))
         with Referee("lab", tier="cpu", same_player=True) as referee:
             return referee.judge(dict.fromkeys(checks, b"one answer")), runs
 
