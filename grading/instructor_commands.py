@@ -18,7 +18,7 @@ from grading.judge.find_lab import cell_name
 from grading.reports.class_page import show, write_page
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
-from grading.reports.lab_grades_table import grade_row, grade_table
+from grading.reports.lab_grades_table import add_rows, grade_table
 from grading.reports.leaderboard import write_leaderboard
 
 
@@ -43,19 +43,18 @@ def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Con
         who = ", ".join(map(_shown, sorted(missing)))
         console.print(f"[red]no submission of {lab} from {who}[/]: nothing under grading/submitted")
     chosen = [s for s in handed_in if s in students or not students]
-    rows, problems, unchanged = {}, [], 0
+    grades, problems, unchanged = {}, [], 0
     with _progress(console) as progress:
         task = progress.add_task(lab, total=len(chosen), last="")
         for graded in grade_all(classroom, lab, chosen, **how):
             progress.update(task, advance=1, last=_shown(graded.student))
             unchanged += not graded.why
             if graded.grade:
-                rows[graded.student] = grade_row(graded.grade, lab)
+                grades[graded.student] = graded.grade
             else:
                 problems.append(f"[red]{_shown(graded.student)} has no new grade[/]: {escape(graded.problem)}")
     table = grade_table(f"{lab}: {len(chosen)} submissions, {unchanged} of them unchanged since they were graded", lab)
-    for student in sorted(rows):
-        table.add_row(*rows[student])
+    add_rows(table, lab, [grades[student] for student in sorted(grades)])
     console.print(table)
     try:
         for file in write_leaderboard(classroom, lab):
@@ -96,7 +95,8 @@ def explain(lab: str | None, student: str, console: Console, root: Path = ROOT) 
         if verdict is not None:
             console.print(verdict.text(), highlight=False, markup=False, soft_wrap=True)
     total = f"{grade.total:g} of {sum(grade.max_points.values()):g} points"
-    console.print(f"{student} has {total} for {lab}", highlight=False)
+    and_written = "".join(f"; written: {w.text}" for w in grade.written)
+    console.print(f"{student} has {total} for {lab}{and_written}", highlight=False)
 
 
 def report_labs(lab: str | None, console: Console) -> None:

@@ -19,8 +19,8 @@ c.CourseDirectory.submitted_directory = "grading/submitted"
 c.CourseDirectory.autograded_directory = "grading/autograded"
 c.CourseDirectory.feedback_directory = "grading/feedback"
 c.CourseDirectory.db_url = f"sqlite:///{course}/grading/gradebook.db"
-# Python files and caches in solutions/<lab>/ are not released.
-c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "*.py"]
+# Python files, caches and rubrics in solutions/<lab>/ are not released.
+c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "*.py", "*.md"]
 
 c.Autograde.sanitize_preprocessors = [
     "grading.gradebook.inspect_files.PlainNotebook",  # first: nbconvert validates what each preprocessor returns
@@ -29,6 +29,7 @@ c.Autograde.sanitize_preprocessors = [
     "nbgrader.preprocessors.DeduplicateIds",
     "nbgrader.preprocessors.OverwriteKernelspec",
     "nbgrader.preprocessors.OverwriteCells",
+    "grading.gradebook.written_arguments.WrittenCells",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
@@ -38,8 +39,15 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
+    "grading.gradebook.written_arguments.ShowRubric",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
+c.GenerateFeedback.preprocessors = [
+    "nbgrader.preprocessors.GetGrades",
+    "grading.reports.feedback_written.TellWritten",
+    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+]
+c.ClearSolutions.text_stub = "*Your argument here, up to 150 words.*"  # written_arguments.STUB
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
 c.Execute.timeout = 600  # of a cell, for Validate in a student's JupyterLab: a race takes longer than nbgrader's 30 s
 c.RefereeExecutor.shelf = str(course / "grading" / "judged")

@@ -90,7 +90,7 @@ def _grade(classroom: Classroom, attack: Attack) -> tuple[float | None, str, lis
     nb = nbformat.read(classroom.autograded(LAB, attack.name), as_version=4)
     printed = "\n".join(o.text for cell in nb.cells for o in cell.get("outputs", []) if o.output_type == "stream")
     wanted = [v for v in grade.verdicts if v.check in attack.wants]
-    points = sum(v.points for v in wanted) if wanted else grade.total
+    points = sum(v.points for v in wanted) if wanted else grade.total + sum(w.points or 0 for w in grade.written)
     words = next((v.text() for v in wanted or grade.verdicts if v.check in (*attack.wants, CHECK)), "")
     return points, words, [line[:200] for line in printed.split("\n") if line.startswith("GOT")]
 

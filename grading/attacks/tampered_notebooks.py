@@ -19,7 +19,8 @@ def _edit(folder: Path, change: Callable[[nbformat.NotebookNode], None]) -> None
 
 
 def _graded(nb: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
-    return [cell for cell in nb.cells if cell.metadata.get("nbgrader", {}).get("grade")]
+    """Return the cells of checks. A written argument is graded by a person, and gains nothing by itself."""
+    return [c for c in nb.cells if c.cell_type == "code" and c.metadata.get("nbgrader", {}).get("grade")]
 
 
 def says_what_its_checks_are_worth(folder: Path) -> None:

@@ -25,6 +25,7 @@ from grading.gradebook.error_advice import in_words, reason_in
 from grading.gradebook.inspect_files import Stamp, SubmissionError, inspect, read_notebook
 from grading.gradebook.nbgrader_executor import RefereeExecutor, graded_cells, read_verdicts
 from grading.gradebook.result_cache import Shelf
+from grading.gradebook.written_arguments import Written, is_written, written
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import JUDGE, Settings, Submission
 from grading.judge.verdict import Verdict
@@ -36,12 +37,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Grade:
-    """One submission's points by graded cell, as the gradebook has them, and the verdicts behind them."""
+    """One submission's points by graded cell, as the gradebook has them, the verdicts behind them, and what a person
+    grades: `written` is not in `points`, nor in the total.
+    """
 
     student: str
     points: dict[str, float]
     max_points: dict[str, float]
     verdicts: list[Verdict]
+    written: tuple[Written, ...] = ()
 
     @property
     def total(self) -> float:
@@ -184,10 +188,13 @@ class Classroom:
             if submission is None or not has_points(submission):
                 raise LookupError(f"{student} has no graded submission of {lab}: run `shardlab grade {lab}`")
             points, most = {}, {}
-            for notebook in submission.notebooks:
-                for g in notebook.grades:
+            nb, verdicts = self._as_graded(lab, student)
+            grades = [g for notebook in submission.notebooks for g in notebook.grades]
+            for g in grades:
+                if not is_written(g):
                     points[g.cell.name], most[g.cell.name] = float(g.score), float(g.max_score)
-            return Grade(student, points, most, self._verdicts(lab, student))
+            by_hand = tuple(written(g, nb) for g in grades if is_written(g))
+            return Grade(student, points, most, verdicts, by_hand)
 
     def submitted(self, lab: str, student: str) -> Path:
         """Folder of what the student handed in."""
@@ -197,12 +204,15 @@ class Classroom:
         """Path of the notebook as it ran, with the verdicts."""
         return self.root / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
 
-    def _verdicts(self, lab: str, student: str) -> list[Verdict]:
-        """Return the verdicts; [] if a grader died while it wrote the notebook, which is then recorded again."""
+    def _as_graded(self, lab: str, student: str) -> tuple[nbformat.NotebookNode | None, list[Verdict]]:
+        """Return the notebook as it was graded, and its verdicts. They are None and [] if a grader died while it wrote
+        the notebook, which is then recorded again.
+        """
         try:
-            return read_verdicts(nbformat.read(self.autograded(lab, student), as_version=4))
+            nb = nbformat.read(self.autograded(lab, student), as_version=4)
+            return nb, read_verdicts(nb)
         except Exception:  # cut short, or edited
-            return []
+            return None, []
 
     def close(self) -> None:
         JUDGE.close()

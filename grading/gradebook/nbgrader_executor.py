@@ -12,7 +12,7 @@ from ipykernel.compiler import get_file_name
 from nbformat import NotebookNode, from_dict
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import NbGraderPreprocessor
-from nbgrader.utils import is_grade
+from nbgrader.utils import is_grade, is_solution
 from traitlets import Bool, Dict, Float, Integer, Unicode
 
 from grading.gradebook.result_cache import Shelf, made_of
@@ -75,8 +75,9 @@ class RefereeExecutor(NbGraderPreprocessor):
 
 
 def graded_cells(nb: NotebookNode) -> dict[int, str]:
-    """Return the check of each graded cell, by the cell's index."""
-    return {i: check_name(cell.metadata.nbgrader.grade_id) for i, cell in enumerate(nb.cells) if is_grade(cell)}
+    """Return the check of each cell that the referee grades, by the cell's index. A person grades written arguments."""
+    graded = [i for i, cell in enumerate(nb.cells) if is_grade(cell) and not is_solution(cell)]
+    return {i: check_name(nb.cells[i].metadata.nbgrader.grade_id) for i in graded}
 
 
 def _write(judged: Judged, nb: NotebookNode, checks: dict[int, str]) -> None:

@@ -32,6 +32,9 @@ def page(report: ClassReport) -> str:
         "<h2>Points</h2>" + _bars(report.histogram()) if report.grades else "<p>Nobody has a grade yet.</p>",
         "<h2>Checks, the most missed first</h2>" + _checks(report),
     ]
+    if report.written:
+        rows = [[escape(student), str(w.words), escape(w.text)] for student, w in report.written]
+        sections.append("<h2>Written arguments</h2>" + _table(["student", "words", ""], rows, numbers={1}))
     if report.not_graded:
         rows = [[escape(student), escape(why)] for student, why in report.not_graded.items()]
         sections.append("<h2>Without a grade</h2>" + _table(["student", "why"], rows))
@@ -90,6 +93,11 @@ def show(report: ClassReport, console: Console) -> None:
         said = Group(*(Text(f"{n} × {cause}") for cause, n in row.commonest))
         checks.add_row(row.check, f"{row.points:g}", str(row.full), str(row.part), str(row.none), said)
     console.print(checks)
+    if report.written:
+        arguments = Table("student", "words", "written argument", header_style="bold")
+        for student, w in report.written:
+            arguments.add_row(Text(student), str(w.words), w.text)
+        console.print(arguments)
     for student, why in report.not_graded.items():
         console.print(f"{student} has no grade: {why}", highlight=False, markup=False)
     slowest = ", ".join(f"{s} {seconds:.0f} s" for s, seconds in report.slowest)

@@ -16,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from grading.gradebook.error_advice import shown
 from grading.gradebook.inspect_files import PlainNotebook, inspect, read_notebook
 from grading.gradebook.nbgrader_api import Classroom, Grade
+from grading.gradebook.written_arguments import Written
 from grading.judge.find_lab import cell_name, lab_module
 from grading.judge.verdict import Verdict
 from grading.reports.similarity import Pair, alike
@@ -63,6 +64,12 @@ class ClassReport:
         return [g.total for g in self.grades]
 
     @property
+    def written(self) -> list[tuple[str, Written]]:
+        """Return each student's written arguments, those that wait for a person first."""
+        pairs = [(shown(g.student), w) for g in self.grades for w in g.written]
+        return sorted(pairs, key=lambda pair: pair[1].points is not None)
+
+    @property
     def missed_first(self) -> list[CheckRow]:
         """Return the checks, the most missed first."""
         return sorted(self.checks, key=lambda row: -(row.none + row.part / 2))
@@ -84,6 +91,10 @@ class ClassReport:
         if self.grades:
             middle = f"mean {mean(self.totals):.1f}, median {median(self.totals):g} of {self.most:g} points"
             words += [f"{middle}; {sum(t >= self.most for t in self.totals)} have all"]
+        if self.written:
+            points = [w.points for _, w in self.written if w.points is not None]
+            middle = f", mean {mean(points):.1f} of {self.written[0][1].max_points:g} points" if points else ""
+            words += [f"written arguments: {len(self.written) - len(points)} to grade, {len(points)} graded{middle}"]
         if self.seconds:
             took = list(self.seconds.values())
             words += [f"judging took {median(took):.0f} s in the middle, {max(took):.0f} s at most"]

@@ -1,7 +1,7 @@
 """Export the grades of the whole course as CSV, in the columns that a learning platform imports.
 
 A student without a grade has an empty cell, not 0 (as `nbgrader export` writes): nobody fails because a machine was
-noisy.
+noisy. Written arguments have a column of their own, which is empty until a person has graded them.
 """
 
 import csv
@@ -9,14 +9,17 @@ import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from nbgrader.api import Gradebook, Student
+from nbgrader.api import Assignment, Gradebook, Student, SubmittedAssignment
 
 from grading.gradebook.nbgrader_api import Classroom, has_points
+from grading.gradebook.written_arguments import is_written, less_penalty, written
 
 
 @dataclass(frozen=True)
 class Row:
-    """A student's points. `points`: lab -> points with manual ones, less a late penalty; None without a grade."""
+    """A student's points. `points`: lab -> points with manual ones, less a late penalty; None without a grade. A lab
+    with written arguments has a second entry, "<lab> written".
+    """
 
     student: Student
     points: dict[str, float | None]
@@ -27,7 +30,7 @@ def export(classroom: Classroom, form: str) -> str:
     if form not in FORMS:
         raise ValueError(f"no form {form!r}; there are {', '.join(FORMS)}")
     with Gradebook(classroom.db_url) as gradebook:
-        most = {a.name: a.max_score for a in gradebook.assignments}
+        most = {column: points for a in gradebook.assignments for column, points in _columns(a)}
         rows = [Row(s, _points(gradebook, s, most)) for s in gradebook.students]
         table = io.StringIO()
         csv.writer(table, lineterminator="\n").writerows(FORMS[form](most, sorted(rows, key=lambda r: r.student.id)))
@@ -38,8 +41,30 @@ def _points(gradebook: Gradebook, student: Student, labs: Iterable[str]) -> dict
     found: dict[str, float | None] = dict.fromkeys(labs)
     for s in gradebook.student_submissions(student.id):
         if has_points(s):
-            found[s.assignment.name] = max(0.0, s.score - (s.late_submission_penalty or 0.0))
+            checks, by_hand = _of_lab(s)
+            found[s.assignment.name] = checks
+            if _written(s.assignment.name) in found:
+                found[_written(s.assignment.name)] = by_hand
     return found
+
+
+def _of_lab(submission: SubmittedAssignment) -> tuple[float, float | None]:
+    """Return points of the checks, and of written arguments: None as long as one waits for a person."""
+    arguments = [written(g, None) for n in submission.notebooks for g in n.grades if is_written(g)]
+    by_hand = sum(w.points or 0.0 for w in arguments)
+    checks, by_hand = less_penalty(submission.score - by_hand, by_hand, submission.late_submission_penalty or 0.0)
+    return checks, None if any(w.points is None for w in arguments) else by_hand
+
+
+def _columns(lab: Assignment) -> Iterable[tuple[str, float]]:
+    """Yield a lab's columns with their most points: of the checks, and of written arguments if it has any."""
+    yield lab.name, lab.max_score - lab.max_written_score
+    if lab.max_written_score:
+        yield _written(lab.name), lab.max_written_score
+
+
+def _written(lab: str) -> str:
+    return f"{lab} written"
 
 
 def _csv(most: dict[str, float], rows: list[Row]) -> Iterable[list]:

@@ -1,6 +1,7 @@
 """Grades as a table for the terminal: points, measured values, and the checks that lost points.
 
-If the `lab` module of a lab has COLUMNS, {check: heading}, the table shows what these checks measured.
+If the `lab` module of a lab has COLUMNS, {check: heading}, the table shows what these checks measured. Points are those
+of the checks. What a person has graded, or has still to grade, stands beside them in a column of its own.
 """
 
 from rich.markup import escape
@@ -21,6 +22,16 @@ def grade_table(title: str, lab: str) -> Table:
     longest_word = max(len(check.split(".")[1]) for check in lab_module(lab).CHECKS) + 1
     table.add_column("lost points in", min_width=longest_word)
     return table
+
+
+def add_rows(table: Table, lab: str, grades: list[Grade]) -> None:
+    """Add a row for each grade, and the column for written arguments if there are any."""
+    has_written = any(grade.written for grade in grades)
+    if has_written:
+        table.add_column("written", justify="right", no_wrap=True)
+    for grade in grades:
+        written = ", ".join(w.in_short for w in grade.written)
+        table.add_row(*grade_row(grade, lab), *([written] if has_written else []))
 
 
 def grade_row(grade: Grade, lab: str) -> list[str]:

@@ -89,8 +89,9 @@ def _entries(lab: str) -> dict[str, dict]:
 
 
 def _texts(lab: str) -> list[str]:
-    """Return the text of each markdown cell, a paragraph or an item of a list a line, without bold and pictures."""
-    cells = [c.source for c in read_lab("solutions", lab).cells if c.cell_type == "markdown"]
+    """Return the text of each markdown cell but answers, a paragraph or an item a line, without bold and pictures."""
+    texts = [c for c in read_lab("solutions", lab).cells if c.cell_type == "markdown"]
+    cells = [c.source for c in texts if not c.metadata.nbgrader.solution]
     return ["\n".join(map(_spaced, re.split(r"\n\s*\n|\n(?=\s*(?:[-*|]|\d+\.) )", source))) for source in cells]
 
 

@@ -5,10 +5,11 @@ import re
 import pytest
 from submissions import LABS, ROOT
 
+from grading.gradebook.written_arguments import is_written
 from grading.judge.find_lab import lab_module
 from grading.samples import read_lab
 
-ROW = re.compile(r"\| (\d) \| \[(.+)\]\((.+)\) \| .+ \| ([\d, ]+) \| (\d+) \| ([\d.]+) \|")
+ROW = re.compile(r"\| (\d) \| \[(.+)\]\((.+)\) \| .+ \| ([\d, ]+) \| (\d+) \| ([\d.]+) \+ (\d) \|")
 ROWS = {row[3]: row for row in ROW.finditer((ROOT / "labs" / "README.md").read_text(encoding="utf-8"))}
 
 
@@ -18,8 +19,10 @@ def test_a_labs_row_says_what_the_lab_says(lab):
     title, about = re.match(r"# (.+)\n\n(About .+?)\n\n", read_lab("labs", lab).cells[0].source, flags=re.S).groups()
     assert title == f"Lab {row[1]}: {row[2]}"
     assert f"About {row[5]} hours." in about
-    assert f"{row[6]} points" in about
+    assert f"{row[6]} points are graded automatically, and {row[7]} by hand." in about
     assert float(row[6]) == sum(check.points for check in lab_module(lab).CHECKS.values())
+    (argument,) = filter(is_written, read_lab("labs", lab).cells)
+    assert argument.metadata.nbgrader.points == int(row[7])
     lessons = re.findall(r"\d+", about.split("hours.")[1].split(f"{row[6]} points")[0])
     assert set(re.findall(r"\d+", row[4])) <= set(lessons)
 

@@ -13,6 +13,7 @@ import pytest
 from submissions import LABS, ROOT
 
 from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.written_arguments import MOST_WORDS, STUB, count_words, is_written
 from grading.judge.find_lab import check_name, lab_module
 from grading.judge.our_answers import answers_for
 from grading.samples import read_lab, samples
@@ -67,6 +68,17 @@ def test_a_part_of_an_answer_would_be_found_wherever_it_stands(lab):
 
 
 @pytest.mark.parametrize("lab", LABS)
+def test_no_part_of_a_model_argument_or_of_its_rubric_is_released(lab):
+    (cell,), (answer,) = (filter(is_written, read_lab(folder, lab).cells) for folder in ("labs", "solutions"))
+    assert cell.source == STUB
+    assert 100 <= count_words(answer.source) <= MOST_WORDS
+    texts = " ".join("\n".join(_text("labs", each) for each in LABS).split())
+    parts = _parts_of_prose(answer.source + "\n" + _rubric(lab))
+    assert len(parts) > 15
+    assert [part for part in parts if part in texts] == []
+
+
+@pytest.mark.parametrize("lab", LABS)
 def test_no_hidden_name_or_value_is_released(lab):
     text = _text("labs", lab)
     assert not [name for name in _hidden(lab) if re.search(rf"\b{re.escape(name)}\b", text)]
@@ -92,13 +104,13 @@ def test_no_output_is_committed(lab, folder):
 @pytest.mark.parametrize("lab", LABS)
 def test_every_answer_leaves_a_gap_that_says_so(lab):
     gaps = [cell for cell in read_lab("labs", lab).cells if cell.metadata.nbgrader.solution]
-    assert gaps
-    assert all("raise NotImplementedError  # your code here" in cell.source for cell in gaps)
+    assert len(gaps) > 1
+    assert all("raise NotImplementedError  # your code here" in cell.source for cell in gaps if not is_written(cell))
 
 
 @pytest.mark.parametrize("lab", LABS)
 def test_every_gap_is_left_blank_by_a_sample(lab):
-    gaps = {c.metadata.nbgrader.grade_id for c in read_lab("labs", lab).cells if c.metadata.nbgrader.solution}
+    gaps = {c.metadata.nbgrader.grade_id for c in _code_cells("labs", lab) if c.metadata.nbgrader.solution}
     assert {gap for s in samples(lab) for gap in s.blank} == gaps
 
 
@@ -111,9 +123,23 @@ def test_points_are_those_that_the_statement_says(lab):
     intro = read_lab("labs", lab).cells[0].source
     rows = re.findall(r"^\| `(lab\d\.\w+)` \|.*\| ([\d.]+) \|$", intro, flags=re.M)
     assert {name: float(points) for name, points in rows} == checks
-    graded = [c for c in read_lab("labs", lab).cells if c.metadata.nbgrader.grade]
+    graded = [c for c in read_lab("labs", lab).cells if c.metadata.nbgrader.grade and not is_written(c)]
     assert {check_name(c.metadata.nbgrader.grade_id): c.metadata.nbgrader.points for c in graded} == checks
     assert re.search(rf"\b{sum(checks.values()):g} points", intro)
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_one_argument_is_asked_for_and_its_points_are_said(lab):
+    intro, *cells = read_lab("labs", lab).cells
+    (cell,) = filter(is_written, cells)
+    points = cell.metadata.nbgrader.points
+    assert re.findall(r"^\| your argument \|.*\| (\d+) \|$", intro.source, flags=re.M) == [str(points)]
+    assert f"points are graded automatically, and {points} by hand." in intro.source
+    question = next(c.source for c in cells if c.metadata.nbgrader.grade_id == "argument_task")
+    assert f"up to **{MOST_WORDS} words**" in question and "three points: one for the claim" in question
+    assert (
+        len(re.findall(r"^\| (the claim|own figures|the reason) \| .+ \| .+ \|$", _rubric(lab), flags=re.M)) == points
+    )
 
 
 @pytest.mark.parametrize("lab", LABS)
@@ -183,6 +209,16 @@ def _parts_of_answers(lab: str) -> list[str]:
         parts += [f"{a}\n{b}" for a, b in pairwise(lines) if min(len(a), len(b)) > SHORT and len(a + b) > LONG]
     given = [c.source for c in cells if c.metadata.nbgrader.grade_id in getattr(lab_module(lab), "GIVEN_CELLS", ())]
     return [part for part in parts if part not in _stripped("\n".join(given))]
+
+
+def _parts_of_prose(text: str) -> list[str]:
+    """Sentences, and what stands between two bars of a table, however their lines are broken."""
+    parts = re.split(r"(?<=[.:?]) | \| ", " ".join(text.split()))
+    return [part for part in parts if len(part) > 2 * SHORT]
+
+
+def _rubric(lab: str) -> str:
+    return (ROOT / "solutions" / lab / "rubric.md").read_text(encoding="utf-8")
 
 
 def _stripped(text: str) -> str:

@@ -160,13 +160,13 @@ def test_who_was_never_graded_has_an_empty_cell_and_not_0(classroom):
 
 def test_platforms_get_their_columns(classroom):
     head, possible, *students = csv.reader(io.StringIO(export(classroom, "canvas")))
-    assert head == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", LAB]
+    assert head == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", LAB, f"{LAB} written"]
     assert possible[0].strip() == "Points Possible"
-    assert possible[-1] == "15"
-    assert ["Zett, Zoë", "77", "", "zoe", "", ""] in students
+    assert possible[-2:] == ["15", "3"]
+    assert ["Zett, Zoë", "77", "", "zoe", "", "", ""] in students
     moodle = list(csv.reader(io.StringIO(export(classroom, "moodle"))))
-    assert moodle[0] == ["Username", "Email address", LAB]
-    assert ["bob", "", "7.5"] in moodle
+    assert moodle[0] == ["Username", "Email address", LAB, f"{LAB} written"]
+    assert ["bob", "", "7.5", ""] in moodle
     with pytest.raises(ValueError, match="there are csv, canvas, moodle"):
         export(classroom, "excel")
 
@@ -180,7 +180,7 @@ def test_manual_points_and_late_penalties_are_exported(classroom):
             notebook.late_submission_penalty = 4.0
         gradebook.db.commit()
     assert "lab2-plan: 2 of 3 points in the gradebook, entered by hand" in explained(classroom, "carl")
-    rows = dict(row[::2] for row in csv.reader(io.StringIO(export(classroom, "moodle"))))
+    rows = dict(row[:3:2] for row in csv.reader(io.StringIO(export(classroom, "moodle"))))
     assert (rows["carl"], rows["dora"]) == ("2", "11")
 
 
