@@ -22,9 +22,8 @@ c.CourseDirectory.db_url = f"sqlite:///{course}/grading/gradebook.db"
 # Python files, caches and rubrics in solutions/<lab>/ are not released.
 c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "*.py", "*.md"]
 
+c.Autograde.exporter_class = "grading.gradebook.inspect_files.SubmissionReader"
 c.Autograde.sanitize_preprocessors = [
-    "grading.gradebook.inspect_files.PlainNotebook",  # first: nbconvert validates what each preprocessor returns
-    "grading.gradebook.inspect_files.PlainFiles",
     "nbgrader.preprocessors.ClearOutput",
     "nbgrader.preprocessors.DeduplicateIds",
     "nbgrader.preprocessors.OverwriteKernelspec",
@@ -48,6 +47,7 @@ c.GenerateFeedback.preprocessors = [
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
 c.ClearSolutions.text_stub = "*Your argument here, up to 150 words.*"  # written_arguments.STUB
+c.ClearMetadataPreprocessor.preserve_nb_metadata_mask = {("language_info", "name"), "shardlab"}  # what was repaired
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
 c.Execute.timeout = 600  # of a cell, for Validate in a student's JupyterLab: a race takes longer than nbgrader's 30 s
 c.RefereeExecutor.shelf = str(course / "grading" / "judged")
@@ -55,7 +55,16 @@ c.RefereeExecutor.shelf = str(course / "grading" / "judged")
 c.HTMLExporter.sanitize_html = True  # of feedback, and of formgrader's pages
 c.HTMLExporter.filters = {
     "clean_html": "grading.boxes.sanitise.clean_html",
-    "markdown2html": "grading.reports.feedback_math.markdown2html",
+    "markdown2html": "grading.reports.feedback_math.markdown_of_cell",
+    "verdict_html": "grading.boxes.sanitise.verdict_html",
 }
+c.ExchangeFactory.collect = "grading.gradebook.exchange.Collect"
+c.ExchangeFactory.release_feedback = "grading.gradebook.exchange.ReleaseFeedback"
+# zip_collect finds <student>/<lab>.ipynb, also with Moodle's suffix, and Canvas's <student>_1_2_<lab>.ipynb.
+c.ZipCollectApp.downloaded_directory = "grading/downloaded"
+c.FileNameCollectorPlugin.named_regexp = (
+    r".*/(?P<student_id>[^/]+?)((_late)?_\d+_\d+(?=_lab)|_\d+_assignsubmission_file_?)?[/_]"
+    r"(?P<file_id>lab\d_[a-z_]+)(-\d+| ?\(\d+\))?\.ipynb$"
+)
 formgrader = Path(find_spec("nbgrader").origin).parent / "server_extensions" / "formgrader" / "templates"
 c.HTMLExporter.extra_template_basedirs = [str(course / "grading" / "reports" / "templates"), str(formgrader)]

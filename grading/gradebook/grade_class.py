@@ -19,12 +19,16 @@ LONGEST_NAME = 200  # bytes of a folder's name: files in the queue have longer o
 
 @dataclass(frozen=True)
 class Graded:
-    """A student's outcome: `grade` as in the gradebook, or None and the `problem`. `why`: reason to judge it, or ""."""
+    """A student's outcome: `grade` as in the gradebook, or None and the `problem`.
+
+    `why`: reason to judge it, or "". `new`: False if it is as it was when `grade_all` was called before.
+    """
 
     student: str
     why: str
     grade: Grade | None = None
     problem: str = ""
+    new: bool = True
 
 
 def grade_all(
@@ -38,9 +42,11 @@ def grade_all(
 ) -> Iterator[Graded]:
     """Yield each student's outcome as soon as it is known. If this is killed, another call continues where it stopped.
 
-    Raises SystemExit if another process is grading this course.
+    Raises SystemExit if another process is grading this course, CourseError if the gradebook is not ready.
     """
     lab_module(lab)  # a lab without checks is the instructor's mistake, not the student's
+    if students:
+        classroom.ready(lab)
     queue, waiting = Queue(classroom.queue, lab), {}
     with alone(classroom.lock):
         queue.tidy()
@@ -84,12 +90,13 @@ def _enqueue(classroom: Classroom, queue: Queue, student: str) -> Graded | tuple
                 return why, stamp
         queue.clear(student)
         if classroom.shelf.in_gradebook(lab, student) and classroom.is_graded(lab, student):
-            return Graded(student, "", classroom.grade(lab, student))
+            changed = classroom.shelf.note_problem(lab, student, "")
+            return Graded(student, "", classroom.grade(lab, student), new=changed)
         return "its points are not in the gradebook", stamp
     except Exception as error:  # a failure for one student must not stop the others
         with suppress(Exception):
             queue.clear(student)
-        return _no_grade(classroom, student, UNREADABLE, _failure(lab, student, error))
+        return _no_grade(classroom, queue.lab, student, UNREADABLE, _failure(lab, student, error))
 
 
 def _why(kept: Kept | None, now: dict[str, str], again: bool) -> str:
@@ -106,22 +113,24 @@ def _why(kept: Kept | None, now: dict[str, str], again: bool) -> str:
 def _record(classroom: Classroom, queue: Queue, student: str, why: str, stamp: Stamp) -> Graded:
     try:
         if problem := queue.problem(student):
-            return _no_grade(classroom, student, why, with_advice(problem))
+            return _no_grade(classroom, queue.lab, student, why, with_advice(problem))
         if student in queue.students():
-            return _no_grade(classroom, student, why, DIED.format(lab=queue.lab))
-        return Graded(student, why, classroom.record(queue.lab, student, stamp))
+            return _no_grade(classroom, queue.lab, student, why, DIED.format(lab=queue.lab))
+        grade = classroom.record(queue.lab, student, stamp)
+        classroom.shelf.note_problem(queue.lab, student, "")
+        return Graded(student, why, grade)
     except RuntimeError as error:  # its message is complete
-        return _no_grade(classroom, student, why, str(error))
+        return _no_grade(classroom, queue.lab, student, why, str(error))
     except Exception as error:  # a failure for one student must not stop the others
-        return _no_grade(classroom, student, why, _failure(queue.lab, student, error))
+        return _no_grade(classroom, queue.lab, student, why, _failure(queue.lab, student, error))
 
 
 def _failure(lab: str, student: str, error: Exception) -> str:
     return f"could not grade {shown(student)}'s {lab}: {in_words(error)}"
 
 
-def _no_grade(classroom: Classroom, student: str, why: str, problem: str) -> Graded:
+def _no_grade(classroom: Classroom, lab: str, student: str, why: str, problem: str) -> Graded:
     """Return the outcome, and add the student to the gradebook, as nbgrader does: tables then have a row."""
     with suppress(Exception):
         classroom.enroll(student)
-    return Graded(student, why, problem=problem)
+    return Graded(student, why, problem=problem, new=classroom.shelf.note_problem(lab, student, problem))

@@ -1,4 +1,4 @@
-"""Inspect what was handed in before anything else opens it, and keep of a notebook only what grading needs.
+"""Inspect what was handed in before anything else opens it, and read its notebook in the known form.
 
 nbgrader follows links and copies whatever it finds. nbgrader, nbconvert and papermill each fail on metadata of a type
 that they don't expect.
@@ -7,28 +7,22 @@ that they don't expect.
 import os
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any, TextIO
 
 import nbformat
 import nbgrader.utils
+from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import parse_utc
 
+from grading.gradebook.known_form import SubmissionError, is_blank, known_form
+from grading.gradebook.limited import LimitError, limited
+
 MOST_FILES, MOST_BYTES = 1000, 200 << 20
-MOST_NOTEBOOK_BYTES = 20 << 20  # read whole, which takes a hundred times its size in memory at worst
-_PYTHON = {"name": "python", "pygments_lexer": "ipython3"}
-_NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
-_FLAGS = ("grade", "locked", "solution", "task")
-_OF_NBGRADER = (*_FLAGS, "grade_id", "points", "schema_version", "cell_type", "checksum")
-_AS_SAVED = "ask for the notebook as Jupyter saved it"
+MOST_NOTEBOOK_BYTES = 20 << 20
 
 Stamp = list[tuple]  # each file's name, inode, size and times: it differs if a folder may have changed
-
-
-class SubmissionError(ValueError):
-    """A submission that can't be graded as it is; the message says what to ask its author for."""
 
 
 def inspect(folder: Path) -> Stamp:
@@ -79,101 +73,71 @@ def _mib(*sizes: int) -> list[str]:
     return [f"{n >> 20:,} MiB" for n in sizes]
 
 
-def read_notebook(folder: Path, lab: str) -> NotebookNode:
-    """Return the notebook of an inspected folder. Raises SubmissionError, or what nbformat raises.
+def read_submission(folder: Path, lab: str, released: NotebookNode) -> NotebookNode:
+    """Return the notebook of an inspected folder in the known form. Raises SubmissionError if it has none.
 
     A notebook under another name is refused: it may be an older copy, and only its author knows.
     """
-    file = folder / f"{lab}.ipynb"
+    file, others = folder / f"{lab}.ipynb", _other_notebooks(folder, lab)
     if not file.is_file():
-        raise SubmissionError(_other_names(folder, file.name))
-    raw = file.read_bytes()
-    if raw.startswith(b"\xef\xbb\xbf"):
-        raise SubmissionError(f"{file.name} begins with a byte order mark, as some editors write it: {_AS_SAVED}")
+        raise SubmissionError(f"there is no {file.name}, {_which(others, file.name)}")
     try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        raise SubmissionError(f"{file.name} is not text in UTF-8: {_AS_SAVED}") from None
-    try:
-        nb = nbformat.reads(text, as_version=4)
-    except Exception as error:  # nbformat checks little before it converts, so it may raise anything
-        words = f"{type(error).__name__}: {error}"[:300]
-        raise SubmissionError(f"{file.name} can't be read as a notebook ({words}): {_AS_SAVED}") from None
-    if not isinstance(nb.metadata.get("language", ""), str):  # nbconvert reads it before any preprocessor runs
-        raise SubmissionError(f"the metadata of {file.name} are damaged: {_AS_SAVED}")
+        nb = limited(known_form, file.read_bytes(), lab, released)
+    except LimitError as error:
+        raise SubmissionError(f"{file.name} can't be read: {error}; ask for it without its outputs") from None
+    if others and is_blank(nb, released):
+        raise SubmissionError(f"nothing was filled in in {file.name}, {_which(others, file.name)}")
+    nb.metadata.shardlab.repairs += [
+        f"{ascii(name)} beside the notebook is not used: code belongs into the notebook." for name in _programs(folder)
+    ]
     return nb
 
 
-def _other_names(folder: Path, name: str) -> str:
+def _other_notebooks(folder: Path, lab: str) -> list[str]:
     found = [Path(at, file).relative_to(folder) for at, _, files in os.walk(folder) for file in files]
-    notebooks = sorted(str(f) for f in found if "ipynb" in f.name.lower() and ".ipynb_checkpoints" not in f.parts)
-    if not notebooks:
-        return f"there is no {name}, and no other notebook: ask for {name}"
-    shown = ", ".join(map(ascii, notebooks[:5])) + (", ..." if len(notebooks) > 5 else "")
-    which = "if that is the submission, move it to" if len(notebooks) == 1 else "move the one that is the submission to"
-    return f"there is no {name}, but there is {shown}: {which} {name} in the same folder, and grade again"
+    named = [f for f in found if "ipynb" in f.name.lower() or f.suffix.lower() in (".zip", ".json")]
+    return sorted(str(f) for f in named if ".ipynb_checkpoints" not in f.parts and str(f) != f"{lab}.ipynb")
 
 
-class PlainFiles(NbGraderPreprocessor):
-    """The same inspection inside nbgrader, for grading without `shardlab grade`."""
-
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        course, about = CourseDirectory(config=self.config), resources["nbgrader"]
-        inspect(Path(course.format_path(course.submitted_directory, about["student"], about["assignment"])))
-        return nb, resources
-
-
-class PlainNotebook(NbGraderPreprocessor):
-    """Keep cells with their source, their tags and nbgrader's metadata; drop outputs and all other metadata."""
-
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        cells = nb.get("cells")
-        if not isinstance(cells, list):
-            raise SubmissionError(f"it has no list of cells: {_AS_SAVED}")
-        plain = [_plain(i, cell) for i, cell in enumerate(cells, 1)]
-        return new_notebook(cells=plain, metadata={"language_info": dict(_PYTHON)}), resources
+def _which(others: list[str], name: str) -> str:
+    """Return what lies beside a notebook that is missing or blank, and what to do."""
+    if not others:
+        return f"and no other notebook: ask for {name}"
+    there = ", ".join(map(ascii, others[:5])) + (", ..." if len(others) > 5 else "")
+    which = "if that is the submission, move it to" if len(others) == 1 else "move the one that is the submission to"
+    unpacked = " (unpack a zip first)" if any(other.lower().endswith(".zip") for other in others) else ""
+    return f"but there is {there}: {which} {name} in the same folder{unpacked}, and grade again"
 
 
-def _plain(number: int, cell: NotebookNode) -> NotebookNode:
-    """Return a new cell with what grading needs. Raises SubmissionError if it is no cell, or its text is damaged."""
-    kind, source = (cell.get(name) if isinstance(cell, dict) else None for name in ("cell_type", "source"))
-    if not isinstance(kind, str) or kind not in _NEW_CELL or not isinstance(source, str):
-        raise SubmissionError(f"cell {number} is no cell of a notebook: {_AS_SAVED}")
-    if not _is_whole(source):
-        raise SubmissionError(f"cell {number} contains half of a character: ask for it retyped")
-    made = _NEW_CELL[kind](source)
-    metadata = cell.get("metadata")
-    tags, own = (metadata.get(name) if isinstance(metadata, dict) else None for name in ("tags", "nbgrader"))
-    if isinstance(tags, list):
-        whole = filter(_is_whole, tags)
-        made.metadata["tags"] = list(dict.fromkeys(tag for tag in whole if tag and "," not in tag))  # as nbformat asks
-    if isinstance(own, dict) and _is_nbgraders(own):
-        made.metadata["nbgrader"] = {name: own[name] for name in _OF_NBGRADER if name in own}
-    if _is_attached(pictures := cell.get("attachments")):
-        made["attachments"] = pictures
-    return made
+def _programs(folder: Path) -> list[str]:
+    """Return some of the Python files beside the notebook, which nbgrader ignores as it does those of solutions/."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.py") if path.is_file())[:5]
 
 
-def _is_nbgraders(metadata: dict) -> bool:
-    """Return False if metadata are of types that nbgrader can't read. The cell then counts as the student's own."""
-    right = _is_whole(metadata.get("grade_id")) and all(isinstance(metadata.get(f, False), bool) for f in _FLAGS)
-    right &= all(_is_whole(metadata.get(name, "")) for name in ("cell_type", "checksum"))
-    right &= isinstance(metadata.get("schema_version", 0), int)
-    return right and (not metadata.get("grade") or type(metadata.get("points")) in (int, float))
-
-
-def _is_whole(text) -> bool:
-    """Return True if this is text that a file can hold. JSON may hold half of a character, and no file can."""
+def released_notebook(course: Path, lab: str) -> NotebookNode:
+    """Return the lab as it was released. SubmissionError if it was not."""
+    file = course / "labs" / lab / f"{lab}.ipynb"
     try:
-        return isinstance(text, str) and text.encode().decode() == text
-    except UnicodeEncodeError:
-        return False
+        return nbformat.read(file, as_version=4)
+    except FileNotFoundError:
+        raise SubmissionError(f"{lab} was not released: run `shardlab release {lab}`, and grade again") from None
 
 
-def _is_attached(pictures) -> bool:
-    """Return True if these are pictures in a Markdown cell, as Jupyter saves them."""
-    forms = pictures.values() if isinstance(pictures, dict) and all(map(_is_whole, pictures)) else [None]
-    return all(isinstance(form, dict) and all(map(_is_whole, (*form, *form.values()))) for form in forms)
+class SubmissionReader(NotebookExporter):
+    """What nbgrader reads submissions with: it inspects the folder, and puts the notebook into the known form."""
+
+    def from_file(self, file_stream: TextIO, resources: dict | None = None, **kw: Any) -> tuple[Any, dict]:
+        course, about, folder = (
+            CourseDirectory(config=self.config),
+            resources["nbgrader"],
+            Path(file_stream.name).parent,
+        )
+        lab = about["assignment"]
+        if folder != Path(course.format_path(course.submitted_directory, about["student"], lab)):
+            return super().from_file(file_stream, resources, **kw)  # as it ran
+        inspect(folder)
+        nb = read_submission(folder, lab, released_notebook(Path(course.root), lab))
+        return self.from_notebook_node(nb, resources, **kw)
 
 
 def _is_ignored(filename: str, ignore_globs: list[str] | None = None) -> bool:

@@ -2,12 +2,10 @@
 
 import copy
 import glob
-import logging
-import os
 import shutil
-import sys
+import sqlite3
 import warnings
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +13,26 @@ from pathlib import Path
 import nbformat
 from nbgrader.api import Gradebook, MissingEntry, SubmittedAssignment
 from nbgrader.apps import NbGraderAPI
-from nbgrader.converters import Autograde, BaseConverter, GenerateFeedback
-from nbgrader.utils import capture_log, find_all_files, temp_attrs
+from nbgrader.utils import find_all_files
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config, PyFileConfigLoader
 from traitlets.utils.importstring import import_item
 
-from grading.gradebook.error_advice import in_words, reason_in
-from grading.gradebook.inspect_files import Stamp, SubmissionError, inspect, read_notebook
+from grading.boxes.sanitise import PLAIN_FILTERS
+from grading.gradebook.convert_one import (
+    AutogradeOne,
+    FeedbackOfOne,
+    convert,
+    find_alembic,
+    made_beside,
+    quiet_api,
+    succeed,
+)
+from grading.gradebook.course_folder import make_private, misplaced_in, students_in
+from grading.gradebook.error_advice import CourseError, in_words, with_advice
+from grading.gradebook.inspect_files import Stamp, SubmissionError, inspect, read_submission, released_notebook
+from grading.gradebook.known_form import repairs_of
+from grading.gradebook.limited import limited
 from grading.gradebook.nbgrader_executor import RefereeExecutor, graded_cells, read_verdicts
 from grading.gradebook.result_cache import Shelf
 from grading.gradebook.written_arguments import Written, is_written, written
@@ -31,7 +41,7 @@ from grading.judge.judge_submission import JUDGE, Settings, Submission
 from grading.judge.verdict import Verdict
 
 CHANGED = "it was handed in again while it was graded: grade again"
-INSPECTION = "grading.gradebook.inspect_files.PlainFiles"
+_LOCKED_S = 10.0  # another program may write a moment
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,11 +55,13 @@ class Grade:
     points: dict[str, float]
     max_points: dict[str, float]
     verdicts: list[Verdict]
+    late: float = 0.0  # points that a late penalty takes
+    repairs: tuple[str, ...] = ()  # what was repaired in the notebook, one sentence each
     written: tuple[Written, ...] = ()
 
     @property
     def total(self) -> float:
-        return sum(self.points.values())
+        return total_after_penalty(sum(self.points.values()), self.late)
 
 
 class Classroom:
@@ -63,14 +75,11 @@ class Classroom:
         config.CourseDirectory.db_url = f"sqlite:///{root}/grading/gradebook.db"
         config.RefereeExecutor.shelf = str(root / "grading" / "judged")
         config.merge(settings or {})
-        # We inspect a folder ourselves, before nbgrader copies it.
-        cleaning = [name for name in config.Autograde.sanitize_preprocessors if name != INSPECTION]
-        config.Autograde.sanitize_preprocessors = cleaning
         self.root, self.db_url, self.config = root, config.CourseDirectory.db_url, config
-        (root / "grading").mkdir(parents=True, exist_ok=True)
-        _find_alembic()
+        make_private(root / "grading")
+        find_alembic()
         warnings.filterwarnings("ignore", category=SAWarning)  # from nbgrader's own queries
-        self.api = _api(config)
+        self.api = quiet_api(config)
         executor = RefereeExecutor(config=config)
         self.judging: Settings = executor.settings
         self.again: bool = executor.again
@@ -82,12 +91,32 @@ class Classroom:
 
     def students(self, lab: str, where: str = "submitted") -> list[str]:
         """Return the students with a folder of this lab in grading/submitted, or in another folder of nbgrader's."""
-        folder = self.root / "grading" / where
-        return sorted(p.name for p in folder.iterdir() if _may_exist(p / lab)) if folder.is_dir() else []
+        return students_in(self.root / "grading" / where, lab)
+
+    def misplaced(self, lab: str) -> dict[str, str]:
+        """Return what lies in grading/submitted in another place than <student>/<lab>, and what to do."""
+        return misplaced_in(self.root / "grading" / "submitted", lab)
 
     def release(self, lab: str) -> None:
-        """Make labs/<lab> from solutions/<lab>, without the answers."""
-        _succeed(self.api.generate_assignment(lab, force=True, create=True), f"release {lab}")
+        """Make labs/<lab> from solutions/<lab>, without the answers. If that fails, the old one stays."""
+        with made_beside(self.api.coursedir, "release_directory", ".", lab):
+            succeed(self.api.generate_assignment(lab, force=True, create=True), f"release {lab}")
+
+    def ready(self, lab: str) -> None:
+        """Raise CourseError unless the gradebook has this lab, and can be written."""
+        not_released = CourseError(f"{lab} was not released here: run `shardlab release {lab}`, and grade again")
+        file = self.root / "grading" / "gradebook.db"
+        if not file.exists():
+            raise not_released
+        try:
+            with closing(sqlite3.connect(file, timeout=_LOCKED_S)) as db:
+                db.execute("BEGIN IMMEDIATE")
+            with Gradebook(self.db_url) as gradebook:
+                gradebook.find_notebook(lab, lab)
+        except MissingEntry:
+            raise not_released from None
+        except sqlite3.Error as error:
+            raise CourseError(with_advice(f"the gradebook can't be written: {error}")) from None
 
     def hand_in(self, lab: str, student: str, nb: nbformat.NotebookNode) -> None:
         """Write a notebook as the student's submission, and replace an earlier one."""
@@ -122,7 +151,7 @@ class Classroom:
     def _recorder(self) -> NbGraderAPI:
         only_judged = copy.deepcopy(self.config)
         only_judged.RefereeExecutor.only_judged = True
-        return _api(only_judged)
+        return quiet_api(only_judged)
 
     def autograde(self, lab: str, student: str) -> Grade:
         """Judge a submission if it has changed or must be judged again, and put its points into the gradebook."""
@@ -141,7 +170,8 @@ class Classroom:
             raise RuntimeError(f"could not grade {student}'s {lab}: {error}") from None
 
     def _autograde(self, api: NbGraderAPI, lab: str, student: str) -> Grade:
-        _convert(_Autograde, api, lab, student, f"grade {student}'s {lab}")
+        with made_beside(api.coursedir, "autograded_directory", student, lab):
+            convert(AutogradeOne, api, lab, student, f"grade {student}'s {lab}")
         self.shelf.mark_in_gradebook(lab, student)
         return self.grade(lab, student)
 
@@ -152,7 +182,7 @@ class Classroom:
 
     def sanitized(self, lab: str, student: str) -> nbformat.NotebookNode:
         """Return the notebook that nbgrader would run: locked cells are as released. The folder must be inspected."""
-        nb = read_notebook(self.submitted(lab, student), lab)
+        nb = read_submission(self.submitted(lab, student), lab, released_notebook(self.root, lab))
         about = {"student": student, "assignment": lab, "notebook": lab, "db_url": self.db_url}
         resources = {"nbgrader": about, "metadata": {"path": str(self.submitted(lab, student))}}
         for name in self.config.Autograde.sanitize_preprocessors:
@@ -169,8 +199,22 @@ class Classroom:
 
     def feedback(self, lab: str, student: str) -> Path:
         """Write the student's feedback page, and return its file. RuntimeError if a page can't be made."""
-        _convert(_GenerateFeedback, self.api, lab, student, f"write {student}'s page for {lab}")
+        try:
+            self._write_page(self.api, lab, student)
+        except RuntimeError:  # it takes too much time or memory, or nbconvert can't show it
+            self._write_page(self._plain, lab, student)
         return self.root / "grading" / "feedback" / student / lab / f"{lab}.html"
+
+    def _write_page(self, api: NbGraderAPI, lab: str, student: str) -> None:
+        with made_beside(api.coursedir, "feedback_directory", student, lab):
+            limited(convert, FeedbackOfOne, api, lab, student, f"write {student}'s page for {lab}")
+
+    @cached_property
+    def _plain(self) -> NbGraderAPI:
+        """nbgrader that shows a submission as plain text, which no text can make slow."""
+        as_text = copy.deepcopy(self.config)
+        as_text.HTMLExporter.filters |= dict.fromkeys(PLAIN_FILTERS, "grading.boxes.sanitise.as_text")
+        return quiet_api(as_text)
 
     def is_graded(self, lab: str, student: str) -> bool:
         """Return True if there are points, and the verdicts behind them."""
@@ -188,13 +232,14 @@ class Classroom:
             if submission is None or not has_points(submission):
                 raise LookupError(f"{student} has no graded submission of {lab}: run `shardlab grade {lab}`")
             points, most = {}, {}
-            nb, verdicts = self._as_graded(lab, student)
             grades = [g for notebook in submission.notebooks for g in notebook.grades]
             for g in grades:
                 if not is_written(g):
                     points[g.cell.name], most[g.cell.name] = float(g.score), float(g.max_score)
-            by_hand = tuple(written(g, nb) for g in grades if is_written(g))
-            return Grade(student, points, most, verdicts, by_hand)
+            ran = self._ran(lab, student)
+            by_hand = tuple(written(g, ran) for g in grades if is_written(g))
+            late = float(submission.late_submission_penalty or 0.0)
+            return Grade(student, points, most, _verdicts(ran), late, tuple(repairs_of(ran)), by_hand)
 
     def submitted(self, lab: str, student: str) -> Path:
         """Folder of what the student handed in."""
@@ -204,76 +249,31 @@ class Classroom:
         """Path of the notebook as it ran, with the verdicts."""
         return self.root / "grading" / "autograded" / student / lab / f"{lab}.ipynb"
 
-    def _as_graded(self, lab: str, student: str) -> tuple[nbformat.NotebookNode | None, list[Verdict]]:
-        """Return the notebook as it was graded, and its verdicts. They are None and [] if a grader died while it wrote
-        the notebook, which is then recorded again.
-        """
+    def _ran(self, lab: str, student: str) -> nbformat.NotebookNode:
+        """Return the notebook as it ran; an empty one if a grader died while it wrote it. It is then recorded again."""
         try:
-            nb = nbformat.read(self.autograded(lab, student), as_version=4)
-            return nb, read_verdicts(nb)
+            return nbformat.read(self.autograded(lab, student), as_version=4)
         except Exception:  # cut short, or edited
-            return None, []
+            return nbformat.v4.new_notebook()
 
     def close(self) -> None:
         JUDGE.close()
+        make_private(self.root / "grading")  # what was made meanwhile
 
 
-def _may_exist(path: Path) -> bool:
-    """Return True also if we may not look there: grading then reports it."""
+def _verdicts(ran: nbformat.NotebookNode) -> list[Verdict]:
     try:
-        path.lstat()
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    return True
+        return read_verdicts(ran)
+    except Exception:  # edited
+        return []
+
+
+def total_after_penalty(points: float, penalty: float) -> float:
+    """Return what a student has for a lab, everywhere: in tables, on the page, and exported."""
+    return max(0.0, points - penalty)
 
 
 def has_points(submission: SubmittedAssignment) -> bool:
     """Return True if a submission was graded: nbgrader shows 0 for a submission that is not graded yet."""
     grades = [g for notebook in submission.notebooks for g in notebook.grades]
     return any(g.auto_score is not None or g.manual_score is not None for g in grades)
-
-
-def _api(config: Config) -> NbGraderAPI:
-    api = NbGraderAPI(config=config)
-    api.log.setLevel(logging.ERROR)
-    return api
-
-
-def _find_alembic() -> None:
-    """Add our Python's folder to PATH: nbgrader runs `alembic` by name, and no environment may have been activated."""
-    here = os.path.dirname(sys.executable)
-    if here not in os.environ["PATH"].split(os.pathsep):
-        os.environ["PATH"] = here + os.pathsep + os.environ["PATH"]
-
-
-def _succeed(outcome: dict, what: str) -> None:
-    if not outcome["success"]:
-        raise RuntimeError(f"could not {what}: {reason_in((outcome.get('log') or '') + (outcome.get('error') or ''))}")
-
-
-class _OneStudent(BaseConverter):
-    """Convert one student's folder by its path. nbgrader takes the name as a pattern, and `team [7]` as `team 7`."""
-
-    student: str
-
-    def init_notebooks(self) -> None:
-        folder = self._format_source(self.coursedir.assignment_id, self.student)
-        self.assignments = {folder: sorted(map(str, Path(folder).glob("*.ipynb")))}
-
-
-class _Autograde(_OneStudent, Autograde):
-    pass
-
-
-class _GenerateFeedback(_OneStudent, GenerateFeedback):
-    pass
-
-
-def _convert(kind: type[_OneStudent], api: NbGraderAPI, lab: str, student: str, what: str) -> None:
-    """Run one of nbgrader's converters as its API does. Raises RuntimeError with its reason if it fails."""
-    with temp_attrs(api.coursedir, assignment_id=lab):
-        converter = kind(coursedir=api.coursedir, parent=api)
-        converter.student, converter.force = student, True
-        _succeed(capture_log(converter), what)

@@ -3,16 +3,18 @@
 grading/queue/<lab>/<student>.task    a folder with a submission as nbgrader would run it; deleted when it is judged:
                                       notebook.ipynb, files/, and task.json with its checks and digests
 grading/queue/<lab>/<student>.lock    locked by the worker that judges it, and unlocked by the system if that dies;
-                                      contains the submission's digest, and how many of its workers died
+                                      contains the submission's digest, and a + for each worker that died of it
 grading/queue/<lab>/<student>.problem why it could not be judged
 grading/queue/<lab>/.drafts/          tasks that are being written or deleted
 
 Locks are flock(2): on one machine, or on a shared file system between several (NFS 4).
 """
 
+import faulthandler
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -105,17 +107,15 @@ class Queue:
             if not self._file(student, "task").exists():
                 yield None
                 return
-            lock.seek(0)
-            tries = lock.read().count("+")
+            tries = _note_try(lock)
             if tries >= MOST_TRIES:
                 self.fail(student, f"whoever judged it was ended {tries} times: {TOO_OFTEN}")
                 yield None
                 return
-            lock.write("+")
-            lock.flush()
             task = self._readable_task(student)
             try:
-                yield task
+                with _crash_noted(lock):
+                    yield task
             finally:  # with or without an error, no worker died
                 lock.truncate(0)
             if task and self._holds(student, task):
@@ -156,6 +156,44 @@ class Queue:
 
     def _file(self, student: str, kind: str) -> Path:
         return self.folder / f"{student}.{kind}"
+
+
+def _note_try(lock: TextIO) -> int:
+    """Return how many workers died of a submission. Note that another worker begins, and how the machine is now.
+
+    A worker that somebody ended, as with `kill` or `scancel`, does not count: it died of the submission if it crashed,
+    if the system killed a process for want of memory meanwhile, or if the machine went down.
+    """
+    lock.seek(0)
+    digest, *notes = lock.read().split("\n", 1)
+    before, _, began = "".join(notes).partition("?")
+    died = bool(began) and began != _machine()
+    tries = before.count("+") + died
+    lock.truncate(0)
+    lock.write(f"{digest}\n{'+' * tries}?{_machine()}")
+    lock.flush()
+    return tries
+
+
+def _machine() -> str:
+    """Return what changes when the machine starts, or its memory runs out."""
+    said = ""
+    with suppress(OSError):
+        said += Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        said += " ".join(re.findall(r"^oom_kill \d+", Path("/proc/vmstat").read_text(), re.M))
+    return said
+
+
+@contextmanager
+def _crash_noted(lock: TextIO) -> Iterator[None]:
+    """Let Python write into the lock's file if this process crashes (SIGSEGV, SIGABRT), so that it counts."""
+    if ours := not faulthandler.is_enabled():
+        faulthandler.enable(lock, all_threads=False)
+    try:
+        yield
+    finally:
+        if ours:
+            faulthandler.disable()
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -78,6 +79,25 @@ class Shelf:
 
     def mark_in_gradebook(self, lab: str, student: str) -> None:
         write_whole(self._mark(lab, student), _digest_of(self.file(lab, student)))
+
+    def problem(self, lab: str, student: str) -> str:
+        """Return why the last submission has no grade; "" if it has one, or if nobody tried."""
+        with suppress(OSError, ValueError):
+            return self._problem(lab, student).read_text(encoding="utf-8")
+        return ""
+
+    def note_problem(self, lab: str, student: str, words: str) -> bool:
+        """Keep why a submission has no grade, or "" for no reason. Return True if this is new."""
+        before = self.problem(lab, student)
+        with suppress(OSError):
+            if words:
+                write_whole(self._problem(lab, student), words)
+            else:
+                self._problem(lab, student).unlink(missing_ok=True)
+        return words != before
+
+    def _problem(self, lab: str, student: str) -> Path:
+        return self.folder / lab / f"{student}.problem"
 
     def _mark(self, lab: str, student: str) -> Path:
         return self.folder / lab / f"{student}.in_gradebook"

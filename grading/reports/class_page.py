@@ -7,6 +7,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from grading.gradebook.error_advice import visible
 from grading.gradebook.result_cache import write_whole
 from grading.reports.class_report import ALIKE, ClassReport
 
@@ -38,6 +39,9 @@ def page(report: ClassReport) -> str:
     if report.not_graded:
         rows = [[escape(student), escape(why)] for student, why in report.not_graded.items()]
         sections.append("<h2>Without a grade</h2>" + _table(["student", "why"], rows))
+    if report.notes:
+        rows = [[escape(student), escape(" ".join(said))] for student, said in report.notes.items()]
+        sections.append("<h2>Repaired before grading</h2>" + _table(["student", ""], rows))
     slowest = [[escape(s), f"{seconds:.0f} s"] for s, seconds in report.slowest]
     sections.append("<h2>What took longest to judge</h2>" + _table(["student", ""], slowest, numbers={1}))
     if report.judged_again:
@@ -86,11 +90,14 @@ def _table(headings: list[str], rows: list[list[str]], numbers: set[int] = froze
 
 
 def show(report: ClassReport, console: Console) -> None:
-    console.print(f"{report.lab}: {'; '.join(report.summary())}", highlight=False, markup=False)
+    def say(words: str) -> None:
+        console.print(visible(words), highlight=False, markup=False)
+
+    say(f"{report.lab}: {'; '.join(report.summary())}")
     console.print(_histogram(report) if report.grades else "nobody has a grade yet")
     checks = Table("check", "points", "all", "some", "none", "said most often", header_style="bold")
     for row in report.missed_first:
-        said = Group(*(Text(f"{n} × {cause}") for cause, n in row.commonest))
+        said = Group(*(Text(visible(f"{n} × {cause}")) for cause, n in row.commonest))
         checks.add_row(row.check, f"{row.points:g}", str(row.full), str(row.part), str(row.none), said)
     console.print(checks)
     if report.written:
@@ -99,11 +106,12 @@ def show(report: ClassReport, console: Console) -> None:
             arguments.add_row(Text(student), str(w.words), w.text)
         console.print(arguments)
     for student, why in report.not_graded.items():
-        console.print(f"{student} has no grade: {why}", highlight=False, markup=False)
-    slowest = ", ".join(f"{s} {seconds:.0f} s" for s, seconds in report.slowest)
-    console.print(f"longest to judge: {slowest}", highlight=False, markup=False)
+        say(f"{student} has no grade: {why}")
+    for student, said in report.notes.items():
+        say(f"{student}: {' '.join(said)}")
+    say(f"longest to judge: {', '.join(f'{s} {seconds:.0f} s' for s, seconds in report.slowest)}")
     for p in report.pairs:
-        console.print(f"much alike: {p.first} and {p.second}, {p.share:.0%}; read both", highlight=False, markup=False)
+        say(f"much alike: {p.first} and {p.second}, {p.share:.0%}; read both")
 
 
 def _histogram(report: ClassReport) -> Table:

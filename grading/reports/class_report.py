@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
-import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from grading.gradebook.error_advice import shown
-from grading.gradebook.inspect_files import PlainNotebook, inspect, read_notebook
+from grading.gradebook.error_advice import shown, visible
+from grading.gradebook.inspect_files import inspect, read_submission, released_notebook
 from grading.gradebook.nbgrader_api import Classroom, Grade
 from grading.gradebook.written_arguments import Written
 from grading.judge.find_lab import cell_name, lab_module
@@ -27,6 +26,7 @@ ALIKE = 0.6  # pairs that share this much or more are named
 OURS = "grading.checks", "grading.references"  # whoever names them looked for our answers
 GRADERS = "the graders' own code"
 N_SLOWEST = 5
+NOT_TRIED = "it was not graded: run `shardlab grade`"
 _PAIRS = re.compile(r"(\d+) pairs\b")
 
 
@@ -47,6 +47,7 @@ class ClassReport:
     lab: str
     grades: list[Grade]
     not_graded: dict[str, str]  # student -> why
+    notes: dict[str, tuple[str, ...]]  # student with a grade -> what was repaired, why a later submission has no grade
     checks: list[CheckRow]
     seconds: dict[str, float]  # student -> seconds to judge, the longest first
     laps: list[int]  # pairs of laps in each race
@@ -90,11 +91,13 @@ class ClassReport:
         words = [f"{graded} graded" + (f", {waiting} without a grade" if waiting else "")]
         if self.grades:
             middle = f"mean {mean(self.totals):.1f}, median {median(self.totals):g} of {self.most:g} points"
+            late = [g.student for g in self.grades if g.late]
             words += [f"{middle}; {sum(t >= self.most for t in self.totals)} have all"]
         if self.written:
             points = [w.points for _, w in self.written if w.points is not None]
             middle = f", mean {mean(points):.1f} of {self.written[0][1].max_points:g} points" if points else ""
             words += [f"written arguments: {len(self.written) - len(points)} to grade, {len(points)} graded{middle}"]
+            words += [f"less points because they were late: {', '.join(map(shown, late))}"] if late else []
         if self.seconds:
             took = list(self.seconds.values())
             words += [f"judging took {median(took):.0f} s in the middle, {max(took):.0f} s at most"]
@@ -107,29 +110,37 @@ class ClassReport:
 
 
 def class_report(classroom: Classroom, lab: str) -> ClassReport:
-    grades, not_graded, judged = [], {}, {}
+    grades, not_graded, notes, judged = [], {}, {}, {}
     for student in classroom.students(lab):
         kept = classroom.shelf.get(lab, student)
         judged |= {student: kept.judged} if kept else {}
+        problem = classroom.shelf.problem(lab, student)
         try:
             grades.append(classroom.grade(lab, student))
+            later = (visible(f"what was handed in last has no grade: {problem}"),) if problem else ()
+            if said := (*grades[-1].repairs, *later):
+                notes[shown(student)] = said
         except LookupError:
             unclear = kept and kept.judged.unclear
-            not_graded[shown(student)] = unclear[0].cause if unclear else "it was not graded: run `shardlab grade`"
+            not_graded[shown(student)] = visible(unclear[0].cause if unclear else problem or NOT_TRIED)
         except Exception as error:  # a failure for one student must not stop the others
             not_graded[shown(student)] = f"its grade can't be read: {type(error).__name__}: {error}"
-    notebooks = _notebooks(classroom, lab)
+    for place, words in classroom.misplaced(lab).items():
+        not_graded.setdefault(shown(place), visible(words))
+    released = released_notebook(classroom.root, lab)
+    notebooks = _notebooks(classroom, lab, released)
     verdicts = [v for j in judged.values() for v in j.verdicts]
     seconds = sorted(((s, j.seconds) for s, j in judged.items()), key=lambda pair: -pair[1])
     return ClassReport(
         lab,
         grades,
         not_graded,
+        notes,
         [_row(name, check.points, grades) for name, check in lab_module(lab).CHECKS.items()],
         dict(seconds),
         [int(n) for v in verdicts for got, _ in v.figures.values() for n in _PAIRS.findall(got)],
         {student: j.judged_again for student, j in judged.items() if j.judged_again},
-        _alike(classroom, lab, notebooks),
+        _alike(lab, notebooks, released),
         [
             student
             for student, nb in notebooks.items()
@@ -148,25 +159,23 @@ def _row(name: str, most: float, grades: list[Grade]) -> CheckRow:
 
 def _in_short(verdict: Verdict) -> str:
     """Return a cause without its numbers, so that equal mistakes count as the same."""
-    return re.sub(r"\d[\d.,]*", "…", verdict.cause)
+    return visible(re.sub(r"\d[\d.,]*", "…", verdict.cause))
 
 
-def _notebooks(classroom: Classroom, lab: str) -> dict[str, NotebookNode]:
+def _notebooks(classroom: Classroom, lab: str, released: NotebookNode) -> dict[str, NotebookNode]:
     notebooks = {}
     for student in classroom.students(lab):
         try:
             inspect(classroom.submitted(lab, student))
-            raw = read_notebook(classroom.submitted(lab, student), lab)
-            notebooks[shown(student)], _ = PlainNotebook().preprocess(raw, {})
+            notebooks[shown(student)] = read_submission(classroom.submitted(lab, student), lab, released)
         except Exception:  # an unreadable notebook can't be compared; grading has reported it
             continue
     return notebooks
 
 
-def _alike(classroom: Classroom, lab: str, notebooks: dict[str, NotebookNode]) -> list[Pair]:
+def _alike(lab: str, notebooks: dict[str, NotebookNode], released: NotebookNode) -> list[Pair]:
     """Pairs of alike students, and of a student and the graders, whose repository may be public."""
     folder = Path(lab_module(lab).__file__).parent
     files = [*sorted(folder.glob("*.py")), *sorted(folder.parents[1].glob(f"references/{lab.split('_')[0]}_*.py"))]
     references = new_notebook(cells=[new_code_cell(file.read_text(encoding="utf-8")) for file in files])
-    released = nbformat.read(classroom.root / "labs" / lab / f"{lab}.ipynb", as_version=4)
     return alike(notebooks | {GRADERS: references}, released, ALIKE)

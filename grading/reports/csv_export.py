@@ -1,7 +1,8 @@
 """Export the grades of the whole course as CSV, in the columns that a learning platform imports.
 
 A student without a grade has an empty cell, not 0 (as `nbgrader export` writes): nobody fails because a machine was
-noisy. Written arguments have a column of their own, which is empty until a person has graded them.
+noisy. Written arguments have a column of their own, which is empty until a person has graded them. Everybody is listed
+who is in the gradebook, or has a folder in grading/submitted.
 """
 
 import csv
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from nbgrader.api import Assignment, Gradebook, Student, SubmittedAssignment
 
+from grading.gradebook.error_advice import shown
 from grading.gradebook.nbgrader_api import Classroom, has_points
 from grading.gradebook.written_arguments import is_written, less_penalty, written
 
@@ -32,9 +34,20 @@ def export(classroom: Classroom, form: str) -> str:
     with Gradebook(classroom.db_url) as gradebook:
         most = {column: points for a in gradebook.assignments for column, points in _columns(a)}
         rows = [Row(s, _points(gradebook, s, most)) for s in gradebook.students]
-        table = io.StringIO()
-        csv.writer(table, lineterminator="\n").writerows(FORMS[form](most, sorted(rows, key=lambda r: r.student.id)))
-        return table.getvalue()
+        unknown = {s for lab in most for s in classroom.students(lab)} - {r.student.id for r in rows}
+        rows += [Row(Student(id=shown(s)), dict.fromkeys(most)) for s in unknown]
+        return as_csv(FORMS[form](most, sorted(rows, key=lambda r: r.student.id)))
+
+
+def as_csv(rows: Iterable[Iterable]) -> str:
+    """Return rows as CSV in which no cell is a formula to a spreadsheet: a name such as =1+1 gets a quote before it."""
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows([_no_formula(cell) for cell in row] for row in rows)
+    return table.getvalue()
+
+
+def _no_formula(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def _points(gradebook: Gradebook, student: Student, labs: Iterable[str]) -> dict[str, float | None]:

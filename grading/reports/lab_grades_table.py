@@ -7,6 +7,7 @@ of the checks. What a person has graded, or has still to grade, stands beside th
 from rich.markup import escape
 from rich.table import Table
 
+from grading.gradebook.error_advice import shown, visible
 from grading.gradebook.nbgrader_api import Grade
 from grading.judge.find_lab import lab_module
 from grading.judge.verdict import Verdict
@@ -36,10 +37,10 @@ def add_rows(table: Table, lab: str, grades: list[Grade]) -> None:
 
 def grade_row(grade: Grade, lab: str) -> list[str]:
     lost = [name.split("-", 1)[-1] for name, points in grade.points.items() if points < grade.max_points[name]]
-    total = f"{grade.total:g}/{sum(grade.max_points.values()):g}"
-    colour = "red" if lost else "green"
+    total = f"{grade.total:g}/{sum(grade.max_points.values()):g}" + (f" (late: -{grade.late:g})" if grade.late else "")
+    colour = "red" if lost or grade.late else "green"
     measured = [" / ".join(_figures(grade.verdicts, check)) for check in _columns(lab)]
-    return [escape(grade.student), f"[{colour}]{total}[/]", *measured, escape(", ".join(lost))]
+    return [escape(shown(grade.student)), f"[{colour}]{total}[/]", *measured, escape(", ".join(lost))]
 
 
 def _columns(lab: str) -> dict[str, str]:
@@ -49,4 +50,4 @@ def _columns(lab: str) -> dict[str, str]:
 def _figures(verdicts: list[Verdict], check: str) -> list[str]:
     """Values that the check measured, without units and intervals."""
     figures = next((v.figures for v in verdicts if v.check == check), {})
-    return [got.split(" ")[0] for got, _ in figures.values()]
+    return [escape(visible(got.split(" ")[0])) for got, _ in figures.values()]

@@ -7,15 +7,16 @@ grading/leaderboard/pseudonyms.csv, "student,pseudonym" a line, if it has them.
 """
 
 import csv
-import io
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from grading.gradebook.error_advice import shown
 from grading.gradebook.nbgrader_api import Classroom
 from grading.gradebook.result_cache import write_whole
 from grading.judge.find_lab import lab_module
+from grading.reports.csv_export import as_csv
 
 COLUMNS = ("rank", "student", "tokens/s over the line's", "peak over memory", "leaves a node", "when")
 THE_LINE = "the reference line"
@@ -30,7 +31,7 @@ def write_leaderboard(classroom: Classroom, lab: str) -> list[Path]:
         return []
     rows = _rows(classroom, lab)
     folder = classroom.root / "grading" / "leaderboard"
-    written = {folder / f"{lab}.csv": _as_csv(rows), folder / f"{lab}.md": _as_markdown(lab, rows)}
+    written = {folder / f"{lab}.csv": as_csv([COLUMNS, *rows]), folder / f"{lab}.md": _as_markdown(lab, rows)}
     for path, text in written.items():
         try:
             write_whole(path, text)
@@ -48,7 +49,7 @@ def _rows(classroom: Classroom, lab: str) -> list[tuple[str, ...]]:
                 written_s = classroom.autograded(lab, student).stat().st_mtime
                 when = datetime.fromtimestamp(written_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
                 share, fullness, leaves = standing
-                found.append((share, names.get(student, student), f"{fullness:.2f}", leaves, when))
+                found.append((share, names.get(student, shown(student)), f"{fullness:.2f}", leaves, when))
         except LookupError:  # graded by hand, or taken out of the gradebook
             continue
         except Exception as error:  # a failure for one student must not stop the others
@@ -66,12 +67,6 @@ def _pseudonyms(root: Path) -> dict[str, str]:
     if not file.exists():
         return {}
     return {row[0]: row[1] for row in csv.reader(file.read_text(encoding="utf-8-sig").splitlines()) if len(row) == 2}
-
-
-def _as_csv(rows: Sequence[tuple[str, ...]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
-    return text.getvalue()
 
 
 def _as_markdown(lab: str, rows: Sequence[tuple[str, ...]]) -> str:

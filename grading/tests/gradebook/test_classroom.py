@@ -105,23 +105,6 @@ def test_a_notebook_too_large_to_be_read_is_not_opened(classroom):
         classroom.autograde(LAB, "carla")
 
 
-def test_cells_that_were_copied_or_changed_in_form_are_called_so(classroom):
-    nb = sample("right")
-    graded = next(cell for cell in nb.cells if cell.metadata.nbgrader.grade)
-    graded.metadata.nbgrader |= {"solution": True, "locked": False}
-    classroom.hand_in(LAB, "dora", nb)
-    with pytest.raises(RuntimeError, match="ask for the notebook with its cells as they were"):
-        classroom.autograde(LAB, "dora")
-
-
-def test_a_notebook_without_its_checks_is_not_graded_as_if_it_had_failed_them(classroom):
-    nb = sample("right")
-    nb.cells = [cell for cell in nb.cells if not cell.metadata.nbgrader.grade]
-    classroom.hand_in(LAB, "fay", nb)
-    with pytest.raises(RuntimeError, match=r"lacks the cells of lab2\.gradients(.|\n)*with its cells as they were"):
-        classroom.autograde(LAB, "fay")
-
-
 def test_a_link_in_a_submission_is_not_followed(classroom):
     classroom.hand_in(LAB, "emil", sample("right"))
     (classroom.submitted(LAB, "emil") / "data.db").symlink_to("../../../gradebook.db")

@@ -1,6 +1,5 @@
 """A class through the queue: what is unchanged stays, what was noisy comes back, and a kill costs nothing."""
 
-import json
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -80,25 +79,12 @@ def test_a_bug_while_judging_one_stops_no_other(classroom, judge, monkeypatch):
     assert outcomes["bob"] == ("it is new", 6, "")
 
 
-def test_half_of_a_letter_in_one_notebook_stops_no_other(classroom, judge):
-    """JSON may hold it, and no file can."""
-    file = classroom.submitted(LAB, "ada") / f"{LAB}.ipynb"
-    nb = json.loads(file.read_text())
-    nb["cells"].append({"cell_type": "markdown", "id": "own", "metadata": {}, "source": "half of \ud83d"})
-    file.write_text(json.dumps(nb))
-    outcomes = grade(classroom)
-    assert outcomes["ada"][1] is None and outcomes["ada"][2]
-    assert outcomes["bob"] == ("it is new", 6, "")
-
-
-def test_who_spoilt_cells_is_told_what_to_hand_in(classroom, judge):
+def test_a_notebook_without_its_checks_gets_them_back(classroom, judge):
     nb = read_lab("solutions", LAB)
     nb.cells = [cell for cell in nb.cells if not cell.metadata.nbgrader.grade]
     classroom.hand_in(LAB, "ada", nb)
-    _, total, problem = grade(classroom)["ada"]
-    assert total is None
-    assert "lacks the cells of lab2.gradients" in problem
-    assert "ask for the notebook with its cells as they were" in problem
+    assert grade(classroom)["ada"] == ("it is new", 6, "")
+    assert "The locked cell `lab2-plan` was missing: it was put back." in classroom.grade(LAB, "ada").repairs
 
 
 def test_what_was_judged_before_a_kill_is_only_written_down_after_it(classroom, judge):
@@ -146,7 +132,9 @@ def test_what_can_no_longer_be_read_takes_no_graded_notebook_away(classroom, jud
     (classroom.submitted(LAB, "ada") / f"{LAB}.ipynb").write_text('{"cells": [')
     why, points, problem = grade(classroom)["ada"]
     assert (why, points) == ("it can't be read", None)
-    assert problem.startswith(f"could not grade ada's {LAB}: {LAB}.ipynb can't be read as a notebook (NotJSONError: ")
+    assert problem.startswith(
+        f"could not grade ada's {LAB}: {LAB}.ipynb can't be read as a notebook (JSONDecodeError: "
+    )
     assert classroom.autograded(LAB, "ada").read_bytes() == before
     assert classroom.is_graded(LAB, "ada")
 

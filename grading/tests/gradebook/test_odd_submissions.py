@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from contextlib import closing
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from submissions import LAB, ROOT
 from traitlets.config import PyFileConfigLoader
 
 from grading import instructor_commands
+from grading.gradebook.error_advice import CourseError
 from grading.gradebook.grade_class import LONGEST_NAME, grade_all
 from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.find_lab import lab_module
@@ -25,8 +27,9 @@ from grading.reports.class_page import show, write_page
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
 
-pytestmark = pytest.mark.filterwarnings("ignore::nbformat.warnings.DuplicateCellId")
+pytestmark = pytest.mark.filterwarnings("error::nbformat.warnings.DuplicateCellId")
 RELEASED = json.loads((ROOT / "solutions" / LAB / f"{LAB}.ipynb").read_text())
+OTHER_LAB = json.loads((ROOT / "solutions" / "lab1_memory" / "lab1_memory.ipynb").read_text())
 TEXT, CODE = (next(i for i, c in enumerate(RELEASED["cells"]) if c["cell_type"] == t) for t in ("markdown", "code"))
 ANSWER = next(i for i, c in enumerate(RELEASED["cells"]) if c["metadata"].get("nbgrader", {}).get("solution"))
 GRADED = next(i for i, c in enumerate(RELEASED["cells"]) if c["metadata"].get("nbgrader", {}).get("grade"))
@@ -57,8 +60,14 @@ def of_all_cells(**values):
     return lambda nb: [cell.update(values) for cell in nb["cells"]]
 
 
+def own(kind: str, source: str) -> dict:
+    """A cell of the student's own."""
+    return {"cell_type": kind, "id": "own", "metadata": {}, "source": source}
+
+
 OWN = {"a": 1}
 PAGES = {  # who has odd metadata -> the change; each must get points and a page
+    "metadata of a number": at("metadata", 3),
     "no kernel": lambda nb: nb["metadata"].pop("kernelspec", None),
     "kernel of a number": at("metadata", "kernelspec", {"name": 3, "display_name": None}),
     "language of no name": at("metadata", "language_info", {"name": None, "pygments_lexer": 3}),
@@ -79,22 +88,42 @@ PAGES = {  # who has odd metadata -> the change; each must get points and a page
     "counts": at("cells", CODE, "execution_count", "many"),
     "raw": lambda nb: nb["cells"].append({"cell_type": "raw", "id": "r", "source": "x", "metadata": {"format": 3}}),
     "NUL": at("cells", CODE, "source", "x = '\0'"),
+    "a metadata of text": at("cells", CODE, "metadata", "x"),
+    "a language of a number": at("metadata", "language", 3),
+}
+REPAIRED = {  # -> what the student and the instructor read; each gets points and a page
+    "half": (at("cells", TEXT, "source", "half of \ud83d"), "The locked cell `intro` is not as it was released"),
+    "half of its own": (lambda nb: nb["cells"].append(own("markdown", "\ud83d")), "half of a character"),
+    "check of text": (at("cells", GRADED, "metadata", "nbgrader", "yes"), ""),
+    "points of text": (at("cells", GRADED, "metadata", "nbgrader", "points", "all"), ""),
+    "id of a list": (at("cells", GRADED, "metadata", "nbgrader", "grade_id", [1]), ""),
+    "form": (at("cells", GRADED, "metadata", "nbgrader", "schema_version", 99), ""),
+    "no check": (lambda nb: nb["cells"].pop(GRADED), "was missing: it was put back"),
+    "check twice": (lambda nb: nb["cells"].append(nb["cells"][GRADED]), "was there 2 times: the last one counts"),
+    "answer twice": (lambda nb: nb["cells"].append(nb["cells"][ANSWER]), "the last one that was filled in counts"),
+    "no imports": (lambda nb: nb["cells"].pop(CODE + 1), "The locked cell `imports` was missing: it was put back"),
+    "lost picture": (lambda nb: nb["cells"].append(own("markdown", "![](attachment:a.png)")), "is not in the file"),
+    "long link": (lambda nb: nb["cells"].append(own("markdown", "[a](" * 40_000)), ""),
+    "window": (lambda nb: nb["cells"].append(own("code", "%matplotlib widget")), "was set to `inline`"),
 }
 PROBLEMS = {  # -> what the instructor reads
-    "no object": (at("metadata", 3), "can't be read as a notebook"),
-    "cells of text": (at("cells", "all points"), "can't be read as a notebook"),
-    "cell of text": (at("cells", TEXT, "all points"), "can't be read as a notebook"),
-    "metadata of a cell": (at("cells", CODE, "metadata", "x"), "can't be read as a notebook"),
-    "language": (at("metadata", "language", 3), "the metadata of lab2_ddp.ipynb are damaged"),
+    "cells of text": (at("cells", "all points"), "lab2_ddp.ipynb has no list of cells"),
+    "cell of text": (at("cells", TEXT, "all points"), "cell 1 is no cell of a notebook"),
     "source": (at("cells", TEXT, "source", 3), "cell 1 is no cell of a notebook"),
     "kind": (at("cells", TEXT, "cell_type", "essay"), "cell 1 is no cell of a notebook"),
-    "half": (at("cells", TEXT, "source", "half of \ud83d"), "cell 1 contains half of a character"),
-    "grade": (at("cells", GRADED, "metadata", "nbgrader", "yes"), "lacks the cells of lab2.gradients"),
-    "points of text": (at("cells", GRADED, "metadata", "nbgrader", "points", "all"), "lacks the cells of"),
-    "id": (at("cells", GRADED, "metadata", "nbgrader", "grade_id", [1]), "lacks the cells of"),
-    "form": (at("cells", GRADED, "metadata", "nbgrader", "schema_version", 99), "SchemaTooNewError"),
+    "another lab's": (lambda nb: nb.update(OTHER_LAB), "has no task and no check of lab2_ddp: ask for the notebook of"),
+    "many cells": (lambda nb: nb["cells"].extend([own("code", "")] * 1000), "cells, and may have 1,000: ask for it"),
+    "long": (lambda nb: nb["cells"].append(own("code", "x" * (1 << 19))), "characters, and may have 524,288: ask for"),
 }
 WHOLE = json.dumps(RELEASED)
+BLANK = (ROOT / "labs" / LAB / f"{LAB}.ipynb").read_text()
+MERGE = "{\n<<<<<<< HEAD\n =======\n>>>>>>> b\n}"
+ENCODED = {  # files -> what the student and the instructor read; each gets points and a page
+    "mark": ({f"{LAB}.ipynb": "\ufeff" + WHOLE}, "encoding is utf-8-sig"),
+    "mark and CRLF": ({f"{LAB}.ipynb": "\ufeff" + WHOLE.replace("\\n", "\\r\\n")}, "Lines ended as on Windows"),
+    "two bytes": ({f"{LAB}.ipynb": WHOLE.encode("utf-16")}, "encoding is utf-16"),
+    "helper": ({f"{LAB}.ipynb": WHOLE, "helper.py": "x = 1"}, "'helper.py' beside the notebook is not used"),
+}
 FILES = {  # files -> what the instructor reads
     "renamed": ({"lab2 (1).ipynb": WHOLE}, "there is no lab2_ddp.ipynb, but there is 'lab2 (1).ipynb': if that is"),
     "mine": ({"my_lab2.ipynb": WHOLE, "old.ipynb": WHOLE}, "'my_lab2.ipynb', 'old.ipynb': move the one that is"),
@@ -102,8 +131,13 @@ FILES = {  # files -> what the instructor reads
     "capitals": ({"LAB2_DDP.IPYNB": WHOLE}, "there is 'LAB2_DDP.IPYNB'"),
     "text": ({f"{LAB}.ipynb.txt": WHOLE}, f"there is '{LAB}.ipynb.txt'"),
     "nothing": ({"notes.txt": "x"}, "there is no lab2_ddp.ipynb, and no other notebook"),
-    "mark": ({f"{LAB}.ipynb": "\ufeff" + WHOLE}, "begins with a byte order mark"),
-    "two bytes": ({f"{LAB}.ipynb": WHOLE.encode("utf-16")}, "is not text in UTF-8"),
+    "copy": ({f"{LAB}.ipynb": BLANK, f"{LAB}-Copy1.ipynb": WHOLE}, f"was filled in in {LAB}.ipynb, but there is"),
+    "zip": ({f"{LAB}.zip": b"PK"}, f"there is '{LAB}.zip'"),
+    "zip of its name": ({f"{LAB}.ipynb": b"PK\3\4"}, "is a zip archive, and no notebook"),
+    "empty": ({f"{LAB}.ipynb": ""}, "is empty: ask for"),
+    "page": ({f"{LAB}.ipynb": "<!DOCTYPE html><title>Log in</title>"}, "is a page of a website"),
+    "merge": ({f"{LAB}.ipynb": MERGE}, "has the marks of a merge conflict of git"),
+    "half a file": ({f"{LAB}.ipynb": WHOLE[:2000]}, "can't be read as a notebook"),
     "list": ({f"{LAB}.ipynb": "[1]"}, "can't be read as a notebook"),
     "deep": ({f"{LAB}.ipynb": "[" * 100_000}, "can't be read as a notebook"),
     "yesterday": ({f"{LAB}.ipynb": WHOLE, "timestamp.txt": "yesterday"}, "'yesterday', which is no time such as"),
@@ -148,7 +182,9 @@ def graded(tmp_path_factory):
             hand_in(classroom.submitted(LAB, student), own)
         for student, change in (PAGES | {s: c for s, (c, _) in PROBLEMS.items()}).items():
             hand_in(classroom.submitted(LAB, student), {f"{LAB}.ipynb": changed(change)})
-        for student, (files, _) in FILES.items():
+        for student, (change, _) in REPAIRED.items():
+            hand_in(classroom.submitted(LAB, student), {f"{LAB}.ipynb": changed(change)})
+        for student, (files, _) in (FILES | ENCODED).items():
             hand_in(classroom.submitted(LAB, student), files)
         (root / "grading" / "submitted" / "a file").write_text("")
         outcomes = {g.student: g for g in grade_all(classroom, LAB, classroom.students(LAB))}
@@ -156,7 +192,7 @@ def graded(tmp_path_factory):
 
 
 def test_everybody_has_an_outcome(graded):
-    assert set(graded[1]) == {*NAMES, *UNUSABLE, *PAGES, *PROBLEMS, *FILES}
+    assert set(graded[1]) == {*NAMES, *UNUSABLE, *PAGES, *REPAIRED, *ENCODED, *PROBLEMS, *FILES}
 
 
 @pytest.mark.parametrize("student", NAMES)
@@ -181,6 +217,22 @@ def test_odd_metadata_cost_no_points_and_no_page(student, graded):
     _, outcomes, without_page = graded
     assert (outcomes[student].problem, outcomes[student].grade and outcomes[student].grade.total) == ("", 6)
     assert student not in without_page, without_page[student]
+
+
+@pytest.mark.parametrize("student", [*REPAIRED, *ENCODED])
+def test_what_can_be_repaired_is_graded_and_told(student, graded):
+    classroom, outcomes, without_page = graded
+    assert (outcomes[student].problem, outcomes[student].grade and outcomes[student].grade.total) == ("", 6)
+    assert student not in without_page, without_page[student]
+    sentence = (REPAIRED | ENCODED)[student][1]
+    assert sentence in " ".join(outcomes[student].grade.repairs)
+    page = (classroom.root / "grading" / "feedback" / student / LAB / f"{LAB}.html").read_text(encoding="utf-8")
+    assert sentence in unescape(page)
+
+
+def test_the_file_that_was_handed_in_stays_as_it_is(graded):
+    file = graded[0].submitted(LAB, "two bytes") / f"{LAB}.ipynb"
+    assert file.read_bytes() == ENCODED["two bytes"][0][file.name]
 
 
 @pytest.mark.parametrize("student", [*PROBLEMS, *FILES])
@@ -238,14 +290,14 @@ def test_a_page_that_cannot_be_written_is_told_and_the_others_are_written(graded
     assert "[red] has no page: a bug of ours" in console.export_text()
 
 
-def test_nbgrader_by_itself_takes_odd_metadata_too(graded, monkeypatch):
+def test_nbgrader_by_itself_reads_odd_notebooks_too(graded, monkeypatch):
     """As from its command line or formgrader, where nothing has read the notebook before."""
     classroom, config = graded[0], PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / "grading")).load_config()
     config.CourseDirectory.merge(classroom.config.CourseDirectory)
     config.RefereeExecutor.shelf = str(classroom.root / "grading" / "judged by itself")
     monkeypatch.setattr(Judge, "_judge", judge)
     api = NbGraderAPI(config=config)
-    for student in ("widgets of a number", "title of a number", "tags of numbers"):
+    for student in ("widgets of a number", "title of a number", "mark and CRLF", "check twice"):
         outcome = api.autograde(LAB, student)
         assert outcome["success"], outcome
         assert api.generate_feedback(LAB, student)["success"]
@@ -260,5 +312,5 @@ def test_a_lab_that_was_not_released_is_told(tmp_path):
     shutil.copytree(ROOT / "solutions" / LAB, tmp_path / "solutions" / LAB)
     with closing(Classroom(tmp_path)) as classroom:
         hand_in(classroom.submitted(LAB, "ada"), {f"{LAB}.ipynb": WHOLE})
-        (outcome,) = grade_all(classroom, LAB, ["ada"])
-    assert "if the lab was not released here, run `shardlab release`" in outcome.problem
+        with pytest.raises(CourseError, match=f"{LAB} was not released here: run `shardlab release {LAB}`"):
+            list(grade_all(classroom, LAB, ["ada"]))

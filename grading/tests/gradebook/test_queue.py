@@ -1,7 +1,10 @@
 """The queue: nobody judges what another does, a kill leaves nothing half done, and what kills is given up."""
 
+import faulthandler
 import os
 import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,11 +25,30 @@ def put(queue: Queue, nb=None, **how) -> None:
         queue.put("ada", Task(submission, made_of(submission, Settings())), **how)
 
 
-def _die_judging(queue: Queue) -> None:
+def _die_judging(queue: Queue, how: Callable = os.abort) -> None:
     if (pid := os.fork()) == 0:
+        faulthandler.disable()  # pytest's
         with queue.claim("ada"):
-            os._exit(1)
+            how()
     os.waitpid(pid, 0)
+
+
+def _kill_myself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("died_of_it", [False, True])
+def test_only_kills_for_want_of_memory_count(died_of_it, tmp_path, monkeypatch):
+    """And not those of whoever runs the grader."""
+    queue = Queue(tmp_path, LAB)
+    for i in range(MOST_TRIES + 2):
+        put(queue)
+        _die_judging(queue, _kill_myself)
+        if died_of_it:
+            monkeypatch.setattr("grading.gradebook.queue._machine", lambda i=i: f"oom_kill {i}")
+    put(queue)
+    with queue.claim("ada") as task:
+        assert (task is None) == died_of_it
 
 
 def test_what_ends_whoever_judges_it_is_given_up(tmp_path):

@@ -30,7 +30,7 @@ def test_a_submission_is_cleaned_copied_and_hashed_once_before_it_is_judged(clas
     for name in ("a.txt", "b.txt"):
         (classroom.submitted(LAB, "ada") / name).write_text(name)
     counts, seen = Counter(), {}
-    counted(monkeypatch, counts, inspect_files.PlainNotebook, "preprocess", "cleaned")
+    counted(monkeypatch, counts, inspect_files, "limited", "cleaned")
     counted(monkeypatch, counts, Classroom, "copy_files", "copied")
     for module in ("grade_class", "nbgrader_executor"):
         counted(monkeypatch, counts, import_module(f"grading.gradebook.{module}"), "made_of", f"hashed in {module}")

@@ -171,17 +171,35 @@ def test_platforms_get_their_columns(classroom):
         export(classroom, "excel")
 
 
-def test_manual_points_and_late_penalties_are_exported(classroom):
+def test_manual_points_are_exported(classroom):
     with Gradebook(classroom.db_url) as gradebook:
-        grade = gradebook.find_grade("lab2-plan", LAB, LAB, "carl")
-        grade.manual_score = 2.0
-        submission = gradebook.find_submission(LAB, "dora")
-        for notebook in submission.notebooks:
-            notebook.late_submission_penalty = 4.0
+        gradebook.find_grade("lab2-plan", LAB, LAB, "carl").manual_score = 2.0
         gradebook.db.commit()
     assert "lab2-plan: 2 of 3 points in the gradebook, entered by hand" in explained(classroom, "carl")
-    rows = dict(row[:3:2] for row in csv.reader(io.StringIO(export(classroom, "moodle"))))
-    assert (rows["carl"], rows["dora"]) == ("2", "11")
+    assert exported(classroom)["carl"] == "2"
+
+
+@pytest.mark.parametrize(("penalty", "left"), [(4.0, 11), (15.0, 0), (99.0, 0)])
+def test_a_late_penalty_takes_the_same_points_everywhere_and_is_said(penalty, left, classroom):
+    with Gradebook(classroom.db_url) as gradebook:
+        for notebook in gradebook.find_submission(LAB, "dora").notebooks:
+            notebook.late_submission_penalty = penalty
+        gradebook.db.commit()
+    _, points, *_ = grade_row(classroom.grade(LAB, "dora"), LAB)
+    assert f"{left}/15 (late: -{penalty:g})" in points
+    said = explained(classroom, "dora")
+    assert f"dora has {left} of 15 points for lab2_ddp; {penalty:g} are taken because it was late" in said
+    report = class_report(classroom, LAB)
+    assert left in report.totals
+    assert "less points because they were late: dora" in report.summary()
+    assert exported(classroom)["dora"] == str(left)
+    html = classroom.feedback(LAB, "dora").read_text(encoding="utf-8")
+    assert f"{LAB}: {left} of 15 points; written: " in html
+    assert f"-{penalty:g} points" in html
+
+
+def exported(classroom) -> dict[str, str]:
+    return dict(row[::2] for row in csv.reader(io.StringIO(export(classroom, "moodle"))))
 
 
 def test_who_imports_or_copies_a_reference_is_named(classroom):

@@ -101,7 +101,7 @@ def release(lab: Lab = None) -> None:
     """Make the students' notebooks in labs/ from solutions/."""
     from grading.instructor_commands import release_labs
 
-    release_labs(lab, console)
+    raise typer.Exit(not release_labs(lab, console))
 
 
 @app.command()

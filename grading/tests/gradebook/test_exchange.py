@@ -1,0 +1,174 @@
+"""The exchange that students share with the instructor: what lies there is theirs to change, and does no harm."""
+
+import getpass
+import os
+import pwd
+import shutil
+import zipfile
+from contextlib import closing, suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from nbgrader.apps.zipcollectapp import ZipCollectApp
+from nbgrader.exchange import ExchangeError
+from nbgrader.exchange.exchange_factory import ExchangeFactory
+from submissions import LAB
+from traitlets.config import Config
+
+from grading.gradebook import exchange
+from grading.gradebook.nbgrader_api import Classroom
+
+ME, SECRET = getpass.getuser(), "what only the instructor may read"
+
+
+@pytest.fixture
+def hub(released, tmp_path, monkeypatch):
+    """hub.collect(), hub.release_feedback(); hub.inbound(student) makes a folder as `nbgrader submit` does."""
+    shutil.copytree(released, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "exchange" / "shardlab" / "inbound").mkdir(parents=True)
+    (tmp_path / "secret.txt").write_text(SECRET)
+    students = {}
+    monkeypatch.setattr(exchange.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=students.get("owner", ME)))
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=students.get("owner", ME)))
+    with closing(Classroom(tmp_path, Config({"Exchange": {"root": str(tmp_path / "exchange")}}))) as classroom:
+
+        def inbound(student: str, minute: int = 0, text: str = "{}") -> Path:
+            at = f"2026-11-22 16:{minute:02}:00 UTC"
+            folder = tmp_path / "exchange" / "shardlab" / "inbound" / f"{student}+{LAB}+{at}+x"
+            folder.mkdir(mode=0o777)
+            (folder / f"{LAB}.ipynb").write_text(text)
+            (folder / "timestamp.txt").write_text(at)
+            (folder / "submission_secret.txt").write_text("secret")
+            return folder
+
+        def run(kind: str, **options) -> None:
+            coursedir = classroom.api.coursedir
+            coursedir.assignment_id = LAB
+            made = getattr(ExchangeFactory(config=classroom.config), kind)(
+                coursedir=coursedir, authenticator=classroom.api.authenticator, config=classroom.config
+            )
+            for name, value in options.items():
+                setattr(made, name, value)
+            made.start()
+
+        yield SimpleNamespace(
+            root=tmp_path,
+            classroom=classroom,
+            students=students,
+            inbound=inbound,
+            collect=lambda **options: run("Collect", **options),
+            release_feedback=lambda: run("ReleaseFeedback"),
+        )
+
+
+def test_what_is_collected_is_the_students_and_nobody_elses_to_read(hub):
+    hub.inbound(ME)
+    hub.collect()
+    folder = hub.classroom.submitted(LAB, ME)
+    assert sorted(p.name for p in folder.iterdir()) == [f"{LAB}.ipynb", "submission_secret.txt", "timestamp.txt"]
+    assert {p.stat().st_mode & 0o777 for p in folder.iterdir()} == {0o600}
+    assert {folder.stat().st_mode & 0o777, folder.parents[1].stat().st_mode & 0o777} == {0o700}
+
+
+def replaced_by_a_link(folder: Path, secret: Path) -> None:
+    (folder / f"{LAB}.ipynb").unlink()
+    (folder / f"{LAB}.ipynb").symlink_to(secret)
+
+
+def a_linked_folder(folder: Path, secret: Path) -> None:
+    shutil.rmtree(folder)
+    folder.symlink_to(secret.parent)
+
+
+LINKS = {"a file": replaced_by_a_link, "the folder": a_linked_folder}
+
+
+@pytest.mark.parametrize("spoil", LINKS.values(), ids=LINKS)
+def test_a_link_is_not_followed_and_stops_no_other(spoil, hub):
+    spoil(hub.inbound("eve"), hub.root / "secret.txt")
+    hub.inbound(ME)
+    with pytest.raises(ExchangeError, match="'eve' is not collected: .* is a link"):
+        hub.collect(check_owner=False)
+    assert not hub.classroom.submitted(LAB, "eve").exists()
+    assert hub.classroom.submitted(LAB, ME).is_dir()
+
+
+@pytest.mark.parametrize("spoil", LINKS.values(), ids=LINKS)
+def test_a_link_that_takes_the_place_of_a_file_after_it_was_inspected_is_not_followed(spoil, hub, monkeypatch):
+    folder = hub.inbound("eve")
+    monkeypatch.setattr(exchange, "inspect", lambda path: spoil(folder, hub.root / "secret.txt"))
+    monkeypatch.setattr(exchange, "_owner", lambda path: os.getuid() + (spoil is a_linked_folder))
+    with suppress(ExchangeError):
+        hub.collect(check_owner=False)
+    found = [p for p in hub.classroom.submitted(LAB, "eve").rglob("*") if p.is_file() and not p.is_symlink()]
+    assert not [p for p in found if p.read_text() == SECRET]
+
+
+def test_a_folder_of_somebody_else_is_not_collected(hub):
+    hub.inbound("ada")
+    with pytest.raises(ExchangeError, match=f"'ada' is not collected: .* belongs to {ME}"):
+        hub.collect()
+    hub.collect(check_owner=False)
+    assert hub.classroom.submitted(LAB, "ada").is_dir()
+
+
+def test_a_later_submission_takes_the_place_of_the_earlier_one_only_when_it_is_whole(hub):
+    hub.inbound(ME)
+    hub.collect()
+    later = hub.inbound(ME, 1, "later")
+    (later / "link").symlink_to("/etc/hostname")
+    with pytest.raises(ExchangeError):
+        hub.collect(update=True)
+    assert (hub.classroom.submitted(LAB, ME) / f"{LAB}.ipynb").read_text() == "{}"
+    (later / "link").unlink()
+    hub.collect()
+    assert (hub.classroom.submitted(LAB, ME) / f"{LAB}.ipynb").read_text() == "{}", "only with --update"
+    hub.collect(update=True)
+    assert (hub.classroom.submitted(LAB, ME) / f"{LAB}.ipynb").read_text() == "later"
+
+
+def test_a_backdated_time_is_told(hub, caplog):
+    hub.inbound(ME)
+    with caplog.at_level("WARNING", "traitlets"):
+        hub.collect()
+    assert "says that it was handed in at 2026-11-22 16:00:00 UTC, and was written at" in caplog.text
+
+
+def test_pages_of_a_class_that_hands_in_both_ways_are_released(hub):
+    of_the_hub = ["timestamp.txt", "submission_secret.txt"]
+    for student, files in {"ada": of_the_hub, "bob": [], "carl": of_the_hub[:1]}.items():
+        folder = hub.root / "grading" / "feedback" / student / LAB
+        folder.mkdir(parents=True)
+        for name in (f"{LAB}.html", *files):
+            (folder / name).write_text(student)
+    hub.release_feedback()
+    released = list((hub.root / "exchange" / "shardlab" / "feedback").iterdir())
+    assert [page.read_text() for page in released] == ["ada"]
+
+
+ARCHIVE = {
+    "ada/lab2_ddp.ipynb": "ada",
+    "team_7/lab2_ddp.ipynb": "team_7",
+    "Bob Moe_12345_assignsubmission_file_/lab2_ddp.ipynb": "Bob Moe",
+    "lovelaceada_123_4567_lab2_ddp-1.ipynb": "lovelaceada",
+    "moebob_late_123_4567_lab2_ddp.ipynb": "moebob",
+    "carl/lab2_ddp (1).ipynb": "carl",
+}
+
+
+def test_the_archive_of_a_learning_platform_is_sorted_into_folders(hub, monkeypatch):
+    """As grading/README.md says."""
+    archive = hub.root / "grading" / "downloaded" / LAB / "archive"
+    archive.mkdir(parents=True)
+    with zipfile.ZipFile(archive / "all.zip", "w") as packed:
+        for name in ARCHIVE:
+            packed.writestr(name, name)
+    app = ZipCollectApp(config=hub.classroom.config)
+    app.coursedir = hub.classroom.api.coursedir
+    app.coursedir.assignment_id = LAB
+    app.init_plugins()
+    app.extract_archive_files()
+    app.process_extracted_files()
+    found = {s: (hub.classroom.submitted(LAB, s) / f"{LAB}.ipynb") for s in hub.classroom.students(LAB)}
+    assert {file.read_text(): student for student, file in found.items()} == ARCHIVE
