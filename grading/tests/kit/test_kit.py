@@ -14,6 +14,7 @@ import pytest
 from deadlines import deadline_s
 from submissions import LABS, ROOT
 
+from grading.gradebook.written_arguments import is_written
 from grading.judge import our_answers
 from grading.judge.find_lab import lab_module
 from grading.judge.our_answers import NotRecorded, OurAnswers, RecordedAnswers, answers_for, key_of
@@ -21,7 +22,7 @@ from grading.judge.referee import Referee
 from grading.kit import make
 from grading.kit.make import KitError, files_of_students, make_kit
 from grading.kit.record import record
-from grading.samples import samples
+from grading.samples import read_lab, samples
 from grading.samples.trial import handed_in
 
 IN_A_ROW = 3  # lines of an answer that may not stand anywhere in the kit
@@ -71,6 +72,22 @@ def test_no_part_of_an_answer_is_in_the_kit():
     assert len(lines_of_answers()) > 1000
     found = {str(path.relative_to(ROOT)): leaks(path) for path in files_of_students(ROOT)}
     assert {path: runs for path, runs in found.items() if runs} == {}
+
+
+def test_no_sentence_of_a_model_argument_or_a_rubric_is_in_the_kit():
+    private = [file.read_text() for file in (ROOT / "solutions").glob("*/rubric.md")]
+    assert len(private) == len(LABS)
+    for lab in LABS:
+        private += [cell.source for cell in read_lab("solutions", lab).cells if is_written(cell)]
+    long = {
+        s.strip() for text in private for s in re.split(r"[.\n|]", text.replace("###", "\n")) if len(s.strip()) > 60
+    }
+    released = "\n".join(c.source for lab in LABS for c in read_lab("labs", lab).cells)
+    told = {sentence for sentence in long if sentence in released}  # a rubric may quote the question
+    assert len(long) > 20 * len(told)
+    for path in files_of_students(ROOT):
+        for text in texts(path):
+            assert not [sentence for sentence in long - told if sentence in text], path
 
 
 def test_a_part_of_an_answer_would_be_found(tmp_path):
