@@ -91,6 +91,7 @@ def test_validate_names_the_check_that_is_left(lab, pictures):
 
 def test_validate_succeeds_on_a_solved_lab(lab, pictures):
     lab.write("plan_buckets", cells("right")["plan_buckets"])
+    lab.write("lab2-argument", cells("right")["lab2-argument"])
     assert "passes all the tests" in validated(lab, pictures / "student_validated.png")
 
 
