@@ -94,8 +94,12 @@ def _copied(folder: Path, to: Path) -> Path:
 
 
 def _warn_of_the_time(copy: Path, folder: Path, warn: Callable) -> None:
-    """Tell of a timestamp that is older than its file, which a student can't backdate (as a restored backup is)."""
-    says, written = copy / "timestamp.txt", (folder / "timestamp.txt").lstat().st_ctime
+    """Tell of a timestamp that is missing, or older than its file: a student, or a restored backup, can write any."""
+    says = copy / "timestamp.txt"
+    if not says.is_file():
+        warn("%a has no timestamp.txt, and counts as in time", folder.name)
+        return
+    written = (folder / "timestamp.txt").lstat().st_ctime
     at = parse_utc(says.read_text().strip()).replace(tzinfo=UTC).timestamp()
     if written - at > _BACKDATED_S:
         wrote = datetime.fromtimestamp(written, UTC).strftime("%Y-%m-%d %H:%M UTC")

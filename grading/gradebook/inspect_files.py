@@ -85,6 +85,7 @@ def read_submission(folder: Path, lab: str, released: NotebookNode) -> NotebookN
         nb = limited(known_form, file.read_bytes(), lab, released)
     except LimitError as error:
         raise SubmissionError(f"{file.name} can't be read: {error}; ask for it without its outputs") from None
+    others = [other for other in others if not other.lower().endswith(".json")]  # data
     if others and is_blank(nb, released):
         raise SubmissionError(f"nothing was filled in in {file.name}, {_which(others, file.name)}")
     nb.metadata.shardlab.repairs += [

@@ -27,7 +27,9 @@ def hub(released, tmp_path, monkeypatch):
     """hub.collect(), hub.release_feedback(); hub.inbound(student) makes a folder as `nbgrader submit` does."""
     shutil.copytree(released, tmp_path, dirs_exist_ok=True)
     (tmp_path / "exchange" / "shardlab" / "inbound").mkdir(parents=True)
-    (tmp_path / "secret.txt").write_text(SECRET)
+    (tmp_path / "secrets").mkdir()
+    for name in (f"{LAB}.ipynb", "timestamp.txt"):
+        (tmp_path / "secrets" / name).write_text(SECRET if name.endswith("ipynb") else "2026-11-22 16:00:00 UTC")
     students = {}
     monkeypatch.setattr(exchange.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=students.get("owner", ME)))
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=students.get("owner", ME)))
@@ -86,7 +88,7 @@ LINKS = {"a file": replaced_by_a_link, "the folder": a_linked_folder}
 
 @pytest.mark.parametrize("spoil", LINKS.values(), ids=LINKS)
 def test_a_link_is_not_followed_and_stops_no_other(spoil, hub):
-    spoil(hub.inbound("eve"), hub.root / "secret.txt")
+    spoil(hub.inbound("eve"), hub.root / "secrets" / f"{LAB}.ipynb")
     hub.inbound(ME)
     with pytest.raises(ExchangeError, match="'eve' is not collected: .* is a link"):
         hub.collect(check_owner=False)
@@ -97,7 +99,7 @@ def test_a_link_is_not_followed_and_stops_no_other(spoil, hub):
 @pytest.mark.parametrize("spoil", LINKS.values(), ids=LINKS)
 def test_a_link_that_takes_the_place_of_a_file_after_it_was_inspected_is_not_followed(spoil, hub, monkeypatch):
     folder = hub.inbound("eve")
-    monkeypatch.setattr(exchange, "inspect", lambda path: spoil(folder, hub.root / "secret.txt"))
+    monkeypatch.setattr(exchange, "inspect", lambda path: spoil(folder, hub.root / "secrets" / f"{LAB}.ipynb"))
     monkeypatch.setattr(exchange, "_owner", lambda path: os.getuid() + (spoil is a_linked_folder))
     with suppress(ExchangeError):
         hub.collect(check_owner=False)
@@ -129,9 +131,11 @@ def test_a_later_submission_takes_the_place_of_the_earlier_one_only_when_it_is_w
 
 
 def test_a_backdated_time_is_told(hub, caplog):
+    (hub.inbound("eve") / "timestamp.txt").unlink()
     hub.inbound(ME)
     with caplog.at_level("WARNING", "traitlets"):
-        hub.collect()
+        hub.collect(check_owner=False)
+    assert f"eve+{LAB}+2026-11-22 16:00:00 UTC+x' has no timestamp.txt" in caplog.text
     assert "says that it was handed in at 2026-11-22 16:00:00 UTC, and was written at" in caplog.text
 
 

@@ -28,7 +28,7 @@ from grading.reports.feedback_math import MarkdownWithMath
 
 ESCAPES = "\x1b[2J\x1b[1;1H\x1b]52;c;AAAA\x07\x9b31m\u202e[red]PASSED[/]"
 VERDICT = Verdict("lab2.plan", 3, 3, "all is well", figures={"late by": ("0 ms", "1 ms")}).html()
-FORGED = f'{VERDICT}<section class="graded" id="lab2-plan" style="border: 1px solid; background: green">x</section>'
+FORGED = f'{VERDICT}<div class="graded" id="lab2-plan" style="border: 1px solid; background: green">x</div>'
 NAMES = ["=1+1", "+1", "-1", "@SUM(A1)", "[red]eve"]
 
 
