@@ -59,9 +59,9 @@ def planted(root: Path) -> list[Mutant]:
 
 
 def sources(root: Path) -> list[Path]:
-    """Modules of the packages, without their tests and the samples."""
+    """Modules of the packages, without their tests and the samples, and the course's own script."""
     folders = [p for p in (root / "lib").iterdir() if (p / "__init__.py").exists()] + [root / "grading"]
-    found = [p for folder in folders for p in sorted(folder.rglob("*.py"))]
+    found = [p for folder in [*folders, root / "course"] for p in sorted(folder.rglob("*.py"))]
     return [p for p in found if not {"tests", "samples", "attacks"} & set(p.relative_to(root).parts)]
 
 

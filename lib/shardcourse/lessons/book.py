@@ -35,7 +35,7 @@ def make_book(console: Console) -> bool:
     if problems := _add_lessons(pages / "course", console):
         console.print("\n".join(problems), style="red", markup=False)
         return False
-    for name in ("README.md", "SOURCES.md", "messages.md"):
+    for name in ("README.md", "SOURCES.md", "messages.md", "train.py"):
         shutil.copyfile(ROOT / "course" / name, pages / "course" / name)
     shutil.copyfile(ROOT / "lib" / "pictures" / "ddp_buckets.png", pages / "ddp_buckets.png")
     write_index(pages / "index.md", sorted((ROOT / "course").glob("[01]*.ipynb")))

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import nbformat
@@ -18,13 +19,16 @@ TURNS = 4
 
 
 def digest(notebook: Path) -> str:
-    """Hash everything that decides how a notebook runs: its cells, our modules and data, and torch's version."""
+    """Hash all that decides how a notebook runs: its cells, our modules, files beside it, data, and torch's version."""
     nb = nbformat.read(notebook, as_version=4)
     found = hashlib.sha256(
         "\0".join([torch.__version__, *(cell.cell_type + cell.source for cell in nb.cells)]).encode()
     )
     program = "\n".join(as_python(cell.source) for cell in code_cells(nb))
-    for file in [*sorted(imported(program)), *DATA]:
+    beside = [
+        file for file in sorted(notebook.parent.glob("*.py")) if re.search(rf"^import {file.stem}\b", program, re.M)
+    ]
+    for file in [*sorted(imported(program)), *beside, *DATA]:
         found.update(file.read_bytes())
     return found.hexdigest()[:16]
 

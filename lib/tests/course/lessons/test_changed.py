@@ -54,6 +54,17 @@ def test_a_module_that_changed_brings_back_the_lessons_that_import_it(course, na
     assert len(changed.chosen(notebooks, course / "record.json", 0)) == runs
 
 
+def test_a_script_beside_a_lesson_brings_back_the_lesson_that_imports_it(course):
+    (course / "script.py").write_text("")
+    cells = [new_code_cell("import script  # beside"), new_code_cell("import script")]
+    for name, cell in zip("01", cells, strict=True):
+        nbformat.write(new_notebook(cells=[cell]), course / f"{name}.ipynb")
+    before = [changed.digest(course / f"{i}.ipynb") for i in range(3)]
+    (course / "script.py").write_text("x = 1\n")
+    after = [changed.digest(course / f"{i}.ipynb") for i in range(3)]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [False, False, True]
+
+
 def test_a_cell_that_changed_or_a_run_that_failed_brings_its_lesson_back(course):
     notebooks = record(course)
     nbformat.write(new_notebook(cells=[new_code_cell("1")]), notebooks[5])
