@@ -137,11 +137,11 @@ class Classroom:
         """Put a judged submission's points into the gradebook.
 
         Raises RuntimeError if it was not judged, is unclear, or has changed since it was taken with this `stamp`. The
-        last case protects the gradebook: nbgrader deletes the graded notebook before it reads the submission. Later the
+        last case protects the gradebook: nbgrader notes there when it came before it reads it. Later the
         executor decides by digests whether the points belong to the notebook that nbgrader reads.
         """
         kept = self.shelf.get(lab, student)
-        if kept and kept.judged.unclear and self.is_graded(lab, student):  # nbgrader would delete the graded notebook
+        if kept and kept.judged.unclear and self.is_graded(lab, student):  # nbgrader would note when this one came
             raise RuntimeError(f"could not grade {student}'s {lab}: {kept.judged.why_not_graded}")
         if self._inspect(lab, student) != stamp:
             raise RuntimeError(f"could not grade {student}'s {lab}: {CHANGED}")
@@ -157,7 +157,7 @@ class Classroom:
         """Judge a submission if it has changed or must be judged again, and put its points into the gradebook."""
         lab_module(lab)  # a lab without checks is the instructor's mistake, not the student's
         self._inspect(lab, student)
-        try:  # nbgrader would delete the graded notebook before it reads this one
+        try:  # before nbgrader notes anything in the gradebook
             self.sanitized(lab, student)
         except Exception as error:
             raise RuntimeError(f"could not grade {student}'s {lab}: {in_words(error)}") from None

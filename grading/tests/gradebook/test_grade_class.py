@@ -58,11 +58,14 @@ def test_some_settings_of_the_judging_and_another_grader_are_reasons_other_setti
 def test_what_noise_hid_comes_back_and_the_old_grade_stays(classroom, judge):
     grade(classroom)
     hand_in(classroom, "bob", "second")
+    (classroom.submitted(LAB, "bob") / "timestamp.txt").write_text("2026-11-22 16:11:00 UTC")
     judge.noisy = True
     why, total, problem = grade(classroom)["bob"]
     assert (why, total) == ("the submission changed", None)
     assert "grade again on a quieter machine" in problem
     assert classroom.grade(LAB, "bob").total == 6
+    with Gradebook(classroom.db_url) as gradebook:
+        assert gradebook.find_submission(LAB, "bob").timestamp is None, "the old grade belongs to what came first"
     judge.noisy, judge.points = False, 2.0
     assert grade(classroom)["bob"] == ("the machine was too noisy", 12, "")
 
