@@ -16,6 +16,7 @@ from grading.gradebook.error_advice import CourseError, in_words, shown, visible
 from grading.gradebook.grade_class import Graded, grade_all
 from grading.gradebook.nbgrader_api import ROOT, Classroom
 from grading.judge.find_lab import cell_name
+from grading.judge.referee import UNREADABLE
 from grading.reports.class_page import show, write_page
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
@@ -81,6 +82,11 @@ def _grade_lab(classroom: Classroom, lab: str, students: list[str], console: Con
             problems.append(f"[red]{_shown(graded.student)} has no new grade[/]: {why}")
     console.print(table)
     for graded in outcomes:
+        for verdict in graded.grade.verdicts if graded.grade else ():
+            if verdict.cause.startswith(UNREADABLE):
+                console.print(
+                    f"[yellow]{_shown(graded.student)}, {verdict.check}[/]: {UNREADABLE}: look at what it does"
+                )
         for words in graded.grade.repairs if graded.grade and graded.why else ():
             console.print(f"{_shown(graded.student)}: {escape(visible(words))}", highlight=False)
     if outcomes and not any(graded.new for graded in outcomes):

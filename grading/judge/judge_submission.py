@@ -65,7 +65,7 @@ class Judged:
 
     @property
     def unclear(self) -> list[Verdict]:
-        """Verdicts that can't be graded: the machine was too noisy, or an instructor has to look."""
+        """Verdicts that decide nothing: the machine was too noisy, or the reference failed."""
         return [v for v in self.verdicts if v.inconclusive]
 
     @property

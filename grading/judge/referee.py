@@ -20,6 +20,7 @@ HANGS = 2  # an answer that hung this often is not run again, since each time co
 MOST_OF_AN_ERROR = 20_000  # characters
 _OWN_FRAME = re.compile(r'  File "[^"\n]*/grading/boxes/rank_launcher_inside\.py".*\n(?:    .*\n)*')
 _UNWRITTEN = re.compile(r'(File "[^"\n]*", line \d+), in (\w+)\n(?:    .*\n)*NotImplementedError *$', re.M)
+UNREADABLE = "the judge could not read what your ranks replied"  # they were changed there, or the judge is at fault
 NOT_HANDED_IN = "the notebook did not hand in an answer for this check."
 
 
@@ -96,8 +97,7 @@ class Referee:
             cause = f"this can't be judged here, and it is no fault of yours: {error}. When it is graded, it will be."
             return Verdict(name, 0, check.points, cause, inconclusive=True)
         except (ArithmeticError, LookupError, TypeError, ValueError):
-            cause = "the judge could not read what your ranks replied: an instructor has to look."
-            return Verdict(name, 0, check.points, cause, traceback.format_exc(), inconclusive=True)
+            return Verdict(name, 0, check.points, f"{UNREADABLE}: an instructor has to look.", traceback.format_exc())
 
     def close(self) -> None:
         for launcher in filter(None, (self._reference, self._launcher)):

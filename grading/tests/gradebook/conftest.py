@@ -36,12 +36,12 @@ def judge(monkeypatch):
     """In the place of what takes minutes; `judge.points` is what it gives next, `judge.seen` what it judged."""
 
     class Fake:
-        points, noisy, seen = 1.0, False, []
+        points, noisy, cause, seen = 1.0, False, "so", []
 
         def __call__(self, submission, settings):
             self.seen.append(sorted(p.name for p in submission.files.iterdir()))
             checks = lab_module(submission.lab).CHECKS.items()
-            verdicts = [Verdict(name, self.points, c.points, "so", inconclusive=self.noisy) for name, c in checks]
+            verdicts = [Verdict(name, self.points, c.points, self.cause, inconclusive=self.noisy) for name, c in checks]
             return Judged([], verdicts, "", 0.1)
 
     fake = Fake()

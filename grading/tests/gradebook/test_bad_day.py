@@ -17,6 +17,7 @@ from grading import instructor_commands
 from grading.gradebook import convert_one, nbgrader_api
 from grading.gradebook.error_advice import FULL, LOCKED, with_advice
 from grading.gradebook.nbgrader_api import Classroom
+from grading.judge.referee import UNREADABLE
 from grading.reports.class_report import class_report
 
 
@@ -66,6 +67,14 @@ def test_what_nbgrader_fails_to_write_leaves_what_was_there(kind, classroom, jud
         with pytest.raises(RuntimeError, match="Input/output error"):
             classroom.feedback(LAB, "ada")
     assert text_of(classroom.root / "grading" / kind) == before
+
+
+def test_a_reply_that_no_judge_can_read_is_0_and_the_instructor_is_told_to_look(classroom, judge):
+    judge.points, judge.cause = 0.0, f"{UNREADABLE}: an instructor has to look."
+    succeeded, said = said_by_grade(classroom)
+    assert succeeded, "everybody has a grade"
+    assert f"ada, lab2.memory: {UNREADABLE}: look at what it does" in said
+    assert grade(classroom)["ada"][1] == 0
 
 
 def test_a_gradebook_that_another_program_holds_is_told_at_once(classroom, judge, monkeypatch):

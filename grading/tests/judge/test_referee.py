@@ -158,10 +158,16 @@ def test_who_was_killed_is_run_twice_and_not_three_times(judged):
     assert [(v.points, v.inconclusive) for v in verdicts] == [(0, False), (1, False)]
 
 
-@pytest.mark.parametrize("error", [ReferenceFailedError("it is gone"), ZeroDivisionError("0"), KeyError("losses")])
-def test_what_is_no_fault_of_the_submission_or_cannot_be_read_decides_nothing(error, judged):
-    verdicts, _ = judged(error, None)
+def test_what_is_no_fault_of_the_submission_decides_nothing(judged):
+    verdicts, _ = judged(ReferenceFailedError("it is gone"), None)
     assert [(v.points, v.inconclusive) for v in verdicts] == [(0, True), (1, False)]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("0"), KeyError("losses")])
+def test_what_cannot_be_read_is_0_and_an_instructor_is_told(error, judged):
+    verdicts, _ = judged(error, None)
+    assert [(v.points, v.inconclusive) for v in verdicts] == [(0, False), (1, False)]
+    assert verdicts[0].cause == "the judge could not read what your ranks replied: an instructor has to look."
 
 
 @pytest.mark.parametrize("pace_s, deadline_s", [(0.1, 15), (2, 40), (30, 90)])
