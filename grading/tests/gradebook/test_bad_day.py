@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -11,11 +12,12 @@ import pytest
 from class_of_two import grade, hand_in
 from rich.console import Console
 from sqlalchemy.exc import OperationalError
-from submissions import LAB
+from submissions import LAB, ROOT
 
 from grading import instructor_commands
 from grading.gradebook import convert_one, nbgrader_api
-from grading.gradebook.error_advice import FULL, LOCKED, with_advice
+from grading.gradebook.error_advice import FULL, LOCKED, CourseError, with_advice
+from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.referee import UNREADABLE
 from grading.reports.class_report import class_report
@@ -178,3 +180,16 @@ def test_nobody_else_may_read_a_class(classroom, judge):
         **dict.fromkeys(("submitted", "autograded", "judged", "queue", "feedback"), 0o700),
         "gradebook.db": 0o600,
     }
+
+
+def test_a_course_in_a_folder_that_nbgrader_takes_as_a_pattern_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"nbgrader takes \[, \* and \? in a path as a pattern"):
+        Classroom(tmp_path / "course [2026]")
+
+
+def test_a_lab_that_was_not_released_is_told(tmp_path):
+    shutil.copytree(ROOT / "solutions" / LAB, tmp_path / "solutions" / LAB)
+    with closing(Classroom(tmp_path)) as classroom:
+        hand_in(classroom, "ada", "first")
+        with pytest.raises(CourseError, match=f"{LAB} was not released here: run `shardlab release {LAB}`"):
+            list(grade_all(classroom, LAB, ["ada"]))
