@@ -34,7 +34,9 @@ class Written:
 
     @property
     def in_short(self) -> str:
-        return f"to grade ({self.max_points:g})" if self.points is None else f"{self.points:g}/{self.max_points:g}"
+        if self.points is None:
+            return f"to grade ({self.max_points:g})"
+        return f"{self.points:g}/{self.max_points:g}" + ("" if self.by_hand else " (empty)")
 
     @property
     def text(self) -> str:

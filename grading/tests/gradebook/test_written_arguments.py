@@ -38,8 +38,8 @@ EXPECTED = {  # student -> what table, words and export say
     "writes_below": ("to grade (3)", WAITS, ""),
     "is_long": ("to grade (3)", WAITS + LONG, ""),
     "is_graded": ("2/3", BY_HAND + LONG, "2"),
-    "leaves_it": ("0/3", LEFT, "0"),
-    "empties_it": ("0/3", LEFT, "0"),
+    "leaves_it": ("0/3 (empty)", LEFT, "0"),
+    "empties_it": ("0/3 (empty)", LEFT, "0"),
     "deletes_it": ("to grade (3)", WAITS, ""),
     "retypes_it": ("to grade (3)", WAITS, ""),
 }
