@@ -204,7 +204,7 @@ def test_a_forged_reply_is_nothing_handed_in(reply):
 
 def test_a_box_that_does_not_start_is_no_fault_of_the_notebook():
     class Broken(Processes):
-        def command(self, program, readable=()):
+        def command(self, program, readable=(), modules=()):
             return ["false"]
 
     runner = NotebookRunner(Broken(None))

@@ -56,9 +56,9 @@ class Course:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return psutil.Popen(command, shell=True, cwd=self.folder, env=self.environment, start_new_session=True, **pipes)
 
-    def run(self, command: str) -> str:
+    def run(self, command: str, within_s: float = 380) -> str:
         process = self.start(command)
-        output, _ = process.communicate(timeout=deadline_s(380))
+        output, _ = process.communicate(timeout=deadline_s(within_s))
         assert process.returncode == 0, output
         return output
 
@@ -127,6 +127,15 @@ def test_a_lab_goes_from_release_to_feedback(course, typed, name):
     assert cause in said
 
 
+@pytest.mark.night
+@tried(".venv/bin/shardlab kit --out ../for-students")
+def test_students_get_a_kit(course, typed):
+    """By day test_kit looks at what goes into it, and at night at one with a single draw."""
+    course.run(typed[0], within_s=1200)
+    kit = course.folder.parent / "for-students"
+    assert (kit / ".git").is_dir() and not (kit / "solutions").exists()
+
+
 @tried("make lab")
 def test_jupyterlab_opens_on_the_first_lesson(course, typed):
     server = course.start(typed[0])
@@ -170,7 +179,7 @@ def test_commands_are_found_in_blocks():
     assert commands(text) == ["make demo", "make grade LAB=x"]
 
 
-@pytest.mark.parametrize("name", [name for name in files() if name.endswith(".md")])
+@pytest.mark.parametrize("name", [name for name in files() if name.endswith(".md") and "kit/files/" not in name])
 def test_links_lead_somewhere(name):
     targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / name).read_text())
     # the book's first page is copied to the top of its pages, where the course and its picture are
