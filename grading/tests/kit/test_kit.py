@@ -237,7 +237,12 @@ def failed_at_home(kit: Path, lab: str) -> str:
         assert grading.__file__.startswith({str(kit)!r})
         answers = {{name: base64.b64decode(text) for name, text in json.load(sys.stdin).items()}}
         with Referee({lab!r}, "cpu", same_player=True) as referee:
-            print("\\n".join(v.text() for v in referee.judge(answers) if not v.passed))
+            for first in referee.judge(answers):
+                verdicts = [first]  # what noise hid is asked again, as a student would
+                while verdicts[-1].inconclusive and len(verdicts) < 4:
+                    verdicts += referee.judge(answers, only=first.check)
+                if not verdicts[-1].passed:
+                    print(verdicts[-1].text())
         """
     right = next(s for s in samples(lab) if s.name == "right")
     text = json.dumps({name: base64.b64encode(answer).decode() for name, answer in handed_in(right).items()})
