@@ -29,29 +29,26 @@ def hidden_bytes(
     for look in range(LOOKS):
         mine.append(s.watch(check, drill, look, **arguments))
         reference.append(s.watch_reference(drill, look, **arguments))
-        hidden = max(_hidden(mine, reference, name, claimed) for name, claimed in claims.items())
-        invented = max(_invented(mine, reference, name, claimed, spare_bytes) for name, claimed in claims.items())
+        found = [_compare(mine, reference, name, claimed) for name, claimed in claims.items()]
+        hidden = max(more for more, _, _ in found)
+        invented = max(less if less > max(2 * spare_bytes, NEVER_THERE * report) else 0.0 for _, less, report in found)
         if hidden <= spare_bytes and not invented:
             return 0.0
     return hidden if hidden > spare_bytes else -invented
 
 
-def _hidden(mine: list[Watched], reference: list[Watched], name: str, claimed: Callable[[dict], float]) -> float:
-    """Return hidden bytes a rank: the least of all looks at the submission, less the most of those at the reference."""
-    left_out, usual = ([_left_out(w, looks[0], name, claimed) for w in looks] for looks in (mine, reference))
-    return 0.0 if None in left_out + usual else min(left_out) - max(usual)
+def _compare(
+    mine: list[Watched], reference: list[Watched], name: str, claimed: Callable[[dict], float]
+) -> tuple[float, float, float]:
+    """Return bytes a rank: hidden in every look, reported and found in no look, and reported. Zeros if not measured.
 
-
-def _invented(
-    mine: list[Watched], reference: list[Watched], name: str, claimed: Callable[[dict], float], spare_bytes: float
-) -> float:
-    """Return the bytes a rank of the report that no look at the submission finds; 0 if they are few."""
+    Hidden is the least of all looks at the submission less the most of those at the reference, and the reverse.
+    """
     left_out, usual = ([_left_out(w, looks[0], name, claimed) for w in looks] for looks in (mine, reference))
     if None in left_out + usual:
-        return 0.0
-    missing = min(usual) - max(left_out)
+        return 0.0, 0.0, 0.0
     report = sum(map(claimed, mine[0].replies)) / len(mine[0].replies)
-    return missing if missing > max(2 * spare_bytes, NEVER_THERE * report) else 0.0
+    return min(left_out) - max(usual), min(usual) - max(left_out), report
 
 
 def _left_out(watched: Watched, judged: Watched, name: str, claimed: Callable[[dict], float]) -> float | None:

@@ -4,17 +4,16 @@ The ranks report what they hold and send. A submission runs in the same process 
 values here are the kernel's own counts, read from outside the box.
 """
 
-import os
 import threading
 from collections import Counter, deque
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 
 import psutil
 
-from grading.boxes.sandbox.process_tree_memory import family, first_inside, held_bytes, nameless_bytes
+from grading.boxes.sandbox import own_world
+from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.01
 LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # bytes at rest: the commonest value of the last looks, rounded to this
@@ -95,23 +94,16 @@ class KernelCounters(threading.Thread):
 
 def _written_bytes(processes: list[psutil.Process], size_bytes: int | None) -> int:
     """Bytes written to a box's temporary folders of `size_bytes` each, whose memory belongs to no process."""
-    written = 0
-    for folder in ("tmp", "dev/shm") if size_bytes else ():
-        with suppress(OSError, IndexError):
-            about = os.statvfs(Path("/proc", str(first_inside(processes).pid), "root", folder))
-            if about.f_blocks * about.f_frsize == size_bytes:  # otherwise it is our folder: the box is not ready yet
-                written += (about.f_blocks - about.f_bfree) * about.f_frsize
-    return written
+    of_box = own_world.folders(processes, size_bytes) if size_bytes else ()
+    return sum((about.f_blocks - about.f_bfree) * about.f_frsize for about in of_box)
 
 
 def _sent_bytes(processes: list[psutil.Process]) -> int:
     """Bytes sent over a box's loopback since it was made; 0 while it still has our network."""
-    with suppress(OSError, IndexError):
-        about = Path("/proc", str(first_inside(processes).pid))
-        if os.stat(about / "ns" / "net").st_ino == os.stat("/proc/self/ns/net").st_ino:
-            return 0
-        for line in (about / "net" / "dev").read_text(errors="replace").splitlines():
-            name, _, counters = line.partition(":")
-            if name.strip() == "lo":
-                return int(counters.split()[8])
+    if about := own_world.network(processes):
+        with suppress(OSError, IndexError):
+            for line in (about / "dev").read_text(errors="replace").splitlines():
+                name, _, counters = line.partition(":")
+                if name.strip() == "lo":
+                    return int(counters.split()[8])
     return 0

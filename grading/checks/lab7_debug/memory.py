@@ -85,7 +85,7 @@ def truth_of(seed: int, world_size: int) -> dict:
                 mean = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
                 loss = mean / len(micro_batches)
                 (loss / world_size).backward()
-                mine[-1][0] += float(loss)
+                mine[-1][0] += loss.item()
                 mine[-1][1] += int((logits.argmax(-1) == targets).sum())
         optimizer.step()
         optimizer.zero_grad()
