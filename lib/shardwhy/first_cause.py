@@ -18,7 +18,7 @@ from itertools import chain, islice
 
 from shardwhy.index import BadEntry, Entry
 from shardwhy.literals import SHORTEST, literals
-from shardwhy.logs import Line, Log, rank_of, time_of
+from shardwhy.logs import Line, Log, rank_of, time_of, without_digits
 
 ERROR, WAIT, WARNING, CONSEQUENCE = range(4)
 NEAR, LONGEST_TRACEBACK = 50, 5000  # lines, those of other ranks between them counted
@@ -99,15 +99,15 @@ class _Known:
         for parts, entry in self.parts:
             if not parts:
                 raise BadEntry(f"{entry.topic}.toml [{entry.id}] pattern: has no literal part of {SHORTEST} letters")
+        self.possible: dict[str, list[Entry]] = {}
         self.texts = frozenset({TRACEBACK}).union(*(parts for parts, _ in self.parts))
 
     def match(self, text: str) -> tuple[Entry, re.Match] | None:
         """Return the entry whose match in the text is widest, which says most about it, and the match."""
-        matches = [
-            (entry, match)
-            for parts, entry in self.parts
-            if any(part in text for part in parts) and (match := entry.regex.search(text))
-        ]
+        shape = without_digits(text)
+        if shape not in self.possible:  # lines that differ only in digits have the same possible entries
+            self.possible[shape] = [e for parts, e in self.parts if any(without_digits(p) in shape for p in parts)]
+        matches = [(entry, match) for entry in self.possible[shape] if (match := entry.regex.search(text))]
         return max(matches, key=lambda m: m[1].end() - m[1].start(), default=None)
 
 

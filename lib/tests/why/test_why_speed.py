@@ -1,16 +1,17 @@
-"""A log of megabytes is read in seconds: 100 MB in ten, so 20 MB in two seconds of this process."""
+"""A log of megabytes is read almost as fast as one loop over its lines with one regular expression."""
 
 import random
+import re
 import time
 
 import pytest
-from deadlines import deadline_s
 
 from shardwhy.first_cause import diagnose
 from shardwhy.index import load
 from shardwhy.logs import Log
 
 MEGABYTES = 20
+MOST = 2.5  # times as long as the loop; 0.6 to 1.3 were measured, and 2.2 to 4.7 if each entry looks at each line
 LINES = (
     "[rank{rank}]: [2024-05-01 10:{a:02}:{b:02},123] [INFO] step {n} loss 2.{n} grad_norm 0.{n} lr 3e-4",
     "node{rank}:{n}:{n} [{rank}] NCCL INFO Channel {a:02}/0 : {rank}[{rank}] -> {b}[{b}] via P2P/CUMEM/read",
@@ -33,27 +34,45 @@ def noise(megabytes: int, kinds=LINES) -> str:
     return block * (megabytes * 1_000_000 // len(block.encode()) + 1)
 
 
-def seconds_of(text: str) -> float:
-    data = text.encode()
-    entries = load().values()
+def slowness(text: str) -> float:
+    """Return the CPU time of a diagnosis over that of the loop, both the faster of two."""
+    data, entries = text.encode(), load().values()
+
+    def diagnosed():
+        cause = diagnose([Log(data)], entries).cause
+        assert cause.entry.id == "ready_only_once" and cause.rank == 5
+
+    def looped():
+        assert sum(bool(re.search(r"\b(error|failed)\b", line)) for line in text.splitlines()) == 1
+
+    times = [(_cpu_time(diagnosed), _cpu_time(looped)) for _ in range(2)]
+    return min(t for t, _ in times) / min(t for _, t in times)
+
+
+def _cpu_time(work) -> float:
     began = time.process_time()
-    cause = diagnose([Log(data)], entries).cause
-    took = time.process_time() - began
-    assert cause.entry.id == "ready_only_once" and cause.rank == 5
-    return took
+    work()
+    return time.process_time() - began
 
 
 @pytest.mark.parametrize("kinds", [LINES, LINES[3:4]], ids=["mixed", "progress bars"])
 def test_a_large_log_is_read_fast(kinds):
-    assert seconds_of(noise(MEGABYTES, kinds) + MESSAGE) < deadline_s(1)
+    assert slowness(noise(MEGABYTES, kinds) + MESSAGE) < MOST
 
 
 def test_a_message_that_is_repeated_a_hundred_thousand_times_is_not_read_as_often():
     timeout = "[rank{}]:[E501 09:10:04.4] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={})\n"
     text = "".join(timeout.format(n % 8, n % 8, n) for n in range(100_000))
-    assert seconds_of(text + MESSAGE) < deadline_s(1)
+    assert slowness(text + MESSAGE) < MOST
 
 
 def test_a_log_in_one_line_is_read_fast():
     bars = "WARNING 1: 10%|#    | 5/50 [00:01<00:09] CUDA out of memory. Tried to allocate, in a text\r"
-    assert seconds_of(bars * (MEGABYTES * 1_000_000 // len(bars)) + MESSAGE) < deadline_s(1)
+    assert slowness(bars * (MEGABYTES * 1_000_000 // len(bars)) + MESSAGE) < MOST
+
+
+def test_a_log_in_which_no_line_is_like_another_is_read_fast():
+    draw = random.Random(2)
+    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(2000)]
+    lines = (" ".join(draw.choices(words, k=12)) for _ in range(MEGABYTES * 1_000_000 // 84))
+    assert slowness("\n".join(lines) + "\n" + MESSAGE) < 2 * MOST
