@@ -93,6 +93,8 @@ clean: ## remove .venv, builds and caches; submissions and grades stay
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo 'shardlab needs Python 3.11 or newer, and "$(PYTHON)" is not. Name one: make setup PYTHON=python3.12' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
+		echo '"$(PYTHON)" cannot make an environment. On Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@echo 'setting up .venv, once: PyTorch, then the rest (some minutes)'
 	@$(BIN)/python -m pip install -q -c constraints.txt torch
