@@ -1,6 +1,6 @@
 """The cost model of collectives compared with published timings, and NCCL's own estimate of the same timings.
 
-`published-collectives.json` has the timings. NCCL's estimate is that of its tuner (src/graph/tuning.cc and
+`shardsim/published_collectives.json` has the timings. NCCL's estimate is that of its tuner (src/graph/tuning.cc and
 src/enqueue.cc, 2.2x), which chooses an algorithm and a protocol by it. It is repeated here for H100 and GH200: rings
 over 360 GB/s of NVLink, cards at 96% of their bandwidth, 24 channels in a node and 16 between nodes. AWS's plugin tells
 NCCL that its network takes 75 us (aws-ofi-nccl, platform_data_map), which is more than messages take.
@@ -12,10 +12,11 @@ from math import inf, log2
 from pathlib import Path
 from statistics import median
 
+import shardsim
 from shardsim.closed_forms import IN_SHARE, OUT_SHARE, PLATEAU, PROTOCOLS, Cluster, nccl_range_s, nccl_s
 from shardsim.machines import MACHINES
 
-FILE = Path(__file__).parents[1] / "benchmarks" / "published-collectives.json"
+FILE = Path(shardsim.__file__).with_name("published_collectives.json")
 MIB = 1 << 20
 RANGES = {"1 to 512 KiB": MIB, "1 to 32 MiB": 64 * MIB, "64 to 128 MiB": 256 * MIB, "256 MiB to 8 GiB": inf}
 CARDS = {  # each source's network cards; the latency of alps' Slingshot is taken to be InfiniBand's

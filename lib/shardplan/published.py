@@ -18,7 +18,7 @@ from shardplan.shape import Experts, Shape
 from shardplan.strategy import Strategy
 from shardsim.machines import machine
 
-FILE = Path(__file__).parents[1] / "benchmarks" / "published-runs.json"
+FILE = Path(__file__).with_name("published_runs.json")
 MEMORY = ("memory_gib", "memory_gb", "fits")
 SPEED = ("tokens_per_s", "step_s", "mfu", "hfu", "model_tflops", "hardware_tflops")
 _COMMON = ("memory_of", "used", "outside", "assumed", "rule", "differs")  # fields of a table, for all of its runs

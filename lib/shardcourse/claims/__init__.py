@@ -1,6 +1,6 @@
 """Claims on trial: the claims of the pages that this course grew from, tested by counting, by torch or by measuring.
 
-`lib/benchmarks/claims.toml` lists the claims. Each names a *check*: a function that returns a finding for each relevant
+`claims.toml` lists the claims. Each names a *check*: a function that returns a finding for each relevant
 condition. The verdict follows from the number of findings that agree with the claim.
 
 Read in this order: `claim` (the file), `trial` (from findings to a verdict). Then the checks, by their source:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "claims.toml"
+FILE = Path(__file__).with_name("claims.toml")
 VERDICTS = ("holds", "holds under conditions", "wrong")
 SHOWN_BY = ("plan", "measured", "torch")
 LESSONS = range(16)

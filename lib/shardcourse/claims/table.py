@@ -63,7 +63,7 @@ def counted(claims: Sequence[Claim]) -> str:
 def claims_on_trial(lesson: int | None = None, *ids: str) -> "ClaimsPage":
     """Try the claims that belong to a lesson (all claims if None) on this machine; with `ids`, only these of them.
 
-    Raises RuntimeError if one of them comes out differently from `lib/benchmarks/claims.toml`, ValueError if an id
+    Raises RuntimeError if one of them comes out differently from `claims.toml`, ValueError if an id
     names no claim of this lesson.
     """
     chosen = {c.id: c for c in claims().values() if lesson in (None, c.lesson)}

@@ -1,6 +1,11 @@
 """`shardlab`, the installed command. `shardlab why` imports no torch, so it works where torch does not."""
 
 import sys
+from pathlib import Path
+
+import shardcourse
+
+NEED_A_CLONE = frozenset("demo tidy book prove bench release kit grade feedback report export collect".split())
 
 
 def main() -> None:
@@ -9,6 +14,8 @@ def main() -> None:
         from shardwhy.__main__ import main as why
 
         sys.exit(why(sys.argv[2:]))
+    if problem := _needs_a_clone(sys.argv[1:2]):
+        sys.exit(problem)
     from shardcourse.cli.app import app
 
     try:
@@ -17,6 +24,19 @@ def main() -> None:
         if not (error.name or "").startswith("grading."):
             raise
         sys.exit(f"shardlab {' '.join(sys.argv[1:2])}: this is an instructor's command, and not in the students' kit.")
+
+
+def _needs_a_clone(command: list[str]) -> str:
+    """Return why the command cannot run from an installed package that is in no clone, or ""."""
+    from shardcourse.lessons.folders import FIRST_LESSON, ROOT
+
+    if not NEED_A_CLONE.intersection(command) or (Path(shardcourse.__file__).parents[2] / "course").is_dir():
+        return ""
+    where = ROOT if (ROOT / "course" / FIRST_LESSON).is_file() else "a clone of the repository"
+    return (
+        f"shardlab {command[0]}: this needs the course's own folders, and the package that runs is a copy outside them. "
+        f"In {where}: make setup, then .venv/bin/shardlab; or pip install -e ."
+    )
 
 
 if __name__ == "__main__":

@@ -17,12 +17,13 @@ from torch import nn
 from shardbench.deepspeed_engine import deepspeed
 from shardbench.engines import OURS, TORCH, Engine, Library, data_parallel, fsdp1, fsdp2, local_batch, zero_1
 from shardcourse.experiments.engines import all_ranks
+from shardcourse.lessons.folders import ROOT
 from shardlab import launch, local_device
 from shardlab.measure.sharding_evidence import probe
 from shardlab.model import Transformer, preset
 from shardplan.formulas import Expected, units_of
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = ROOT / "lib" / "benchmarks"
 MODEL, MICRO_BATCH, SEQ_LEN, STEPS = "3M", 2, 64, 3
 STATES = ("parameters", "gradients", "optimizer_states")
 Build = Callable[[nn.Module], Engine]

@@ -6,9 +6,10 @@
 import json
 from pathlib import Path
 
+from shardcourse.lessons.folders import ROOT
 from shardplan.published import SPEED
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = ROOT / "lib" / "benchmarks"
 _SPEED, _MEMORY = SPEED + ("steps_per_s",), ("memory_gib", "memory_gb")
 
 

@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
+import shardsim
 from shardsim.closed_forms import Cluster, nccl_s
 from shardsim.machines import machine
 
-TABLES = Path(__file__).parents[2] / "benchmarks" / "published-collectives.json"
+TABLES = Path(shardsim.__file__).with_name("published_collectives.json")
 
 
 def published_all_gathers(nodes: int = 10) -> list[tuple[int, int, float, float]]:

@@ -16,7 +16,9 @@ import psutil
 import torch
 from torch import Tensor
 
-SCRIPT = Path(__file__).parents[3] / "course" / "train.py"
+from shardcourse.lessons.folders import ROOT
+
+SCRIPT = ROOT / "course" / "train.py"
 USES_GPUS = torch.cuda.device_count() >= 4  # a GPU for each rank of the lesson; all its jobs use the same device
 Steps = dict[int, dict[str, float]]  # by step: what its line in the log says
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import nbformat
 import torch
 
+import shardplan.published
+from shardcourse.claims.claim import FILE as CLAIMS
 from shardcourse.lessons.cells import as_python, code_cells
 from shardcourse.lessons.folders import ROOT
 
 PACKAGES = {folder.name: folder for folder in (ROOT / "lib").glob("shard*") if (folder / "__init__.py").exists()}
 PACKAGES["grading"] = ROOT / "grading"
-DATA = [ROOT / "lib" / "benchmarks" / name for name in ("claims.toml", "published-runs.json")]
+DATA = [CLAIMS, shardplan.published.FILE]
 TURNS = 4
 
 

@@ -6,7 +6,17 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-ROOT = Path(__file__).resolve().parents[3]
+
+
+def _repository() -> Path:
+    """Return the clone that this file is in. An installed copy takes the user's: the current folder, or one above it."""
+    here, current = Path(__file__).resolve().parents[3], Path.cwd()
+    places = (here, current, *current.parents)
+    return next((place for place in places if (place / "course" / FIRST_LESSON).is_file()), current)
+
+
+FIRST_LESSON = "00_start_here.ipynb"
+ROOT = _repository()
 
 
 def build(name: str) -> Path:
