@@ -5,7 +5,10 @@ from pathlib import Path
 
 import shardcourse
 
-NEED_A_CLONE = frozenset("demo tidy book prove bench release kit grade feedback report export collect".split())
+NEED_A_CLONE = {
+    *("demo", "tidy", "book", "prove", "bench"),
+    *("release", "kit", "grade", "feedback", "report", "export"),
+}
 
 
 def main() -> None:
@@ -34,7 +37,7 @@ def _needs_a_clone(command: list[str]) -> str:
         return ""
     where = ROOT if (ROOT / "course" / FIRST_LESSON).is_file() else "a clone of the repository"
     return (
-        f"shardlab {command[0]}: this needs the course's own folders, and the package that runs is a copy outside them. "
+        f"shardlab {command[0]}: this needs the course's own folders, and the package that runs is a copy outside. "
         f"In {where}: make setup, then .venv/bin/shardlab; or pip install -e ."
     )
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 import torch.distributed as dist

@@ -40,12 +40,14 @@ def test_each_file_of_a_package_is_named_for_the_wheel():
     for file in _packages():
         package = file.parts[1] if file.parts[0] == "lib" else file.parts[0]
         inside = file.as_posix().split(f"{package}/", 1)[1]
-        own = patterns.get(package, [])
-        assert (
-            file.suffix == ".py"
-            or any(fnmatch.fnmatch(file.name, pattern) for pattern in everywhere)
-            or any(fnmatch.fnmatch(inside, pattern) for pattern in own)
-        ), f"{file} would be missing after pip install: see package-data in pyproject.toml"
+        module = file.suffix == ".py" and (ROOT / file.parent / "__init__.py").exists()
+        beside_modules = (ROOT / file.parent / "__init__.py").exists() and any(
+            fnmatch.fnmatch(file.name, pattern) for pattern in everywhere
+        )
+        named = any(fnmatch.fnmatch(inside, pattern) for pattern in patterns.get(package, []))
+        assert module or beside_modules or named, (
+            f"{file} would be missing after pip install: see package-data in pyproject.toml"
+        )
 
 
 @pytest.fixture(scope="module")
