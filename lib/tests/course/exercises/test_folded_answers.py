@@ -1,8 +1,8 @@
 """The checks of exercises accept the answers that stand in the notebooks.
 
 The other tests of a check plant mistakes. Some plant them in an answer of their own: the notebook's is tried here.
-Others plant them in the folded answer itself (3a, 4, 5a, 5b, 8a, 8b, 11a, 11b, 14a, 14b, 15a, 15b, 16), and try it
-there.
+Others plant them in the folded answer itself (3a, 4, 5a, 5b, 8a, 8b, 11a, 11b, 14a, 14b, 15a, 15b, 16, 19), and try
+it there.
 """
 
 from collections.abc import Callable
