@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = Path(__file__).with_name("files")  # of the kit alone
 WHOLE = ("course", "labs", "lib")
 OF_GRADING = ("__init__.py", "student", "judge", "boxes", "checks")
-AT_THE_TOP = ("LICENSE", "constraints.txt", "environment.yml", ".gitignore")
+AT_THE_TOP = ("LICENSE", "LICENSE-prose.md", "constraints.txt", "environment.yml", ".gitignore")
 LEFT_OUT = ("lib/tests",)
 LEFT_OUT_NAMES = re.compile(r"__pycache__|.*\.egg-info|\.ipynb_checkpoints|text_rules\.toml|\..*_cache")
 

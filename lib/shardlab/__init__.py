@@ -32,7 +32,7 @@ import importlib
 
 from shardlab.launch import LaunchError, launch, local_device, warm_up
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["LaunchError", "launch", "local_device", "warm_up"]
 
 
