@@ -9,6 +9,7 @@ Each part stands alone:
     experiments/        what lessons measure: jobs, programs and harnesses
     exercises/          checks of a reader's function: what is wrong with it, in words
     who                 a picture of the part of a tensor that each live rank holds
+    repository          where the clone is
     source_text         source code and error reports, formatted for a lesson
     cli/                the command line; the only part that imports `grading`
 """

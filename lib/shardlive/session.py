@@ -10,6 +10,7 @@ import cloudpickle
 
 from shardlab.launch import warm_up
 from shardlab.launch.api import settings_of
+from shardlab.launch.known_message import explained
 from shardlab.launch.notebook_tracebacks import name_cells, without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.rank_names import named
@@ -197,4 +198,4 @@ class Ranks:
         if errors := {n: a for n, a in answers.items() if a.error}:
             first = next(iter(errors.values())).traceback.rstrip()
             heads = values({n: a.error for n, a in errors.items()}, self.world_size)
-            raise RankError(name_cells("\n".join([*heads, *(["", first] if first else [])])))
+            raise explained(RankError(name_cells("\n".join([*heads, *(["", first] if first else [])]))))

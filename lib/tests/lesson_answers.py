@@ -7,7 +7,7 @@ from typing import Any
 import nbformat
 
 from shardcourse.lessons.cells import markdown
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 
 
 def answer(lesson: str, begins: str) -> str:

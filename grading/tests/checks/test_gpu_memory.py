@@ -16,7 +16,7 @@ from grading.checks.lab3_zero import step_record
 from grading.checks.lab4_fsdp import on_ranks as lab4
 from grading.judge.tensor_projections import distance, vector
 from grading.samples import read_lab
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 from shardlab import launch
 from shardlab.model import preset
 from shardlab.tier import TIERS

@@ -80,8 +80,8 @@ app.command("lab", context_settings=FOR_JUPYTERLAB)(lab_command)
 @app.command()
 def tidy(notebooks: Annotated[list[Path] | None, typer.Argument(help="all lessons if left out")] = None) -> None:
     """Rewrite lessons in the form in which they are committed: no outputs, ids that follow from the source."""
-    from shardcourse.lessons.folders import ROOT
     from shardcourse.lessons.tidy import tidy as tidy_up
+    from shardcourse.repository import ROOT
 
     for notebook in notebooks or sorted((ROOT / "course").glob("*.ipynb")):
         if tidy_up(notebook):

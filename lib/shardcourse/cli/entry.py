@@ -31,7 +31,7 @@ def main() -> None:
 
 def _needs_a_clone(command: list[str]) -> str:
     """Return why the command cannot run from an installed package that is in no clone, or ""."""
-    from shardcourse.lessons.folders import FIRST_LESSON, ROOT
+    from shardcourse.repository import FIRST_LESSON, ROOT
 
     if not NEED_A_CLONE.intersection(command) or (Path(shardcourse.__file__).parents[2] / "course").is_dir():
         return ""

@@ -22,8 +22,8 @@ def lab_command(
 
     Where the course can't be written, your own copies of its notebooks are opened, in ~/shardlab-notebooks.
     """
-    from shardcourse.lessons.folders import ROOT
     from shardcourse.lessons.reader_copy import can_be_saved
+    from shardcourse.repository import ROOT
 
     folder = (course or ROOT).resolve()
     if not (folder / FIRST_LESSON).exists():

@@ -30,10 +30,11 @@ def prove_command(
 
     When it is stopped, call it again: it goes on. The exit status is 0 if all held.
     """
-    from shardcourse.lessons.folders import ROOT, build, shown
+    from shardcourse.lessons.folders import build, shown
     from shardcourse.prove.page import name_of, page, record_of, records_in, with_table
     from shardcourse.prove.parts import parts
     from shardcourse.prove.runner import run_parts, source_key
+    from shardcourse.repository import ROOT
     from shardlab.tier import detect
 
     console = Console()
@@ -102,8 +103,9 @@ def measure(name: str, tier_name: str, samples: int) -> dict:
         from grading.bench import mutants
 
         return mutants.run(which, at_a_time=1, tier=tier.name, at_most=samples or None)
-    from shardcourse.lessons.folders import ROOT, build
+    from shardcourse.lessons.folders import build
     from shardcourse.lessons.run import run_notebook
+    from shardcourse.repository import ROOT
 
     target = build("prove") / tier.name / f"{which}.ipynb"
     return asdict(run_notebook(ROOT / "course" / f"{which}.ipynb", target, {"tier": tier.name}))

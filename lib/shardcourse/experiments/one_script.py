@@ -16,7 +16,7 @@ from torch import nn
 from shardbench.deepspeed_engine import deepspeed
 from shardbench.engines import OURS, TORCH, Engine, Library, data_parallel, fsdp1, fsdp2, local_batch, zero_1
 from shardcourse.experiments.engines import all_ranks
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 from shardlab import launch, local_device
 from shardlab.measure.sharding_evidence import probe
 from shardlab.model import Transformer, preset

@@ -6,7 +6,7 @@
 import json
 from pathlib import Path
 
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 from shardplan.published import SPEED
 
 BENCHMARKS = ROOT / "lib" / "benchmarks"

@@ -16,7 +16,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 
 SCRIPT = ROOT / "course" / "train.py"
 USES_GPUS = torch.cuda.device_count() >= 4  # a GPU for each rank of the lesson; all its jobs use the same device

@@ -10,8 +10,9 @@ from nbformat import NotebookNode
 from rich.console import Console
 
 from shardcourse.lessons.cells import as_python
-from shardcourse.lessons.folders import ROOT, build, copy_files, shown
+from shardcourse.lessons.folders import build, copy_files, shown
 from shardcourse.lessons.run import run_notebook
+from shardcourse.repository import ROOT
 
 SITE = Path(__file__).parent / "site"
 PARTS = {

@@ -12,7 +12,7 @@ import torch
 import shardplan.published
 from shardcourse.claims.claim import FILE as CLAIMS
 from shardcourse.lessons.cells import as_python, code_cells
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 
 PACKAGES = {folder.name: folder for folder in (ROOT / "lib").glob("shard*") if (folder / "__init__.py").exists()}
 PACKAGES["grading"] = ROOT / "grading"

@@ -6,16 +6,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-
-def _repository() -> Path:
-    """Return the clone that this file is in; for an installed copy, the one in or above the current folder."""
-    here, current = Path(__file__).resolve().parents[3], Path.cwd()
-    places = (here, current, *current.parents)
-    return next((place for place in places if (place / "course" / FIRST_LESSON).is_file()), current)
-
-
-FIRST_LESSON = "00_start_here.ipynb"
-ROOT = _repository()
+from shardcourse.repository import ROOT
 
 
 def build(name: str) -> Path:

@@ -18,8 +18,9 @@ from rich.text import Text
 from shardbench import environment
 from shardcourse.lessons.changed import digest
 from shardcourse.lessons.executed import output_problems, unbacked_numbers
-from shardcourse.lessons.folders import ROOT, build, shown
+from shardcourse.lessons.folders import build, shown
 from shardcourse.lessons.outcome import Outcome, write_junit
+from shardcourse.repository import ROOT
 from shardlab.tier import detect
 
 CELL_TIMEOUT_S = 600

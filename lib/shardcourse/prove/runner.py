@@ -21,8 +21,8 @@ from pathlib import Path
 import psutil
 import torch
 
-from shardcourse.lessons.folders import ROOT
 from shardcourse.prove.parts import Part, complaints
+from shardcourse.repository import ROOT
 
 SOURCES = ("lib/shard*/**/*.py", "grading/**/*.py", "course/*.ipynb", "solutions/**/*.ipynb", "labs/**/*.ipynb")
 LAST_LINES = 12  # of a log, in the words of a part that crashed

@@ -13,6 +13,7 @@ Read in this order:
     rank_process, job   the launcher's side: it watches pipes, processes and the clock
     flight_recorder     the collectives that a rank has called
     hang_report, blame  the error message: which rank is at fault
+    known_message       where the index of messages explains it
     notebook_tracebacks       cells by their numbers; an interrupt without our frames
     progress_line       the line under a cell that waits
 

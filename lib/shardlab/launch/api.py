@@ -16,7 +16,9 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+from shardlab.launch.blame import LaunchError
 from shardlab.launch.job import Job
+from shardlab.launch.known_message import explained
 from shardlab.launch.notebook_tracebacks import without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
@@ -74,6 +76,8 @@ def launch(
         job.start()
         with waiting(f"running on {world_size} ranks"):
             return job.results(timeout_s)
+    except LaunchError as error:
+        raise explained(error)  # noqa: B904  it is the same error
     except KeyboardInterrupt as error:
         raise without_frames(error, f"interrupted; {world_size} ranks ended")  # noqa: B904  it is the same error
     finally:

@@ -8,8 +8,8 @@ import pytest
 
 from shardcourse.claims import claims
 from shardcourse.lessons.cells import markdown
-from shardcourse.lessons.folders import ROOT
 from shardcourse.lessons.lint import number_of
+from shardcourse.repository import ROOT
 
 COURSE = ROOT / "course"
 TEXT = (COURSE / "README.md").read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 from shardwhy.first_cause import diagnose
 from shardwhy.index import PROGRAMS, BadEntry, load, load_files
 from shardwhy.literals import literals

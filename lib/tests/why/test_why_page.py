@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 from shardwhy.index import load
 from shardwhy.page import PAGE, page
 

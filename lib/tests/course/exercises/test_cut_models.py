@@ -8,7 +8,7 @@ from lesson_answers import answer, defined
 
 from shardcourse.exercises import cut_loss, one_forward_one_backward
 from shardcourse.lessons.cells import code_cells
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 
 A, B = "15a_tensor_parallel.ipynb", "15b_pipelines_and_all_together.ipynb"
 LOSS, SCHEDULE = answer(A, "def my_"), answer(B, "def my_")

@@ -9,7 +9,7 @@ import torch
 
 from shardcourse.experiments import eight_bit_weights as small
 from shardcourse.lessons.cells import as_python, code_cells
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 from shardlab import launch
 
 LESSON = ROOT / "course" / "18_eight_bits_on_the_wire.ipynb"

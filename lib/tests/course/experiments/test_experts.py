@@ -10,7 +10,7 @@ import torch
 from shardcourse.experiments import experts
 from shardcourse.experiments.experts import D, E, K, N, T
 from shardcourse.lessons.cells import as_python, code_cells
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 from shardlab import launch
 
 LESSON = ROOT / "course" / "19_experts.ipynb"

@@ -11,7 +11,7 @@ from torch.optim import AdamW
 
 from shardcourse.experiments import measured_training, small_fsdp
 from shardcourse.lessons.cells import as_python, code_cells
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 from shardlab import launch
 
 LESSON = ROOT / "course" / "05a_zero_3_from_scratch.ipynb"

@@ -8,7 +8,7 @@ import nbformat
 
 from shardcourse.experiments import cut_matrices, pipelines, tensor_parallel
 from shardcourse.lessons.cells import as_python, code_cells
-from shardcourse.lessons.folders import ROOT
+from shardcourse.repository import ROOT
 from shardlab import launch
 from shardsim.pipeline_schedules import idle_share
 

@@ -13,7 +13,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from shardcourse.lessons.book import WIDGET, as_page, is_run_of
 from shardcourse.lessons.cells import code_cells, tagged
 from shardcourse.lessons.executed import output_problems, unbacked_numbers
-from shardcourse.lessons.folders import ROOT
 from shardcourse.lessons.lint import (
     anatomy_problems,
     claim_problems,
@@ -25,6 +24,7 @@ from shardcourse.lessons.lint import (
 )
 from shardcourse.lessons.run import run_notebook
 from shardcourse.lessons.tidy import tidied, tidy
+from shardcourse.repository import ROOT
 from shardlab.tier import TIERS
 
 LESSONS = sorted((ROOT / "course").glob("*.ipynb"))

@@ -9,10 +9,10 @@ import psutil
 import pytest
 
 from shardcourse.cli.prove import measure
-from shardcourse.lessons.folders import ROOT
 from shardcourse.prove.page import name_of, page, record_of, records_in, with_table
 from shardcourse.prove.parts import Part, complaints, parts
 from shardcourse.prove.runner import run_parts
+from shardcourse.repository import ROOT
 from shardlab.tier import TIERS
 
 ROW = {"engine": "DDP", "max_loss_difference": 0.0, "ours": {"broken": []}}

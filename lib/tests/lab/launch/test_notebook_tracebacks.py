@@ -37,6 +37,12 @@ def test_an_error_shows_one_line():
     assert error._render_traceback_() == ["KeyboardInterrupt: interrupted; 4 ranks ended"]
 
 
+def test_an_error_without_frames_shows_its_notes():
+    error = ValueError("wrong")
+    error.add_note("Explained elsewhere.")
+    assert without_frames(error, "wrong")._render_traceback_() == ["ValueError: wrong", "Explained elsewhere."]
+
+
 def test_an_error_of_a_rank_names_the_cell_and_its_line():
     cells = [
         "from shardlab import launch\nx = 1",

@@ -1,0 +1,74 @@
+"""An error of ranks says where its message is explained, and says nothing if the index does not know it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deadlines import deadline_s
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat.v4 import new_code_cell, new_notebook
+
+from shardlab.launch import LaunchError, launch
+from shardlab.launch.known_message import explained
+from shardlive import Ranks
+from shardwhy.index import load
+
+READY_ONCE = "Expected to mark a variable ready only once. This error is caused by one of the following reasons"
+NOTE = "Explained in course/messages.md#ready_only_once and in"
+
+
+def fails(words: str) -> None:
+    raise RuntimeError(words)
+
+
+def test_a_known_message_of_a_rank_names_its_entry_and_lesson():
+    with pytest.raises(LaunchError) as caught:
+        launch(fails, 2, READY_ONCE, device="cpu", stream=False)
+    assert [note.startswith(NOTE) for note in caught.value.__notes__] == [True]
+    entry = load()["ready_only_once"]
+    assert f'{entry.lesson}, "{entry.section}"' in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("words", ["my own words", "", "loss is 3.1, which is not below 2"])
+def test_an_error_of_ones_own_gets_no_note(words):
+    with pytest.raises(LaunchError) as caught:
+        launch(fails, 2, words, device="cpu", stream=False)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_a_warning_and_a_consequence_are_no_cause():
+    for words in (
+        f"UserWarning: {READY_ONCE}",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED",
+    ):
+        assert not hasattr(explained(RuntimeError(words)), "__notes__"), words
+
+
+def test_live_ranks_say_it_too():
+    with Ranks(2, device="cpu") as ranks, pytest.raises(RuntimeError) as caught:
+        ranks.run(f"raise RuntimeError({READY_ONCE!r})")
+    assert caught.value.__notes__[0].startswith(NOTE)
+
+
+def test_a_notebook_ends_the_error_with_the_note():
+    cells = ["from shardlab import launch", f"def fails():\n    raise RuntimeError({READY_ONCE!r})", "launch(fails, 2)"]
+    nb = new_notebook(cells=[new_code_cell(cell) for cell in cells])
+    with pytest.raises(CellExecutionError) as caught:
+        NotebookClient(nb, kernel_name="python3", timeout=int(deadline_s(60))).execute()
+    assert NOTE in str(caught.value)
+
+
+def test_without_the_index_an_error_is_as_it_was(tmp_path):
+    """In a submission's box there are modules, and no data beside them."""
+    program = (
+        "import shardwhy.index as index, pathlib\n"
+        "index.load.__defaults__ = (pathlib.Path('nowhere'),)\n"
+        "from shardlab.launch.known_message import explained\n"
+        f"assert not hasattr(explained(RuntimeError({READY_ONCE!r})), '__notes__')"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, env={"PYTHONPATH": str(LIB)})
+
+
+LIB = Path(__file__).parents[3]
