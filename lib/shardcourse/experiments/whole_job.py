@@ -39,7 +39,8 @@ class Job:
         self.out, self.lines, self.errors = out, list[str](), tempfile.TemporaryFile("w+")
         pipes = {"stdout": subprocess.PIPE, "stderr": self.errors, "text": True}
         self.agent = subprocess.Popen(command, env=settings, start_new_session=True, **pipes)
-        self.deadline = threading.Timer(deadline_s, self.kill)
+        self.too_late = ""
+        self.deadline = threading.Timer(deadline_s, self._give_up, [deadline_s])
         self.deadline.start()
 
     def __enter__(self) -> "Job":
@@ -47,6 +48,8 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        self.agent.stdout.close()
+        self.errors.close()
 
     def read_until(self, step: int) -> None:
         """Read the output up to the line of this step; RuntimeError if the job ends before."""
@@ -76,7 +79,9 @@ class Job:
         return "no answer"
 
     def error(self) -> str:
-        """Return the script's own error message, if there is one, else the last line of its errors."""
+        """Return why the job was ended, or the script's own error message, or else the last line of its errors."""
+        if self.too_late:
+            return self.too_late
         self.errors.seek(0)
         lines = self.errors.read().strip().splitlines()
         return next((line for line in lines if line.startswith(f"{SCRIPT.name}: ")), "".join(lines[-1:]))
@@ -90,8 +95,10 @@ class Job:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
         self.agent.wait()
-        self.agent.stdout.close()
-        self.errors.close()
+
+    def _give_up(self, deadline_s: float) -> None:
+        self.too_late = f"it had not ended after {deadline_s:.0f} s, and was killed"
+        self.kill()
 
     def _ranks(self) -> list[psutil.Process]:
         children = psutil.Process(self.agent.pid).children()

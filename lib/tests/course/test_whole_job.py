@@ -139,6 +139,12 @@ def test_two_ranks_begin_and_one_finishes(undisturbed, tmp_path):
     assert max(differences(resumed, undisturbed).values()) < ROUNDING
 
 
+def test_a_job_that_takes_too_long_is_killed_and_says_so(tmp_path):
+    with pytest.raises(RuntimeError, match="it had not ended after 4 s, and was killed"):
+        run(SCRIPT, 2, tmp_path, deadline_s=4, **TINY | {"steps": 100_000})
+    assert not [p for p in psutil.process_iter(["cmdline"]) if f"--out={tmp_path}" in (p.info["cmdline"] or [])]
+
+
 def test_a_rank_that_is_told_to_stop_stops_all_after_a_save(tmp_path):
     with job(2, tmp_path, steps=4000, save_every=4000, eval_every=4000) as told:
         told.read_until(3)

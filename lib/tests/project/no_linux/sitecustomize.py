@@ -18,8 +18,8 @@ import sys
 
 LINUX_ONLY = {
     os: """sched_getaffinity sched_setaffinity sched_setscheduler sched_getscheduler fdatasync posix_fallocate
-        posix_fadvise memfd_create eventfd pidfd_open setns unshare copy_file_range splice getrandom getxattr setxattr
-        listxattr setresuid getresuid O_DIRECT O_TMPFILE O_PATH O_NOATIME""",
+        posix_fadvise memfd_create eventfd pidfd_open setns unshare copy_file_range splice getrandom
+        setresuid getresuid O_DIRECT O_TMPFILE O_PATH O_NOATIME""",
     select: "epoll",
     signal: "sigtimedwait sigwaitinfo SIGRTMIN SIGPWR pidfd_send_signal",
     socket: "AF_NETLINK AF_VSOCK SO_PEERCRED",
