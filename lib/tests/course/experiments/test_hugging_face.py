@@ -1,11 +1,17 @@
 """Lesson 20's helpers: accelerate and transformers shard and train as one process does; each trap is still one."""
 
+import json
 import warnings
 
+import nbformat
 import pytest
 import torch
+import torch.distributed as dist
+from lesson_answers import defined
 
 from shardcourse.experiments import hugging_face
+from shardcourse.lessons.cells import code_cells
+from shardcourse.repository import ROOT
 from shardlab import launch
 
 SIZES = {"vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
@@ -68,6 +74,38 @@ def test_every_way_trains_like_one_process_and_trainer_on_cpus_does_not_shard(fo
     assert calls == [(["model.layers.0"], False), (["model.layers.1"], False), tail, (["the model"], None)]
     if torch.__version__ >= "2.13":
         assert "shared with a parameter already managed by another FSDP group" in apart[0]
+
+
+def loaded(load, folder):
+    """Return the messages that a rank sends while the lesson's `load` runs, and whether the model is then right."""
+    from torch.distributed.fsdp import fully_shard
+
+    from shardlab.measure.traffic import record_traffic
+
+    hugging_face.require()
+    model = model_of()
+    model.requires_grad_(False)
+    fully_shard(model)
+    for p in model.parameters():
+        p.to_local().zero_()
+    with record_traffic() as traffic:
+        load(model, folder)
+    same = zip(model.parameters(), model_of(folder).parameters(), strict=True)
+    return traffic.count(), all([torch.equal(p.full_tensor(), whole) for p, whole in same])
+
+
+@pytest.mark.parametrize(("row", "sends"), [("p.shape[1:]", False), ("p[0]", True)])
+def test_the_lessons_loader_sends_no_message_and_indexing_a_parameter_would(tmp_path, row, sends):
+    hugging_face.require()
+    model_of().save_pretrained(tmp_path, max_shard_size="50KB")  # several files, so that there is an index
+    lesson = nbformat.read(ROOT / "course" / "20_a_real_model.ipynb", as_version=4)
+    code = "\n".join(c.source for c in code_cells(lesson) if c.source.startswith(("INDEX =", "DTYPES =")))
+    code = code.split("\n\nwhere =")[0] + code[code.index("\nDTYPES") :]
+    assert "p.shape[1:].numel()" in code
+    load = defined(code.replace("p.shape[1:]", row), "load", torch=torch, json=json, dist=dist)
+    for messages, right in launch(loaded, 2, load, tmp_path, device="cpu", stream=False):
+        assert right
+        assert (messages > 0) == sends
 
 
 def test_memory_before_sharding_unties_a_model_and_zeroed_buffers_change_the_loss(folder):
