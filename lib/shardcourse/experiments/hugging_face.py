@@ -103,7 +103,7 @@ def training_arguments(folder: str, **settings: Any):
 
 
 def by_trainer(model: nn.Module, seed: int, args: Any) -> tuple[str, list[float]]:
-    """Train with `Trainer`. Return the name of the parameters' class, and the mean losses."""
+    """Train with `Trainer`. Return the kind of the model that it made, and the mean losses."""
     from transformers import Trainer
     from transformers.trainer_callback import PrinterCallback
 
@@ -112,7 +112,12 @@ def by_trainer(model: nn.Module, seed: int, args: Any) -> tuple[str, list[float]
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return type(next(trainer.model.parameters())).__name__, losses
+    return kind(trainer.model_wrapped), losses
+
+
+def kind(model: nn.Module) -> str:
+    """Return the classes of a model and of its parameters: they say whether it is sharded."""
+    return f"{type(model).__name__} of {type(next(model.parameters())).__name__}s"
 
 
 def show(calls: list[Call]) -> None:

@@ -4,19 +4,22 @@ from shardcourse.figures.diagram import diagram
 from shardcourse.figures.style import TEXT, LessonFigure
 
 LOOKS = ("parameters", "optimizer states", "gradients", "local gradients")
-FILES = (("embed", "layers.0"), ("layers.0", "layers.1"), ("layers.2", "norm"))
+FILES = ({"embed": 16_384, "layers.0": 32_800}, {"layers.0": 10_368, "layers.1": 43_168}, {"layers.2": 43_168})
+SCALE = 7.4 / 53_536  # widths are numbers in the file; the final norm's 64 are too few to be seen
 
 
 def draw() -> LessonFigure:
     """Draw the files above, the bytes of one matrix in the middle, and the four ranks below."""
     with diagram(7.4, 3.9, x=(0, 30), y=(0, 10.2), title="No rank reads a whole tensor") as d:
-        for f, names in enumerate(FILES):
+        for f, sizes in enumerate(FILES):
             x = 0.3 + 10 * f
             d.text(x + 4.7, 0.35, f"file {f + 1}", weight="bold")
             d.box(x, 0.8, 2.0, 1.2, "header", "computing")
-            for i, name in enumerate(names):
-                d.box(x + 2 + 7.4 * i / len(names), 0.8, 7.4 / len(names), 1.2, name, "gathered")
-        for x, end in ((7.6, 5.2), (8.6, 24.8)):  # the zoom into one matrix of layers.0
+            x += 2
+            for name, numbers in sizes.items():
+                x = d.box(x, 0.8, numbers * SCALE, 1.2, name if numbers > 12_000 else "rest", "gathered").right[0]
+        d.text(29.7, 2.6, "each rank reads all headers", ha="right")
+        for x, end in ((7.4, 5.2), (7.7, 24.8)):  # the zoom into one matrix of layers.0
             d.line((x, 2.05), (end, 3.7))
         d.text(4.8, 4.3, "bytes of one\nmatrix, k_proj", ha="right")
         for rank, look in enumerate(LOOKS):

@@ -28,7 +28,7 @@ def model_of(folder=None, **options):
 
 
 def on_ranks(folder):
-    """Train in four ways. Return by name the parameters' class and the losses; the calls; what own units do."""
+    """Train in four ways. Return by name the model's kind and the losses; the calls, tied and untied."""
     from torch.distributed.fsdp import fully_shard
     from transformers.distributed import DistributedConfig
 
@@ -38,7 +38,7 @@ def on_ranks(folder):
     asked = hugging_face.training_arguments(folder, fsdp=True, fsdp_config={"reshard_after_forward": False})
     model, found = model_of(folder), {}
     calls = hugging_face.sharded_by_accelerate(model, asked)
-    found["accelerate"] = type(next(model.parameters())).__name__, hugging_face.losses_of(model, 0, rank, ranks)
+    found["accelerate"] = hugging_face.kind(model), hugging_face.losses_of(model, 0, rank, ranks)
     found["Trainer"] = hugging_face.by_trainer(model_of(folder), 0, asked)
     native = model_of(folder, distributed_config=DistributedConfig(fsdp_size=ranks))
     found["native"] = hugging_face.by_trainer(native, 0, hugging_face.training_arguments(folder))
@@ -49,7 +49,12 @@ def on_ranks(folder):
         found["units of their own"] = "", hugging_face.losses_of(apart, 0, rank, ranks)
     except ValueError as error:
         found["units of their own"] = str(error), []
-    return found, [(names, arguments.get("reshard_after_forward")) for names, arguments in calls]
+    untied = hugging_face.sharded_by_accelerate(model_of(folder, tie_word_embeddings=False), asked_to_reshard(folder))
+    return found, *([(names, given.get("reshard_after_forward")) for names, given in each] for each in (calls, untied))
+
+
+def asked_to_reshard(folder):
+    return hugging_face.training_arguments(folder, fsdp=True, fsdp_config={"reshard_after_forward": True})
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +66,19 @@ def folder(tmp_path_factory):
 
 
 def test_every_way_trains_like_one_process_and_trainer_on_cpus_does_not_shard(folder):
-    (found, calls), *_ = launch(on_ranks, 2, folder, device="cpu", stream=False)
+    (found, calls, untied), *_ = launch(on_ranks, 2, folder, device="cpu", stream=False)
     expected = hugging_face.losses_of(model_of(folder), 0)
     apart = found.pop("units of their own")
     assert {name: kind for name, (kind, _) in found.items()} == {
-        "accelerate": "DTensor",
-        "Trainer": "Parameter",
-        "native": "DTensor",
+        "accelerate": "FSDPQwen3ForCausalLM of DTensors",
+        "Trainer": "DistributedDataParallel of Parameters",
+        "native": "FSDPQwen3ForCausalLM of DTensors",
     }
     assert all(losses == pytest.approx(expected, abs=1e-5) for _, losses in found.values())
     tail = (["model.norm", "model.embed_tokens", "lm_head"], False)
     assert calls == [(["model.layers.0"], False), (["model.layers.1"], False), tail, (["the model"], None)]
+    apart_from_layers = [(["model.embed_tokens"], True), (["model.norm", "lm_head"], False), (["the model"], None)]
+    assert untied[2:] == apart_from_layers
     if torch.__version__ >= "2.13":
         assert "shared with a parameter already managed by another FSDP group" in apart[0]
 
