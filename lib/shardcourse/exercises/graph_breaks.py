@@ -10,6 +10,7 @@ from shardlab.model import FeedForward, preset
 
 LIMIT = 1.0
 WEAK, STRONG = 0.5, 40.0  # scales of inputs whose results stay below the limit, and exceed it
+FOLLOWED = "backward through the graph a second time", "modified by an inplace operation"  # depends on the release
 
 
 class Limited(nn.Module):
@@ -46,7 +47,7 @@ def problems(mended: Callable[[], nn.Module]) -> list[str]:
             try:
                 found += [f"{name}: {words}" for words in _differences(ours, theirs, scale)]
             except RuntimeError as error:
-                return [*found, f"{name}: it fails. {' '.join(str(error).splitlines()[:2])}"]
+                return [*found, f"{name}: it fails. {_reason(str(error))}"]
     if counts.breaks:
         reason = counts.reasons[0] if counts.reasons else "a branch on a tensor's value"
         found.append(f"{counts.breaks} graph breaks are left; the first: {reason}")
@@ -55,6 +56,13 @@ def problems(mended: Callable[[], nn.Module]) -> list[str]:
     elif counts.graphs != 1:
         found.append(f"{counts.graphs} graphs for three equal calls: a Python value that changes is part of the guards")
     return found + _wrong_statistics(ours, theirs)
+
+
+def _reason(message: str) -> str:
+    """Return in words why a backward fails if autograd follows a statistic; otherwise the message's first lines."""
+    if any(words in message for words in FOLLOWED):
+        return "A statistic is part of autograd's graph, and the next call changes it: detach it"
+    return " ".join(message.splitlines()[:2])
 
 
 def _differences(ours: nn.Module, theirs: nn.Module, scale: float) -> list[str]:

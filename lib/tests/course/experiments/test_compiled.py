@@ -33,16 +33,39 @@ def test_a_branch_on_data_is_a_break_and_one_on_a_shape_is_none():
         assert counts.breaks == breaks
 
 
-def test_compiled_blocks_train_as_eager_ones_and_send_the_same():
-    eager, fast = launch(compiled.train_each, 2, {"eager": shard, "fast": blocks_then_shard}, device="cpu")[0].values()
-    assert fast.losses == pytest.approx(eager.losses, rel=1e-5)
-    assert (fast.messages, fast.sent_bytes) == (eager.messages, eager.sent_bytes)
-    assert (fast.counts.graphs, fast.counts.breaks, fast.same_names) == (1, 0, True)
+def shard_then_blocks(model):
+    return compiled.compile_blocks(shard(model))
+
+
+def test_compiled_blocks_train_as_eager_ones_and_send_the_same_in_both_orders():
+    ways = {"eager": shard, "blocks first": blocks_then_shard, "blocks last": shard_then_blocks}
+    eager, *others = launch(compiled.train_each, 2, ways, device="cpu")[0].values()
     assert eager.counts.graphs == 0
+    for fast in others:
+        assert fast.losses == pytest.approx(eager.losses, rel=1e-5)
+        assert (fast.messages, fast.sent_bytes) == (eager.messages, eager.sent_bytes)
+        assert (fast.counts.graphs, fast.counts.breaks, fast.same_names) == (1, 0, True)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_at_the_limit_a_new_shape_runs_uncompiled_or_fails(fullgraph):
+    limit = torch._dynamo.config.recompile_limit
+    with compiled.counted() as counts:
+        double = torch.compile(lambda x: x * 2, backend="aot_eager", dynamic=False, fullgraph=fullgraph)
+        for n in range(1, limit + 1):
+            double(torch.ones(n + 1))
+        counts.read()
+        assert counts.graphs == limit
+        if fullgraph:
+            with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit, match="fullgraph=True"):
+                double(torch.ones(limit + 2))
+        else:
+            assert double(torch.ones(limit + 2)).sum() == 2 * (limit + 2)
+    assert counts.graphs == limit
 
 
 def test_a_deeper_model_compiles_in_the_same_graph():
-    operations = [compiled.compile_seconds(depth, compiled.compile_blocks)[1].operations for depth in (1, 3)]
+    operations = [compiled.compile_seconds(depth, compiled.compile_blocks, repeats=1)[1].operations for depth in (1, 3)]
     assert operations[0] == operations[1] > 0
 
 
