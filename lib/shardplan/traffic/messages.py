@@ -37,5 +37,8 @@ class Send:
 
     @property
     def bytes_between(self) -> float:
-        """Part of these bytes that leaves the node."""
+        """Part of these bytes that leaves the node. Each part of an all_to_all has a target of its own."""
+        if self.kind == "all_to_all" and self.group.nodes > 1:
+            n = self.group.size
+            return self.bytes * (n - self.group.ranks_per_node) / (n - 1)
         return self.bytes * self.group.share_between

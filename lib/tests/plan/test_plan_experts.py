@@ -141,6 +141,14 @@ def test_bytes_of_the_all_to_alls():
     assert not [s for s in sends(expert_setup()) if s.kind == "all_to_all"]
 
 
+def test_rows_that_leave_the_node_are_those_of_the_ranks_on_other_nodes():
+    """Of 63 other ranks, 56 are on other nodes. A ring's share, 1/8, would be far too small; inside a node none leave."""
+    (found,) = {s for s in sends(setup_of("deepseek-v3", "dgx-h100", 64, expert=64)) if s.kind == "all_to_all"}
+    assert found.bytes_between == pytest.approx(found.bytes * 56 / 63)
+    inside = [s for s in sends(setup_of("deepseek-v3", "dgx-h100", 64, expert=8)) if s.kind == "all_to_all"]
+    assert inside and not any(s.bytes_between for s in inside)
+
+
 def test_experts_that_are_not_shared_are_not_sent():
     """With a rank for each expert only the rest is gathered and reduced; with one group for all, everything is."""
     gathered = {}
