@@ -45,17 +45,19 @@ def _try(route: Route, new_bias: NewBias) -> str | tuple[float, float]:
 def _wrong_route(route: Route, draw: torch.Generator) -> str:
     scores = (2 * torch.randn(T, E, generator=draw)).requires_grad_()
     bias = torch.linspace(-0.3, 0.3, E)
-    p = scores.softmax(-1)
+    p = scores.sigmoid()
     right = (p + bias).topk(K).indices
     chosen, weight = route(scores, bias, K)
     if chosen.shape != (T, K) or weight.shape != (T, K):
         return f"my_route returns the shapes {list(chosen.shape)} and {list(weight.shape)}; both should be {[T, K]}."
     if not _same_experts(chosen, right):
         if _same_experts(chosen, p.topk(K).indices):
-            return "my_route chooses by the probability alone. The bias has no effect."
+            return "my_route chooses by the sigmoid alone. The bias has no effect."
         if _same_experts(chosen, (scores + bias).topk(K).indices):
-            return "my_route adds the bias to the scores before the softmax. Add it to the probabilities."
-        return "my_route does not choose the k largest sums of probability and bias."
+            return "my_route adds the bias to the scores before the sigmoid. Add it to the sigmoid's result."
+        if _same_experts(chosen, (scores.softmax(-1) + bias).topk(K).indices):
+            return "my_route adds the bias to a softmax. DeepSeek-V3 takes the sigmoid of each score."
+        return "my_route does not choose the k largest sums of sigmoid and bias."
     of_chosen, with_bias = p.gather(-1, chosen), (p + bias).gather(-1, chosen)
     expected = of_chosen / of_chosen.sum(-1, keepdim=True)
     if not torch.allclose(weight, expected, atol=1e-5):
@@ -63,7 +65,7 @@ def _wrong_route(route: Route, draw: torch.Generator) -> str:
             return "The bias is in the weights. It may choose the experts, but must not change the result."
         if torch.allclose(weight, of_chosen, atol=1e-5):
             return "The weights of a token do not sum to one. Divide them by their sum."
-        return "The weights are not the probabilities of the chosen experts, divided by their sum."
+        return "The weights are not the sigmoids of the chosen experts' scores, divided by their sum."
     if not weight.requires_grad:
         return "The weights carry no gradient, so the router would never learn."
     direction = torch.randn(weight.shape, generator=draw)

@@ -49,7 +49,7 @@ def weights(seed: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def tokens(seed: int, skew: float = 2.0) -> tuple[Tensor, Tensor]:
-    """Return the inputs and targets (N T, D) of all ranks. With `skew`, tokens prefer expert 0."""
+    """Return the inputs and targets (N T, D) of all ranks. `skew` is how far tokens are moved towards expert 0."""
     router, draw = weights(seed)[0], torch.Generator().manual_seed(seed + 1)
     x, target = (torch.randn(N * T, D, dtype=torch.float64, generator=draw) for _ in range(2))
     return x + skew * router[0] / router[0].norm(), target

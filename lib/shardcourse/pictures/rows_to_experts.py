@@ -10,7 +10,7 @@ _HEADS = {0.9: "tokens", 4.9: "rows, sorted\nby expert", 12.2: "experts", 19.5: 
 
 
 def draw() -> LessonFigure:
-    with diagram(7.4, 3.5, x=(-2.6, 24.8), y=(-1.9, 11.2)) as d:
+    with diagram(7.4, 3.5, x=(-2.6, 24.8), y=(-1.9, 12.2)) as d:
         for x, words in _HEADS.items():
             d.text(x, -1.0, words)
         d.text(8.6, -1.0, "dispatch", weight="bold")
@@ -24,6 +24,7 @@ def draw() -> LessonFigure:
                 there = 5.9 * to + 0.5 + _EXPERTS[to].index(row)
                 d.arrow((5.7, y), (10.3, there))
                 d.arrow((14.0, there), (18.7, y))
+        d.text(11.8, 11.6, "a0: the row of token a for expert 0. The colour is that of the rank with this expert.")
     return d.figure
 
 

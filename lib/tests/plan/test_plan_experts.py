@@ -142,7 +142,7 @@ def test_bytes_of_the_all_to_alls():
 
 
 def test_rows_that_leave_the_node_are_those_of_the_ranks_on_other_nodes():
-    """Of 63 other ranks, 56 are on other nodes. A ring's share, 1/8, would be far too small; inside a node none leave."""
+    """Of 63 other ranks, 56 are on other nodes. A ring's share, 1/8, would be far too small."""
     (found,) = {s for s in sends(setup_of("deepseek-v3", "dgx-h100", 64, expert=64)) if s.kind == "all_to_all"}
     assert found.bytes_between == pytest.approx(found.bytes * 56 / 63)
     inside = [s for s in sends(setup_of("deepseek-v3", "dgx-h100", 64, expert=8)) if s.kind == "all_to_all"]
