@@ -12,9 +12,10 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from shardlab import local_device

@@ -6,15 +6,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from shardcourse.figures.style import BLUE, TEXT, figure, note
+from shardcourse.figures.style import BLUE, ORANGE, TEXT, figure, note
 from shardsim.pipeline_schedules import idle_share
 from shardtrace.timeline import Timeline
 
 _LOOKS = {  # face colour and colour of text: predicted is grey, measured is blue
     ("forward", False): ("#c3c7cd", "black"),
     ("backward", False): (TEXT, "white"),
+    ("weight", False): ("#e3c9a0", "black"),
     ("forward", True): ("#8cc6f2", "black"),
     ("backward", True): (BLUE, "white"),
+    ("weight", True): (ORANGE, "white"),
 }
 _WIDTH, _ROW = 7.4, 0.19  # inches
 
@@ -52,7 +54,7 @@ def pipeline_schedules(
         ax.tick_params(axis="y", length=0)
         ax.spines["left"].set_visible(False)
         ax.grid(axis="x")
-        _legend(fig, {is_measured for *_, is_measured in groups})
+        _legend(fig, {(span.name, measured) for _, ranks, measured in groups for t in ranks for span in t.spans})
     return fig
 
 
@@ -80,8 +82,9 @@ def _row(ax: Axes, y: float, timeline: Timeline, zero_s: float, end_s: float, is
             note(ax, span.unit, at, color=ink, ha="center", va="center_baseline", size=7)
 
 
-def _legend(fig: Figure, kinds: set[bool]) -> None:
+def _legend(fig: Figure, drawn: set[tuple[str, bool]]) -> None:
+    kinds = {kind for _, kind in drawn}
     words = {False: ", predicted", True: ", measured"} if len(kinds) == 2 else dict.fromkeys(kinds, "")
-    shown = [(f"{name}{words[kind]}", face) for (name, kind), (face, _) in _LOOKS.items() if kind in kinds]
+    shown = [(f"{name}{words[kind]}", face) for (name, kind), (face, _) in _LOOKS.items() if (name, kind) in drawn]
     patches = [Patch(color=face, lw=0, label=label) for label, face in shown]
     fig.legend(handles=patches, loc="outside lower center", ncols=len(patches))
