@@ -2,7 +2,7 @@
 
 The graph of forward runs operation by operation. A product can take the time of a real accelerator: it sleeps.
 
-Source: Zhang et al., SimpleFSDP (2024), section 3; torch/_dynamo/backends/common.py (aot_autograd).
+Source: Zhang et al., SimpleFSDP (2024); torch/_dynamo/backends/common.py (aot_autograd).
 """
 
 import time

@@ -2,7 +2,7 @@
 
 A product takes a given time without using the CPU, as on an accelerator: it sleeps. Its numbers are real.
 
-Source: Wang et al., Overlap Communication with Dependent Computation via Decomposition (ASPLOS 2023), section 3.
+Source: Wang et al., Overlap Communication with Dependent Computation via Decomposition (ASPLOS 2023).
 """
 
 import time
