@@ -1,12 +1,13 @@
-"""The folded answers of a lesson, as code to run."""
+"""The folded answers of a lesson, and the functions of its cells, as code to run."""
 
+import ast
 import re
 import textwrap
 from typing import Any
 
 import nbformat
 
-from shardcourse.lessons.cells import markdown
+from shardcourse.lessons.cells import as_python, code_cells, markdown
 from shardcourse.repository import ROOT
 
 
@@ -22,3 +23,16 @@ def defined(code: str, name: str, **names: Any) -> Any:
     scope = {"__name__": "answers"} | names
     exec(code, scope)
     return scope[name]
+
+
+def functions(lesson: str, old: str = "", new: str = "") -> dict[str, Any]:
+    """Return the imports, functions and classes of a lesson's cells, with one text changed."""
+    notebook = nbformat.read(ROOT / "course" / lesson, as_version=4)
+    code = "\n".join(as_python(cell.source) for cell in code_cells(notebook))
+    assert old in code
+    tree = ast.parse(code.replace(old, new))
+    kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+    tree.body = [node for node in tree.body if isinstance(node, kept)]
+    names = {"__name__": "__main__", "seed": 0}
+    exec(compile(tree, lesson, "exec"), names)
+    return names

@@ -1,33 +1,21 @@
 """Lesson 19's own cells, and what they are measured by: parity with one process, bytes, divisors, sleeping ranks."""
 
-import ast
 from functools import cache
 
-import nbformat
 import pytest
 import torch
+from lesson_answers import functions
 
 from shardcourse.experiments import experts
 from shardcourse.experiments.experts import D, E, K, N, T
-from shardcourse.lessons.cells import as_python, code_cells
-from shardcourse.repository import ROOT
 from shardlab import launch
 
-LESSON = ROOT / "course" / "19_experts.ipynb"
 QUIET = {"device": "cpu", "stream": False}
 
 
 @cache
-def lesson(old: str = "", new: str = "") -> dict:
-    """Return the lesson's imports, functions and classes, with one text changed."""
-    code = "\n".join(as_python(cell.source) for cell in code_cells(nbformat.read(LESSON, as_version=4)))
-    assert old in code
-    kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
-    tree = ast.parse(code.replace(old, new))
-    tree.body = [node for node in tree.body if isinstance(node, kept)]
-    names = {"__name__": "__main__", "seed": 0}
-    exec(compile(tree, "lesson 19", "exec"), names)
-    return names
+def lesson(*change: str) -> dict:
+    return functions("19_experts.ipynb", *change)
 
 
 def steps(*change: str) -> list[experts.Step]:
