@@ -52,6 +52,17 @@ def test_what_is_wrong_is_wrong_on_ranks_and_what_is_repaired_is_right():
     assert apart["own_mean"] == pytest.approx(1) and apart["leave_to_r"] == pytest.approx(1)
 
 
+def test_a_wrong_dimension_is_refused_where_the_checker_follows_shards():
+    spmd = typed_ranks.spmd
+
+    def added(mesh):
+        a, b = (typed_ranks.put(mesh, (4, 4), dp=spmd.S(i), tp=spmd.R) for i in range(2))
+        return a + b.reshape(a.shape)
+
+    assert typed_ranks.check(added).startswith("accepted")
+    assert typed_ranks.check(added, shards=True).startswith("refused")
+
+
 def test_backward_sends_what_the_types_say():
     moves = ("PR", "PI", "VR", "PV", "IR")
     found = [backward for _, backward in typed_ranks.messages(moves)]
