@@ -39,7 +39,7 @@ def make_book(console: Console) -> bool:
     for name in ("README.md", "SOURCES.md", "messages.md", "train.py"):
         shutil.copyfile(ROOT / "course" / name, pages / "course" / name)
     shutil.copyfile(ROOT / "lib" / "pictures" / "ddp_buckets.png", pages / "ddp_buckets.png")
-    write_index(pages / "index.md", sorted((ROOT / "course").glob("[01]*.ipynb")))
+    write_index(pages / "index.md", sorted((ROOT / "course").glob("[0-9]*.ipynb")))
     for lab in sorted((ROOT / "labs").glob("*/*.ipynb")):
         target = pages / lab.relative_to(ROOT)
         target.parent.mkdir(parents=True)

@@ -43,7 +43,7 @@ def test_a_lesson_has_its_anatomy(lesson):
 
 def test_the_course_is_whole():
     numbers = [number_of(path) for path in LESSONS[:-1]]
-    assert sorted({int(number.rstrip("ab")) for number in numbers}) == list(range(21))
+    assert sorted({int(number.rstrip("ab")) for number in numbers}) == list(range(25))
     assert {f"{n[:-1]}a" for n in numbers if n.endswith("b")} <= set(numbers)
     assert LESSONS[-1].stem == "appendix_claims_on_trial"
 
