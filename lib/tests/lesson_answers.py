@@ -36,3 +36,14 @@ def functions(lesson: str, old: str = "", new: str = "") -> dict[str, Any]:
     names = {"__name__": "__main__", "seed": 0}
     exec(compile(tree, lesson, "exec"), names)
     return names
+
+
+def constants_and_definitions(lesson: str, **names: Any) -> dict[str, Any]:
+    """Return what a lesson's cells import and define, with its constants, and nothing that they run."""
+    scope = {"__name__": "lesson"} | names
+    for cell in code_cells(nbformat.read(ROOT / "course" / lesson, as_version=4)):
+        for node in ast.parse(as_python(cell.source)).body:
+            constant = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).strip("(")[0].isupper()
+            if constant or isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef):
+                exec(ast.unparse(node), scope)
+    return scope

@@ -1,30 +1,18 @@
 """Lesson 18's own code: bytes by formula, the arithmetic of one process, and what breaks which format."""
 
-import ast
 import importlib.util
 
-import nbformat
 import pytest
 import torch
+from lesson_answers import constants_and_definitions
 
 from shardcourse.experiments import eight_bit_weights as small
-from shardcourse.lessons.cells import as_python, code_cells
-from shardcourse.repository import ROOT
 from shardlab import launch
-
-LESSON = ROOT / "course" / "18_eight_bits_on_the_wire.ipynb"
 
 
 @pytest.fixture(scope="module")
 def lesson():
-    """Return what the lesson's cells import and define, with constants, and nothing that they run."""
-    names = {"__name__": "lesson", "seed": 1}
-    for cell in code_cells(nbformat.read(LESSON, as_version=4)):
-        for node in ast.parse(as_python(cell.source)).body:
-            constant = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).strip("(")[0].isupper()
-            if constant or isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef):
-                exec(ast.unparse(node), names)
-    return names
+    return constants_and_definitions("18_eight_bits_on_the_wire.ipynb", seed=1)
 
 
 @pytest.mark.parametrize("scale", ["TensorScale", "RowScale"])
