@@ -38,6 +38,12 @@ def power_of_two(x: Tensor) -> Tensor:
     return x.log2().ceil().exp2()
 
 
+def e4m3_scale(x: Tensor) -> Tensor:
+    """Round the scales of blocks to E4M3, under one scale for the whole tensor. NVFP4 does so."""
+    whole = x.max() / 448
+    return e4m3(x / whole) * whole
+
+
 def model(seed: int) -> Transformer:
     torch.manual_seed(seed)
     return Transformer(CONFIG)
@@ -50,6 +56,15 @@ def data(seed: int, step: int, rank: int, ranks: int) -> tuple[Tensor, Tensor]:
 def matrices(model: nn.Module) -> list[str]:
     """Return the names of the weights that travel in eight bits: the matrices of the blocks."""
     return [name for name, p in model.named_parameters() if name.startswith("blocks") and p.ndim == 2]
+
+
+def sizes(seed: int) -> dict[str, int]:
+    """Return how many numbers the blocks' matrices have, their norms, and the rest, which is the root."""
+    whole = model(seed)
+    of_blocks = sum(p.numel() for p in whole.blocks.parameters())
+    eight = sum(whole.get_parameter(name).numel() for name in matrices(whole))
+    root = sum(p.numel() for p in whole.parameters()) - of_blocks
+    return {"matrices of the blocks": eight, "norms of the blocks": of_blocks - eight, "root": root}
 
 
 def train(seed: int, steps: int, lr: float, stored: Rounding | None = None) -> tuple[Transformer, list[float]]:
@@ -82,6 +97,14 @@ def grow_a_row(model: Transformer, factor: float) -> None:
 
 
 @torch.no_grad()
+def rounded_to_zero(model: Transformer, rounded: Rounding) -> tuple[int, int]:
+    """Return how many rows of the first block's `up`, and columns of its `down`, become zero."""
+    of_block = model.blocks[0].feed_forward
+    up, down = rounded(of_block.up.weight), rounded(of_block.down.weight)
+    return int((~up.any(dim=1)).sum()), int((~down.any(dim=0)).sum())
+
+
+@torch.no_grad()
 def loss_with(model: Transformer, rounded: Rounding, seed: int) -> float:
     """Return the mean loss on samples that training did not see, if the blocks' matrices are rounded."""
     weights = {name: rounded(model.get_parameter(name)) for name in matrices(model)}
@@ -95,9 +118,11 @@ def each_on_its_rank(function: Callable, cases: dict[str, tuple]) -> dict:
 
 
 def torchao_messages() -> dict[str, list[tuple[str, str, int]]]:
-    """Return torchao's messages, (kind, dtype, bytes), of one step and of the scales made afterwards; {} without it.
+    """Return torchao's messages, (kind, dtype, unsharded bytes), of one step and of the scales made afterwards.
 
-    The unit has a norm, too. Else its message would be float8, which gloo rejects.
+    Without torchao, return {}.
+
+    The unit has a norm, too. Else its gather would be float8, which gloo rejects.
     """
     if not find_spec("torchao"):
         return {}
@@ -119,6 +144,6 @@ def torchao_messages() -> dict[str, list[tuple[str, str, int]]]:
         if part == "a step":
             optimizer.step()
             optimizer.zero_grad()
-        found[part] = [(c.kind, c.dtype, c.output_bytes) for c in traffic.collectives if c.kind != "reduce_scatter"]
+        found[part] = [(c.kind, c.dtype, max(c.input_bytes, c.output_bytes)) for c in traffic.collectives]
     logging.disable(logging.NOTSET)
     return found

@@ -43,6 +43,21 @@ def test_a_grown_row_changes_no_bit_of_the_function():
     assert model.blocks[0].feed_forward.up.weight[7].abs().max() > 2**14
 
 
+def test_a_large_row_rounds_to_zero_what_shares_its_scale():
+    """A scale of the tensor loses the 383 other rows. A scale of a row loses the shrunk column of `down` only."""
+    model = small.model(0)
+    small.grow_a_row(model, 2.0**20)
+    by_tensor, by_row = ((lambda w, dim=dim: _scaled(w, dim)) for dim in ((0, 1), 1))
+    assert small.rounded_to_zero(model, by_tensor) == (383, 1)
+    assert small.rounded_to_zero(model, by_row) == (0, 1)
+    assert small.rounded_to_zero(small.model(0), by_tensor) == (0, 0)
+
+
+def _scaled(w, dim):
+    scale = w.abs().amax(dim, keepdim=True) / 448
+    return small.e4m3(w / scale) * scale
+
+
 def test_four_bits_are_the_eight_numbers_and_the_nearest():
     x = torch.tensor([0.24, 0.26, -0.9, 2.4, 2.6, 3.6, 4.9, 5.1, -99.0])
     assert small.e2m1(x).tolist() == [0, 0.5, -1, 2, 3, 4, 4, 6, -6]
@@ -67,6 +82,7 @@ def test_weights_without_a_master_are_rounded_after_each_step():
 def test_torchao_sends_codes_and_one_message_of_scales():
     found = launch(small.torchao_messages, 2, device="cpu", stream=False)[0]
     codes = ("all_gather", "Byte", 2 * 64 * 128 + 2 * 64)
-    assert found["a step"] == 2 * [("all_reduce", "Float", 4)] + [codes]
+    gradients = ("reduce_scatter", "BFloat16", 2 * (2 * 64 * 128 + 64))
+    assert found["a step"] == 2 * [("all_reduce", "Float", 4)] + [codes, gradients]
     assert found["scales made after the step"] == [("all_reduce", "Float", 8)]
-    assert found["the next step"] == [codes]
+    assert found["the next step"] == [codes, gradients]
