@@ -65,6 +65,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.night
 def test_every_way_trains_like_one_process_and_trainer_on_cpus_does_not_shard(folder):
     (found, calls, untied), *_ = launch(on_ranks, 2, folder, device="cpu", stream=False)
     expected = hugging_face.losses_of(model_of(folder), 0)
