@@ -35,7 +35,11 @@ class Job:
         ]
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d"]
         command += ["--rdzv-endpoint=127.0.0.1:0", "--monitor-interval=0.2", str(script), f"--out={out}", *flags]
-        settings = os.environ | {"OMP_NUM_THREADS": "1"} | ({} if USES_GPUS else {"CUDA_VISIBLE_DEVICES": ""})
+        settings = (
+            os.environ
+            | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+            | ({} if USES_GPUS else {"CUDA_VISIBLE_DEVICES": ""})
+        )
         self.out, self.lines, self.errors = out, list[str](), tempfile.TemporaryFile("w+")
         pipes = {"stdout": subprocess.PIPE, "stderr": self.errors, "text": True}
         self.agent = subprocess.Popen(command, env=settings, start_new_session=True, **pipes)
