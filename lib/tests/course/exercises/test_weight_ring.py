@@ -52,3 +52,9 @@ def test_an_all_gather_is_named():
 def test_a_rank_that_does_not_send_leaves_the_others_waiting():
     code = ANSWER.replace("if hop < N - 1 else None", "if hop < N - 1 and me else None")
     assert any("wait for ever" in said or "it fails" in said for said in problems(code, timeout_s=8))
+
+
+def test_a_rank_that_keeps_all_chunks_is_told_how_many():
+    code = ANSWER.replace("dy.chunk(N), 0\n", "dy.chunk(N), 0\n    xs = [x]\n")
+    code = code.replace("x = arrived(coming)\n", "x = arrived(coming)\n            xs.append(x)\n")
+    assert any("keeps 3 chunks that it received" in said for said in problems(code))

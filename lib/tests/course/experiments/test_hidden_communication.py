@@ -1,5 +1,8 @@
 """Lesson 23: products in a ring and a split backward give the numbers of one process; the lesson's code is tried."""
 
+from functools import cache
+from itertools import accumulate
+
 import nbformat
 import pytest
 import torch
@@ -19,6 +22,7 @@ N = 4
 def lesson():
     """Return the functions that the lesson defines."""
     names = {"torch": torch, "dist": dist, "N": N, "__name__": "lesson"}
+    names |= {"cache": cache, "accumulate": accumulate, "one_f_one_b": one_f_one_b}
     for cell in code_cells(nbformat.read(LESSON, as_version=4)):
         if "\ndef " in f"\n{cell.source}":
             exec(as_python(cell.source), names)
@@ -47,18 +51,19 @@ def test_backward_is_that_of_one_process(lesson):
         assert max(max(way.errors) for way in rank.values()) < 1e-5
 
 
-@pytest.mark.parametrize(("m", "limit", "ticks"), [(8, 4, 29), (8, 5, 27), (8, 8, 27), (4, 4, 15)])
-def test_a_split_schedule_is_complete_and_keeps_its_limit(lesson, m, limit, ticks):
-    lists, found = lesson["split_schedule"](N, m, limit)
-    assert found == ticks >= 3 * m + N - 1
-    for actions in lists:
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (4, 4), (8, 16)])
+def test_a_split_schedule_is_complete_and_a_late_weight_shortens_it(lesson, p, m):
+    at_once, late = ([lesson["split_schedule"](rank, p, m, rank * by) for rank in range(p)] for by in (0, 1))
+    for actions in at_once + late:
         assert sorted(actions) == sorted((kind, i) for kind in ("forward", "backward", "weight") for i in range(m))
-        kept = [sum((k == "forward") - (k == "weight") for k, _ in actions[:n]) for n in range(len(actions))]
-        assert max(kept) <= limit
+    assert lesson["ticks"](at_once) == 3 * m + 2 * (p - 1)
+    assert lesson["ticks"](late) == 3 * m + p - 1
+    assert [lesson["most_kept"](actions) for actions in at_once] == list(range(p, 0, -1))
+    assert [lesson["most_kept"](actions) for actions in late] == [p] * p
 
 
 def test_a_split_backward_has_the_gradients_of_one_process(lesson):
-    split = lesson["split_schedule"](2, 3, 3)[0]
+    split = [lesson["split_schedule"](rank, 2, 3, late=rank) for rank in range(2)]
     whole = [[(action.kind, action.micro_batch) for action in one_f_one_b(rank, 2, 3)] for rank in range(2)]
     halves = lesson["input_gradient"], lesson["weight_gradients"]
     for lists in (split, whole):
@@ -68,6 +73,6 @@ def test_a_split_backward_has_the_gradients_of_one_process(lesson):
 
 
 def test_a_weight_action_that_is_left_out_is_seen(lesson):
-    split = [list(actions) for actions in lesson["split_schedule"](2, 3, 3)[0]]
+    split = [lesson["split_schedule"](rank, 2, 3, late=rank) for rank in range(2)]
     split[0].remove(("weight", 1))
     assert split_backward.measured(split, 3, lesson["input_gradient"], lesson["weight_gradients"])[1] > 1e-2
