@@ -11,12 +11,12 @@ def draw() -> LessonFigure:
         _lanes(d, 0, "gather, then multiply")
         for i in range(N):
             if i < N - 1:
-                d.box(i * HOP, 1.3, HOP, 1, f"hop {i + 1}", "exposed")
+                d.box(i * HOP, 1.3, HOP, 1, f"brings {N - 1 - i}", "exposed")
             d.box((N - 1) * HOP + i * PRODUCT, 0, PRODUCT, 1, f"chunk {i}", "computing")
         _lanes(d, 5, "in a ring")
         for i in range(N):
             if i < N - 1:
-                d.box(i * PRODUCT, 6.3, HOP, 1, f"hop {i + 1}", "overlapped")
+                d.box(i * PRODUCT, 6.3, HOP, 1, f"brings {N - 1 - i}", "overlapped")
             d.box(i * PRODUCT, 5, PRODUCT, 1, f"chunk {-i % N}", "computing")
         d.arrow((N * PRODUCT + 0.2, 5.5), ((N - 1) * HOP + N * PRODUCT, 5.5), "time saved")
         d.box(0, 9, 1, 0.9, "", "exposed")
