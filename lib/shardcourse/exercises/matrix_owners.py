@@ -65,7 +65,7 @@ def _wrong_owners(owners: object, shapes: list[tuple[int, int]], ranks: int) -> 
         return f"an owner is not among the ranks 0 to {ranks - 1}: {owners}."
     most, least = busiest(owners, shapes, ranks)
     if most > 4 / 3 * least:  # Graham 1969: what the largest first guarantees
-        return f"the busiest rank computes {most / least:.2f} times what it has to, {most:,} FLOPs."
+        return f"the busiest rank computes {most / least:.2f} times the bound, {most:,} FLOPs."
     return ""
 
 

@@ -38,8 +38,8 @@ def test_the_stub_is_not_written_yet():
     ("old", "new", "words"),
     [
         ("sorted(range(len(shapes)), key=lambda i: -work[i])", "range(len(shapes))", "one large matrix at the end"),
-        ("owners[i] = loads.index(min(loads))", "owners[i] = i % ranks", "times what it has to"),
-        ("-work[i]", "work[i]", "times what it has to"),
+        ("owners[i] = loads.index(min(loads))", "owners[i] = i % ranks", "times the bound"),
+        ("-work[i]", "work[i]", "times the bound"),
         ("return owners", "return owners[1:]", "13 owners for 14 matrices"),
         ("return owners", "return [owner + 1 for owner in owners]", "an owner is not among the ranks 0 to 3"),
         ("return owners", "return torch.tensor(owners)", "return a list with a rank"),
