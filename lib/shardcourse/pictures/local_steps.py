@@ -18,13 +18,13 @@ def draw() -> LessonFigure:
                 d.box((i + 1) * STEP, 5.5, SEND / 4, 0.45, "", "overlapped")
         for i, way in enumerate(WAYS):
             d.text(-0.3, 1.1 + 2 * i, way, ha="right")
-        d.arrow((10.5, 6.8), (16.5, 6.8), "time", color=TEXT)
+        d.arrow((11.5, 6.8), (16.5, 6.8), "time", color=TEXT)
         d.box(-4.4, 6.45, 0.8, 0.6, "", "computing")
         d.text(-3.3, 6.75, "step", ha="left")
         d.box(-0.9, 6.45, 0.8, 0.6, "", "exposed")
-        d.text(0.2, 6.75, "message: waits", ha="left")
+        d.text(0.2, 6.75, "exposed message", ha="left")
         d.box(5.1, 6.45, 0.8, 0.6, "", "overlapped")
-        d.text(6.2, 6.75, "overlapped", ha="left")
+        d.text(6.2, 6.75, "overlapped message", ha="left")
     return d.figure
 
 
