@@ -16,7 +16,7 @@ setup: .venv/.installed ## create .venv and install everything into it
 demo: setup ## run one lab on 4 CPU ranks, grade a small class, print the grade table
 	$(BIN)/shardlab demo
 
-test: setup ## run the quick tests (10 minutes)
+test: setup ## run the quick tests (a quarter of an hour)
 	$(BIN)/python -m pytest -m '$(QUICK)' -n 2 --dist loadfile
 
 mutants: setup ## plant each mistake of lib/tests/mutants.toml, and see which quick test catches it
