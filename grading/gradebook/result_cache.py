@@ -34,6 +34,7 @@ GRADER = (
     "lib/shardsim/**/*.py",
     "lib/shardplan/**/*.py",
     "lib/shardtrace/**/*.py",
+    "lib/shardwhy/*.py",
     "lib/shardcourse/source_text.py",
 )
 

@@ -95,19 +95,20 @@ class _Known:
     """The entries, and texts of which at least one is in every line that an entry matches."""
 
     def __init__(self, entries: list[Entry]) -> None:
-        self.parts = [(literals(entry.pattern), entry) for entry in entries]
-        for parts, entry in self.parts:
+        of_entries = [(literals(entry.pattern), entry) for entry in entries]
+        for parts, entry in of_entries:
             if not parts:
                 raise BadEntry(f"{entry.topic}.toml [{entry.id}] pattern: has no literal part of {SHORTEST} letters")
-        self.possible: dict[str, list[Entry]] = {}
-        self.texts = frozenset({TRACEBACK}).union(*(parts for parts, _ in self.parts))
+        self.texts = frozenset({TRACEBACK}).union(*(parts for parts, _ in of_entries))
+        self._shapes = [(set(map(without_digits, parts)), entry) for parts, entry in of_entries]
+        self._possible: dict[str, list[Entry]] = {}  # by the shape of a line
 
     def match(self, text: str) -> tuple[Entry, re.Match] | None:
         """Return the entry whose match in the text is widest, which says most about it, and the match."""
         shape = without_digits(text)
-        if shape not in self.possible:  # lines that differ only in digits have the same possible entries
-            self.possible[shape] = [e for parts, e in self.parts if any(without_digits(p) in shape for p in parts)]
-        matches = [(entry, match) for entry in self.possible[shape] if (match := entry.regex.search(text))]
+        if shape not in self._possible:
+            self._possible[shape] = [entry for shapes, entry in self._shapes if any(s in shape for s in shapes)]
+        matches = [(entry, match) for entry in self._possible[shape] if (match := entry.regex.search(text))]
         return max(matches, key=lambda m: m[1].end() - m[1].start(), default=None)
 
 

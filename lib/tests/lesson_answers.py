@@ -25,25 +25,18 @@ def defined(code: str, name: str, **names: Any) -> Any:
     return scope[name]
 
 
-def functions(lesson: str, old: str = "", new: str = "") -> dict[str, Any]:
-    """Return the imports, functions and classes of a lesson's cells, with one text changed."""
-    notebook = nbformat.read(ROOT / "course" / lesson, as_version=4)
-    code = "\n".join(as_python(cell.source) for cell in code_cells(notebook))
+def definitions(lesson: str, old: str = "", new: str = "", **names: Any) -> dict[str, Any]:
+    """Return what a lesson's cells import and define, with its constants, and nothing that they run.
+
+    One text of the cells may be changed before. `names` are those that its constants need.
+    """
+    code = "\n".join(
+        as_python(cell.source) for cell in code_cells(nbformat.read(ROOT / "course" / lesson, as_version=4))
+    )
     assert old in code
-    tree = ast.parse(code.replace(old, new))
-    kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
-    tree.body = [node for node in tree.body if isinstance(node, kept)]
-    names = {"__name__": "__main__", "seed": 0}
-    exec(compile(tree, lesson, "exec"), names)
-    return names
-
-
-def constants_and_definitions(lesson: str, **names: Any) -> dict[str, Any]:
-    """Return what a lesson's cells import and define, with its constants, and nothing that they run."""
-    scope = {"__name__": "lesson"} | names
-    for cell in code_cells(nbformat.read(ROOT / "course" / lesson, as_version=4)):
-        for node in ast.parse(as_python(cell.source)).body:
-            constant = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).strip("(")[0].isupper()
-            if constant or isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef):
-                exec(ast.unparse(node), scope)
+    scope = {"__name__": "__main__", "seed": 0} | names
+    for node in ast.parse(code.replace(old, new)).body:
+        constant = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).strip("(")[0].isupper()
+        if constant or isinstance(node, ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef):
+            exec(ast.unparse(node), scope)
     return scope

@@ -1,9 +1,6 @@
 """`shardlab`, the installed command. `shardlab why` imports no torch, so it works where torch does not."""
 
 import sys
-from pathlib import Path
-
-import shardcourse
 
 NEED_A_CLONE = {
     *("demo", "tidy", "book", "prove", "bench"),
@@ -31,11 +28,11 @@ def main() -> None:
 
 def _needs_a_clone(command: list[str]) -> str:
     """Return why the command cannot run from an installed package that is in no clone, or ""."""
-    from shardcourse.repository import FIRST_LESSON, ROOT
+    from shardcourse.repository import HERE, ROOT, is_clone
 
-    if not NEED_A_CLONE.intersection(command) or (Path(shardcourse.__file__).parents[2] / "course").is_dir():
+    if not NEED_A_CLONE.intersection(command) or is_clone(HERE):
         return ""
-    where = ROOT if (ROOT / "course" / FIRST_LESSON).is_file() else "a clone of the repository"
+    where = ROOT if is_clone(ROOT) else "a clone of the repository"
     return (
         f"shardlab {command[0]}: this needs the course's own folders, and the package that runs is a copy outside. "
         f"In {where}: make setup, then .venv/bin/shardlab; or pip install -e ."

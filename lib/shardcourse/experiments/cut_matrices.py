@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
+from shardcourse.experiments.relative_error import relative_error
 from shardlab import local_device
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import Traffic, record_traffic
@@ -58,7 +59,7 @@ class Step:
 
     def errors(self, other: "Step") -> str:
         """Compare with another step, in words."""
-        error = max(((self.gradients[k] - g).abs().max() / g.abs().max()).item() for k, g in other.gradients.items())
+        error = max(relative_error(self.gradients[k], g) for k, g in other.gradients.items())
         return f"loss {self.loss:.6f}, one process {other.loss:.6f}; gradients off by {error:.0e} at most"
 
 

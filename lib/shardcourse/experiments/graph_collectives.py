@@ -18,6 +18,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
+from shardcourse.experiments.relative_error import relative_error
 from shardlab import local_device
 from shardlab.model import Transformer, preset
 from shardlab.text_batches import batch
@@ -80,9 +81,9 @@ def step(
         loss = model(*data)
         times.append(time.perf_counter() - began)
         loss.backward()
-    errors = [_error(p.grad, whole) for p, whole in zip(_matrices(model), whole_gradients, strict=True)]
+    errors = [relative_error(p.grad, whole) for p, whole in zip(_matrices(model), whole_gradients, strict=True)]
     forward, backward = operations
-    return GraphStep(_error(loss.detach(), whole_loss), max(errors), forward, backward, min(times[1:]))
+    return GraphStep(relative_error(loss.detach(), whole_loss), max(errors), forward, backward, min(times[1:]))
 
 
 def _matrices(model: nn.Module) -> list[nn.Parameter]:
@@ -98,10 +99,6 @@ def _whole_step(model: nn.Module, data: tuple[Tensor, Tensor]) -> tuple[Tensor, 
         dist.all_reduce(gradient)
     model.zero_grad()
     return loss.detach(), [g.chunk(dist.get_world_size())[dist.get_rank()] for g in gradients]
-
-
-def _error(found: Tensor, expected: Tensor) -> float:
-    return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
 def _slept_product(seconds: float, a: Tensor, b: Tensor) -> Tensor:

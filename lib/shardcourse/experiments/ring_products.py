@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from shardcourse.experiments.relative_error import relative_error
 from shardlab.measure.step_time import time_step
 
 TOKENS, WIDTH, COLUMNS = 64, 128, 128  # tokens of a rank; width of x; columns of the weight on a rank
@@ -43,10 +44,6 @@ def problem(seed: int = 0) -> Problem:
     dx = sum(dy[r] @ w[r].t() for r in range(n)).chunk(n)[rank]
     gathered = [part.clone() for part in x.chunk(n)]
     return Problem(gathered[rank], w[rank], dy[rank], gathered, x @ w[rank], dx, x.t() @ dy[rank])
-
-
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    return ((found - expected).abs().max() / expected.abs().max()).item()
 
 
 @dataclass(frozen=True)

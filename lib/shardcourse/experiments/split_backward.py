@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shardcourse.experiments.relative_error import relative_error
 from shardlab import launch
 from shardtrace.timeline import Span, Timeline
 
@@ -121,5 +122,5 @@ def measured(lists: Sequence[Sequence[Action]], m: int, input_gradient: Callable
     ranks = launch(run, p, lists, m, input_gradient, weight_gradients, device="cpu")
     mine = [gradient for _, gradients in ranks for gradient in gradients]
     right = [gradient for gradients in one_process(p, m) for gradient in gradients]
-    error = max(((a - b).abs().max() / b.abs().max()).item() for a, b in zip(mine, right, strict=True))
+    error = max(relative_error(a, b) for a, b in zip(mine, right, strict=True))
     return [timeline for timeline, _ in ranks], error

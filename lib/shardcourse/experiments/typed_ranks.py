@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from shardcourse.experiments.relative_error import relative_error
 from shardlab import launch
 from shardlab.measure.traffic import record_traffic
 
@@ -91,10 +92,7 @@ def run(programs: dict[str, Program]) -> dict[str, float]:
     """Return each result's largest relative difference, over four ranks, from the same program on one rank."""
     right = launch(_results, 1, programs, (1, 1), device="cpu")[0]
     ranks = launch(_results, 4, programs, SHAPE, device="cpu")
-    return {
-        name: max(((r[name] - expected).abs().max() / expected.abs().max()).item() for r in ranks)
-        for name, expected in right.items()
-    }
+    return {name: max(relative_error(r[name], expected) for r in ranks) for name, expected in right.items()}
 
 
 def _results(programs: dict[str, Program], shape: tuple[int, int]) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lesson_answers import answer, constants_and_definitions
+from lesson_answers import answer, definitions
 
 from shardcourse.exercises.matrix_owners import LAYER, busiest, check_owners, sent_bytes
 from shardcourse.experiments import whole_matrix_updates as small
@@ -13,7 +13,7 @@ ANSWER = answer(LESSON, "def assign")
 
 @pytest.fixture(scope="module")
 def lesson():
-    return constants_and_definitions(LESSON)
+    return definitions(LESSON)
 
 
 def checked(code: str, lesson: dict, **instead) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch.nn.functional as F
-from lesson_answers import answer, defined, functions
+from lesson_answers import answer, defined, definitions
 
 from shardcourse.exercises.typed_norm import check_norm
 from shardcourse.experiments.typed_ranks import gradient, put, spmd
@@ -25,7 +25,7 @@ def test_the_folded_answer_is_right():
 
 
 def test_what_stands_in_the_lesson_is_refused():
-    assert "convert(tensor, tp, src=I, dst=R)" in check_norm(functions(LESSON)["my_norm"])
+    assert "convert(tensor, tp, src=I, dst=R)" in check_norm(definitions(LESSON)["my_norm"])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 import torch
-from lesson_answers import constants_and_definitions
+from lesson_answers import definitions
 
 from shardcourse.experiments import eight_bit_weights as small
 from shardlab import launch
@@ -12,7 +12,7 @@ from shardlab import launch
 
 @pytest.fixture(scope="module")
 def lesson():
-    return constants_and_definitions("18_eight_bits_on_the_wire.ipynb", seed=1)
+    return definitions("18_eight_bits_on_the_wire.ipynb", seed=1)
 
 
 @pytest.mark.parametrize("scale", ["TensorScale", "RowScale"])

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 import torch
-from lesson_answers import functions
+from lesson_answers import definitions
 
 from shardcourse.experiments import experts
 from shardcourse.experiments.experts import D, E, K, N, T
@@ -15,7 +15,7 @@ QUIET = {"device": "cpu", "stream": False}
 
 @cache
 def lesson(*change: str) -> dict:
-    return functions("19_experts.ipynb", *change)
+    return definitions("19_experts.ipynb", *change)
 
 
 def steps(*change: str) -> list[experts.Step]:

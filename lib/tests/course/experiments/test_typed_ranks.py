@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 import torch.distributed as dist
-from lesson_answers import functions
+from lesson_answers import definitions
 
 from shardcourse.experiments import typed_ranks
 
@@ -24,7 +24,7 @@ UNSEEN = {"wrong_divisor": False, "other_seeds": False, "own_norm": False}
 
 @cache
 def lesson() -> dict:
-    return functions("24_sharding_has_types.ipynb")
+    return definitions("24_sharding_has_types.ipynb")
 
 
 @pytest.mark.parametrize("name", WRONG)

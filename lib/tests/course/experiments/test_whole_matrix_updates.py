@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from lesson_answers import constants_and_definitions
+from lesson_answers import definitions
 
 from shardcourse.experiments import whole_matrix_updates as small
 from shardlab import launch
@@ -17,7 +17,7 @@ KINDS = {"every_rank": {"all_gather": 14}, "one_owner": {"gather": 14, "scatter"
 
 @pytest.fixture(scope="module")
 def lesson():
-    return constants_and_definitions("21_optimizers_of_whole_matrices.ipynb", seed=1, torchs=None)
+    return definitions("21_optimizers_of_whole_matrices.ipynb", seed=1, torchs=None)
 
 
 @pytest.fixture(scope="module")
