@@ -239,6 +239,7 @@ def judged_recompute(
     return judge_replies(check, {"recompute": mine}, {"plain": due})
 
 
+@pytest.mark.night
 def test_gradients_are_those_without_recomputation_at_every_plan_and_step(recomputed):
     def times(factor: float, *steps: int, of: str = "", generator: str | None = None):
         def change(reply):
@@ -268,6 +269,7 @@ def test_gradients_are_those_without_recomputation_at_every_plan_and_step(recomp
         assert falls_short(said) == {}
 
 
+@pytest.mark.night
 def test_what_a_plan_takes_follows_from_the_plain_step(recomputed):
     """To the byte and FLOP, but for what a recomputed block holds beside its plain bytes at the peak: 1 %."""
     session = SimpleNamespace(seed=1, tier=TIERS["cpu"])
@@ -286,6 +288,7 @@ def test_the_mixed_plan_is_another_from_its_end(seed):
     assert abs(in_full[0] - in_full[1]) > judge_recomputed_gradients.IN_ANOTHER_ORDER * in_full[0]
 
 
+@pytest.mark.night
 def test_each_way_saves_and_costs_what_the_price_list_says(recomputed):
     plain, _, full, _ = (reply["flops"] for reply in recomputed[0][on_ranks.DROPOUT])
 

@@ -6,8 +6,8 @@ describes a CPU tensor's memory in DLPack's structure, with PrivateUse1 as its d
 
 [Note: when memory is freed] torch calls DLPack's deleter when it drops a tensor, on any thread and even while an
 exception is on its way, where no Python can run. So the deleter is the C library's `time`, which writes the time into
-the structure's first field in place of the address. `sweep` finds these structures. It runs before each kernel and
-each wait, so the order of events is kept.
+the structure's first field in place of the address. `sweep` finds these structures: their first field is not what we
+wrote there. It runs before each kernel and each wait, so the order of events is kept.
 
 A block is one allocation. Tensors that are views of one another lie in one block. Memory that `resize_` has freed
 stays where it is, filled with NaN, and counts as freed.
@@ -51,7 +51,6 @@ class _DLManagedTensor(ctypes.Structure):
 
 
 _N_TENSORS = 1 << 15  # at a time
-_LATEST_TIME = 1 << 33  # addresses are higher
 _DELETER = ctypes.cast(ctypes.CDLL(None).time, ctypes.c_void_p).value
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -81,6 +80,7 @@ class Memory:
         self._table = (_DLManagedTensor * _N_TENSORS)()
         words = ctypes.sizeof(_DLManagedTensor) // 8
         self._first_fields = np.frombuffer(self._table, dtype=np.int64).reshape(_N_TENSORS, words)[:, 0]
+        self._addresses = np.zeros(_N_TENSORS, dtype=np.int64)  # as they were written there
         self._unused = list(range(_N_TENSORS))[::-1]  # low places first
         self._used = 0  # places, at most
         self._held: dict[int, tuple] = {}  # by place in the table: what a tensor needs, and its block
@@ -101,7 +101,7 @@ class Memory:
             address = cpu.data_ptr() or ctypes.addressof(self._nothing)
             tensor = _DLTensor(address, _PRIVATE_USE_1, 0, cpu.ndim, _CODES[cpu.dtype], 8 * cpu.element_size(), 1)
             tensor.shape, tensor.strides = shape, strides
-            self._table[place] = _DLManagedTensor(tensor, None, _DELETER)
+            self._table[place], self._addresses[place] = _DLManagedTensor(tensor, None, _DELETER), address
             self._held[place] = shape, strides, block
             if block:
                 block.n_tensors += 1
@@ -149,9 +149,9 @@ class Memory:
     def sweep(self) -> None:
         """Free the blocks whose last tensor torch has dropped."""
         with self._lock:
-            first_fields = self._first_fields[: self._used]
-            for place in np.nonzero((first_fields != 0) & (first_fields < _LATEST_TIME))[0].tolist():
-                self._first_fields[place] = 0
+            changed = self._first_fields[: self._used] != self._addresses[: self._used]
+            for place in np.nonzero(changed)[0].tolist():
+                self._first_fields[place] = self._addresses[place] = 0
                 *_, block = self._held.pop(place)
                 self._unused.append(place)
                 if block:

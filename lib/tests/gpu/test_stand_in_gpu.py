@@ -1,5 +1,6 @@
 """The stand-in GPU and its backend: mistakes are seen, and what is right is not reported."""
 
+import platform
 import time
 
 import pytest
@@ -196,3 +197,27 @@ def test_records_have_nccls_names_and_shapes():
         ("nccl:recv 0<-1", 2, [[4]], [[4]]),
     ]
     assert one[-1] == ("nccl:send 1->0", 2, [[4]], [[4]])
+
+
+def test_memory_at_a_low_address_is_freed_with_its_last_tensor():
+    """Where Python is no position-independent program, as Debian's is not, the heap begins just above it."""
+
+    def on_rank():
+        import mmap
+
+        import stand_in_gpu
+        import torch
+
+        map_32bit = 0x40  # on x86-64
+        low = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | map_32bit)
+        cpu, memory = torch.frombuffer(low, dtype=torch.float32), stand_in_gpu.gpu.memory
+        tensors, found = [memory.on_device(cpu)], []
+        for _ in range(2):
+            memory.sweep()
+            found.append(memory.find(cpu.data_ptr()) is not None)
+            tensors.clear()
+        return cpu.data_ptr(), found
+
+    address, found = on_gpus(on_rank, 1)[0]
+    assert found == [True, False]
+    assert address < 1 << 32 or platform.machine() != "x86_64"

@@ -282,7 +282,10 @@ def stays(name: str, keeps: str) -> tuple[list[bool], int]:
     return [reference() is not None for reference in references], max(0, min(held[1:]) - held[0])
 
 
-@pytest.mark.parametrize("keeps", ["nothing", "something inside", "its output"])
+NIGHTS = [pytest.param(keeps, marks=pytest.mark.night) for keeps in ("nothing", "its output")]
+
+
+@pytest.mark.parametrize("keeps", ["something inside", *NIGHTS])
 def test_a_deleted_engine_is_freed_to_the_byte(keeps):
     """Also if a module keeps a tensor of the last forward, whose graph has hooks of the engine."""
     for found in launch(lambda: {name: stays(name, keeps) for name in ENGINES}, 2, device="cpu"):
