@@ -24,7 +24,7 @@ def test_groups_of_blocks_compute_what_the_blocks_do():
 def test_a_slept_step_takes_as_long_as_its_blocks_sleep():
     step = slept_step(by_blocks, 2, "10 Gb/s, 10 us", forward_ms=5, backward_ms=10)
     slept = [s.end_s - s.start_s for s in step.lane("compute") if s.unit.startswith("blocks.")]
-    assert sum(s > 0.0024 for s in slept) == 8  # a sleep after one that ended late may be half as long
+    assert sum(s > 0.0024 for s in slept) >= 8  # a sleep after one that ended late may be half as long
     assert step.duration_s > 4 * 0.015
     assert not any(s.unit.startswith("bucket") for s in step.spans)
 
