@@ -1,6 +1,7 @@
 """`make test` and the slices of the night have every test between them, each once; each slice's turn comes as often."""
 
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -145,3 +146,8 @@ def test_no_slice_is_empty_though_a_few_tests_take_longer_than_a_slice(kind):
     name = f"{kind}-1"
     groups = Algorithms[option(name, "--splitting-algorithm")].value(night.NUMBER[kind], tests, durations)
     assert all(group.selected for group in groups)
+
+
+def test_no_test_is_said_to_take_no_time():
+    """Where all that is known of a kind takes 0 s, all of it falls to one slice, and the others are empty."""
+    assert min(json.loads(night.DURATIONS.read_text()).values()) > 0
