@@ -15,15 +15,6 @@ from shardcourse.lessons.run import run_notebook
 from shardcourse.repository import ROOT
 
 SITE = Path(__file__).parent / "site"
-PARTS = {
-    "Ground": range(3),
-    "Data parallel": range(3, 4),
-    "Sharding": range(4, 7),
-    "Memory": range(7, 10),
-    "At scale": range(10, 12),
-    "When it goes wrong": range(12, 14),
-    "Beyond": range(14, 100),
-}
 WIDGET = "application/vnd.jupyter.widget-view+json"
 RUN, BOOK = build("run"), build("book")
 
@@ -36,18 +27,22 @@ def make_book(console: Console) -> bool:
     if problems := _add_lessons(pages / "course", console):
         console.print("\n".join(problems), style="red", markup=False)
         return False
-    for name in ("README.md", "SOURCES.md", "messages.md", "train.py"):
-        shutil.copyfile(ROOT / "course" / name, pages / "course" / name)
-    shutil.copyfile(ROOT / "lib" / "pictures" / "ddp_buckets.png", pages / "ddp_buckets.png")
-    write_index(pages / "index.md", sorted((ROOT / "course").glob("[0-9]*.ipynb")))
-    for lab in sorted((ROOT / "labs").glob("*/*.ipynb")):
-        target = pages / lab.relative_to(ROOT)
-        target.parent.mkdir(parents=True)
-        shutil.copyfile(lab, target)
+    add_texts(pages)
+    write_index(pages / "index.md", ROOT / "course")
     if typeset(pages, BOOK / "html"):
         console.print(f"open {shown(BOOK / 'html' / 'index.html')}", highlight=False)
         return True
     return False
+
+
+def add_texts(pages: Path) -> None:
+    """Add what needs no run: the texts beside the lessons, and the labs. What a page links to must be a page."""
+    patterns = "course/*.md", "course/train.py", "labs/*.md", "labs/*/*.ipynb"
+    for file in (file for pattern in patterns for file in ROOT.glob(pattern)):
+        target = pages / file.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+    shutil.copyfile(ROOT / "lib" / "pictures" / "ddp_buckets.png", pages / "ddp_buckets.png")
 
 
 def typeset(pages: Path, html: Path) -> bool:
@@ -71,16 +66,22 @@ def _add_lessons(folder: Path, console: Console) -> list[str]:
     return problems
 
 
-def write_index(index: Path, lessons: list[Path]) -> None:
-    """Write the list of lessons into the first page: by part, each with its minutes and the question it answers."""
+def write_index(index: Path, course: Path) -> None:
+    """Write the list of lessons into the first page: by the README's parts, each with its minutes and its question."""
     words = []
-    for part, numbers in PARTS.items():
-        chosen = [lesson for lesson in lessons if int(lesson.name[:2]) in numbers]
-        entries = [f"course/{lesson.stem}" for lesson in chosen]
-        listed = "\n\n".join(map(_entry, chosen))
+    for part, names in parts((course / "README.md").read_text()).items():
+        entries = [f"course/{name}" for name in names]
+        listed = "\n\n".join(_entry(course / f"{name}.ipynb") for name in names)
         tree = "\n".join(["```{toctree}", ":hidden:", f":caption: {part}", "", *entries, "```"])
-        words += [f"## {part}\n\n{listed}\n\n{tree}"] if chosen else []
+        words.append(f"## {part}\n\n{listed}\n\n{tree}")
     index.write_text(index.read_text().replace("<!-- lessons -->", "\n\n".join(words)))
+
+
+def parts(readme: str) -> dict[str, list[str]]:
+    """Return the names of the lessons in each part of the course, as its README lists them."""
+    sections = re.split(r"^### (.+)$", readme, flags=re.M)[1:]
+    names = [re.findall(r"^\|[^|]*\| \[[^]]+\]\((\w+)\.ipynb\)", section, re.M) for section in sections[1::2]]
+    return {part: found for part, found in zip(sections[::2], names, strict=True) if found}
 
 
 def _entry(lesson: Path) -> str:

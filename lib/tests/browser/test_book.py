@@ -30,6 +30,21 @@ About 7 minutes.
 
 A formula: $a^2 = \\frac{1}{2}$. [The appendix](appendix_claims_on_trial.ipynb)."""
 
+COURSE = """# The course
+
+### Ground
+
+| | lesson | its question | minutes |
+|--:|---|---|--:|
+| 0 | [A lesson](00_start_here.ipynb) | What is a zebrafinch? | 7 |
+
+### Appendix
+
+| | lesson | its question | minutes |
+|--:|---|---|--:|
+|  | [Appendix](appendix_claims_on_trial.ipynb) | | 3 |
+"""
+
 
 def write(path, cells) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,13 +76,16 @@ def pages(tmp_path_factory):
             new_markdown_cell(f"| wide | table |\\n|---|---|\\n| {'x' * 90} | {'y' * 90} |"),
         ],
     )
-    write(pages / "course" / "appendix_claims_on_trial.ipynb", [new_markdown_cell("# Appendix")])
+    write(pages / "course" / "appendix_claims_on_trial.ipynb", [new_markdown_cell("# Appendix\n\nWhich claims?")])
+    (pages / "labs").mkdir()
+    (pages / "labs" / "README.md").write_text("# The labs\n")
     write(pages / "labs" / "lab1" / "lab1.ipynb", [new_markdown_cell("# Lab 1")])
-    (pages / "course" / "README.md").write_text("# The course\n")
+    (pages / "course" / "README.md").write_text(COURSE)
+    (pages / "course" / "from_hugging_face.md").write_text("# Settings\n")
     (pages / "course" / "SOURCES.md").write_text("# Sources\n")
     (pages / "course" / "messages.md").write_text("# Error messages\n")
     shutil.copyfile(ROOT / "lib" / "pictures" / "ddp_buckets.png", pages / "ddp_buckets.png")
-    write_index(pages / "index.md", [pages / "course" / "00_start_here.ipynb"])
+    write_index(pages / "index.md", pages / "course")
     return pages
 
 
@@ -137,3 +155,16 @@ def test_a_link_to_nowhere_is_an_error(pages, tmp_path):
     shutil.copytree(pages, tmp_path / "pages")
     write(tmp_path / "pages" / "course" / "01_x.ipynb", [new_markdown_cell("# 1. X\n\n[there](07_not_there.ipynb)")])
     assert not typeset(tmp_path / "pages", tmp_path / "html")
+
+
+@pytest.mark.parametrize("address", ["", "https://github.com/somebody/shardlab"])
+def test_a_page_can_be_opened_on_a_host_if_the_project_has_an_address(pages, address, tmp_path, monkeypatch):
+    urls = f'urls.Repository = "{address}"' if address else ""
+    (tmp_path / "pyproject.toml").write_text(f"[project]\n{urls}")
+    monkeypatch.setattr("shardcourse.repository.ROOT", tmp_path)
+    assert typeset(pages, tmp_path / "html")
+    page = (tmp_path / "html" / "course" / "00_start_here.html").read_text()
+    for host in ("https://colab.research.google.com/github", "https://mybinder.org/v2/gh"):
+        assert (f"{host}/somebody/shardlab" in page) == bool(address)
+    notebook = "somebody/shardlab/blob/main/course/00_start_here.ipynb"
+    assert (notebook in page) == bool(address)

@@ -1,7 +1,10 @@
 """Sphinx's configuration of the book. Neither building nor reading the book needs the web."""
 
 import sys
+import tomllib
 from pathlib import Path
+
+from shardcourse.repository import ROOT
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -25,3 +28,18 @@ html_css_files = ["book.css"]
 html_show_sphinx = False
 html_theme_options = {"show_toc_level": 2, "home_page_in_toc": True, "navbar_persistent": []}
 html_context = {"default_mode": "auto"}  # light or dark, like the reader's system
+
+# With an address in pyproject.toml, `[project.urls] Repository = "https://github.com/..."`, each lesson's page leads to
+# hosts where a reader can run it.
+urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
+if "Repository" in urls:
+    html_theme_options |= {
+        "repository_url": urls["Repository"],
+        "repository_branch": "main",
+        "use_repository_button": True,
+        "launch_buttons": {
+            "colab_url": "https://colab.research.google.com",
+            "binderhub_url": "https://mybinder.org",
+            "notebook_interface": "jupyterlab",
+        },
+    }
