@@ -29,6 +29,7 @@ def torchrun_on_two_nodes(script: Path, **second_node: str) -> Iterator[str]:
 
 def _agent(script: Path, port: int, is_host: int, environment: dict[str, str]) -> subprocess.Popen:
     options = f"--nnodes=1:2 --nproc-per-node=1 --max-restarts=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:{port}"
+    options += " --local-addr=127.0.0.1"  # a machine's name may have no address
     conf = f"--rdzv-conf=is_host={is_host},last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2"
     command = [sys.executable, "-m", "torch.distributed.run", *options.split(), conf, "--monitor-interval=0.2", script]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -34,7 +34,8 @@ class Job:
             f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in options.items()
         ]
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d"]
-        command += ["--rdzv-endpoint=127.0.0.1:0", "--monitor-interval=0.2", str(script), f"--out={out}", *flags]
+        command += ["--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1"]  # a machine's name may have no address
+        command += ["--monitor-interval=0.2", str(script), f"--out={out}", *flags]
         settings = (
             os.environ
             | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
