@@ -166,7 +166,7 @@ def test_each_draw_of_runs_breaks_several_steps_and_clips_only_some():
         assert len(counts) == 3
         assert any(n % 4 for n in counts)
     norms = {run["max_norm"]: hang_judge.truth_of(run, 5, 4)["norms"] for run in (batch, *documents)}
-    assert any(n < 4 for n in norms[4.0])
-    assert any(n > 4 for n in norms[4.0])
-    assert all(n > 2 for n in norms[2.0])
-    assert all(n < 100 for n in norms[100.0])
+    some, every, none = hang_judge.MAX_NORMS  # the text that is trained on is Python's own, another one in each version
+    assert min(norms[some]) < some < max(norms[some])
+    assert min(norms[every]) > every
+    assert max(norms[none]) < none

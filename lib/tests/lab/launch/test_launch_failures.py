@@ -304,10 +304,11 @@ def test_a_user_whom_the_system_does_not_list_has_a_name_on_every_rank(start_pyt
 def test_a_forkserver_that_dies_as_it_imports_is_named(start_python, tmp_path):
     (tmp_path / "dies_when_imported.py").write_text("raise KeyError('uid not found')")
     code = f"""
-import os
+import os, sys
 from shardlab.launch import api
 api._PRELOADED[:] = ["dies_when_imported"]
 os.environ["PYTHONPATH"] = {str(tmp_path)!r}
+sys.path.insert(0, {str(tmp_path)!r})  # the server takes its path from the environment, since Python 3.13 from here
 try:
     api.launch(int, 2)
 except OSError as error:
