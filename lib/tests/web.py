@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from deadlines import deadline_s
 
-
 DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # this machine's own, whatever proxy is set
 
 
