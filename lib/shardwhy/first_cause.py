@@ -12,9 +12,9 @@ cause comes first, and then the order of lines.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 
 from shardwhy.index import BadEntry, Entry
 from shardwhy.literals import SHORTEST, literals
@@ -25,15 +25,18 @@ NEAR, LONGEST_TRACEBACK = 50, 5000  # lines, those of other ranks between them c
 TRACEBACK = "Traceback (most recent call last)"
 ROOT_CAUSE = "Root Cause (first observed failure)"
 WAITED = re.compile(
-    r"tim(?:ed|e)[ -]?out|connection (?:was )?(?:reset|closed|refused)|broken pipe|heartbeat|remote process exited",
+    r"tim(?:ed|e)[ -]?out|connection (?:was )?(?:reset|closed|refused)|broken pipe|heartbeat|remote process exited"
+    r"|while waiting for send/recv",
     re.IGNORECASE,
 )
-WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?W\d{4} |\bINFO\b|\bDEBUG\b")
+WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?W\d{3,4} |\bINFO\b|\bDEBUG\b")
 FOLLOWS = re.compile(  # errors of Python that only say that another process has ended, or was ended
     r"(?:[\w.]*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException"
     r"|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
 )
 FRAME = re.compile(r'\s+File ".*", line \d+, in ')
+BARE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception):?$")
+ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .")
 FINAL = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:)?$")
 LOOKS_LIKE_AN_ERROR = (
     *(
@@ -47,6 +50,7 @@ LOOKS_LIKE_AN_ERROR = (
         "Killed",
         "Segmentation fault",
         "core dumped",
+        "can't open file",
     ),
     *("Aborted", "Failed", "failed", "FAILED"),
 )
@@ -77,6 +81,8 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
     """Return the first cause that the logs show."""
     known = _Known(list(entries))
     found = [f for number, log in enumerate(logs) for f in _found(number, log, known)]
+    if found and all(f.kind == CONSEQUENCE for f in found):
+        found += islice(_bare_errors(logs, known), 1)
     if not found:
         return Diagnosis(None, (), error_line=_error_line(logs))
     root = next((rank for log in logs if (rank := _root_rank(log)) is not None), None)
@@ -86,6 +92,7 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
     ):  # torch's sockets only warn of what they then wait for in vain, such as a name without address
         explained = (f for f in found if f.kind == WARNING and "[c10d]" in f.line.text)
         cause = next((f for f in explained if f.entry.topic == cause.entry.topic), cause)
+    cause = next((f for f in found if f.kind <= cause.kind and _is_last_error(f, cause)), cause)
     others = {f.entry.id: f for f in reversed(found) if f.entry and f.entry != cause.entry}
     silent = _silent(logs, found, cause) if cause.kind == WAIT else ()
     return Diagnosis(cause, tuple(reversed(others.values())), silent)
@@ -150,6 +157,9 @@ def _ends_in_topic(line: Line, topic: str, known: _Known) -> bool:
     below = (x for x in islice(line.log.after(line), LONGEST_TRACEBACK) if x.rank == line.rank)
     last = next((x for x in below if x.text and not x.text[0].isspace()), None)
     match = last and known.match(last.text)
+    if last and BARE.match(last.text):  # it has no words of its own, so the code that raised it speaks
+        between = (x for x in islice(line.log.after(line), LONGEST_TRACEBACK) if x.rank == line.rank)
+        return not any(FRAME.match(x.text) for x in takewhile(lambda x: x.start < last.start, between))
     return bool(match) and match[0].topic == topic
 
 
@@ -175,6 +185,15 @@ def _unknown(traceback: Line, known: _Known) -> Line | None:
     return None
 
 
+def _bare_errors(logs: list[Log], known: _Known) -> Iterator[Found]:
+    """Yield errors of Python without the first line of their traceback: cut off, or in torchrun's table."""
+    for number, log in enumerate(logs):
+        for line in log.lines_with(["Error: ", "Exception: "]):
+            said = line.text.strip()
+            if ERROR_LINE.match(said) and not FOLLOWS.match(said) and not known.match(said):
+                yield Found(None, replace(line, text=said), rank_of(line), ERROR, (number, line.start))
+
+
 def _first(found: list[Found], root: int | None) -> Found:
     strongest = min(f.kind for f in found)
     candidates = [f for f in found if f.kind == strongest]
@@ -186,6 +205,15 @@ def _first(found: list[Found], root: int | None) -> Found:
     if None in times.values():
         return min(candidates, key=lambda f: (root is not None and f.rank != root, f.order))
     return min(candidates, key=lambda f: (times[f], f.order))
+
+
+def _is_last_error(found: Found, cause: Found) -> bool:
+    """Return whether NCCL names `found` as its last error, a few lines below the general message `cause`."""
+    if not found.entry or not cause.entry or found.entry.topic != cause.entry.topic:
+        return False
+    same_place = found.line.log is cause.line.log and 0 < found.line.number - cause.line.number < NEAR
+    above = next((x for x in islice(found.line.log.before(found.line), NEAR) if x.rank == found.line.rank), None)
+    return same_place and found.rank == cause.rank and above is not None and above.text == "Last error:"
 
 
 def _root_rank(log: Log) -> int | None:

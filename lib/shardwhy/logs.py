@@ -22,6 +22,7 @@ PREFIX = re.compile(
     | (?:[\w.-]+:|\[\d+\])(?=[ ]\[(?:rank|default)\d)           # DeepSpeed's pdsh: the name of a node
     | \d{4}-\d\d-\d\d(?:T[\d:.]+Z?(?=[ ])|[ ][\d:.,]+(?=[ ]\[rank))  # Kubernetes, and other collectors of logs
     | >(?=[ ])                                                 # quoted
+    | [^\[\]]{1,80}[ ](?=\[rank\d+\]:)                          # whatever a program that collects logs writes before
     | \[(?:every[ ]rank|ranks[ ][\d,-]+)\]                      # ours, where ranks say the same
     )[ ]?""",
     re.VERBOSE,

@@ -1,21 +1,33 @@
 """Point from an error of the ranks to its entry in the index of messages, if it has one."""
 
-from typing import TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from shardwhy.index import Entry
 
 E = TypeVar("E", bound=BaseException)
 
 
 def explained(error: E) -> E:
-    """Return the error with a note on where its first cause is explained, if the index knows it. Takes some 0.1 s."""
+    """Return the error with a note on where its first cause is explained, if the index knows it."""
     try:  # the box of a submission has no index
         from shardwhy.first_cause import CONSEQUENCE, WARNING, diagnose
-        from shardwhy.index import load
         from shardwhy.logs import Log
+
+        cause = diagnose([Log(str(error).encode())], _index()).cause
     except ModuleNotFoundError:
         return error
-    cause = diagnose([Log(str(error).encode())], load().values()).cause
     if cause and cause.entry and cause.kind not in (WARNING, CONSEQUENCE):
         entry = cause.entry
         where = f'course/messages.md#{entry.id} and in {entry.lesson}, "{entry.section}"'
         error.add_note(f"Explained in {where}. See also: shardlab why")
     return error
+
+
+@cache
+def _index() -> "tuple[Entry, ...]":
+    """Return the entries. To read them takes some 0.1 s, so they are read once."""
+    from shardwhy.index import load
+
+    return tuple(load().values())

@@ -132,12 +132,36 @@ def test_a_frame_of_a_traceback_counts_only_if_the_error_is_of_its_topic():
     assert diagnose([Log(same_topic.encode())], ENTRIES).cause.line.number == 3
 
 
+@pytest.mark.parametrize(("code", "known"), [(READY, True), ("step()", False)])
+def test_the_code_that_raised_an_error_without_words_counts(code, known):
+    """`assert x, ...` may raise a bare AssertionError: the line of code that raised it is all there is."""
+    frame = '  File "a.py", line 3, in f\n    {}\n'
+    text = f"Traceback (most recent call last):\n{frame.format(READY)}{frame.format(code)}AssertionError\n"
+    cause = diagnose([Log(text.encode())], ENTRIES).cause
+    assert (cause is not None and cause.entry is not None) == known
+
+
+def test_the_last_error_of_nccl_explains_its_general_message():
+    entries = [replace(entry, topic="nccl") for entry in ENTRIES]
+    general = f"[rank1]: RuntimeError: {READY}\n[rank1]: {{}}\n[rank1]: {OOM}\n"
+    for words, known in (("Last error:", "cuda_out_of_memory"), ("step 3", "ready_only_once")):
+        assert diagnose([Log(general.format(words).encode())], entries).cause.entry.id == known
+
+
+@pytest.mark.parametrize("indent", ["", "  "])
+def test_an_error_whose_traceback_has_lost_its_beginning_comes_before_consequences(indent):
+    text = f"{indent}KeyError: 'tp'\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+    cause = diagnose([Log(text.encode())], ENTRIES).cause
+    assert cause.entry is None and cause.line.text == "KeyError: 'tp'"
+
+
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
         (f"RuntimeError: {READY}. Set TORCH_DISTRIBUTED_DEBUG to either INFO or DETAIL", ERROR),
         (f"[2024-05-01 10:00:00,000] [WARNING] {READY}", WARNING),
         (f"DEBUG:root:{READY}", WARNING),
+        (f"[W831 14:46:12.241792627 reducer.cpp:4718] {READY}", WARNING),
         (f"n1:1:1 [0] misc.cc:1 NCCL WARN {READY}", ERROR),
         ("Watchdog caught collective operation timeout", WAIT),
         ("gloo: Connection closed by peer", CONSEQUENCE),

@@ -27,6 +27,8 @@ def only_line(text: str, name: str = "", rank: int | None = None):
         ("2024-05-01T10:00:00.123Z [rank1]: boom", 1, "boom"),
         ("2024-11-20 14:37:16 [rank3]: boom", 3, "boom"),
         ("> [rank1]: boom", 1, "boom"),
+        ("10.3.0.22: [rank1]: boom", 1, "boom"),
+        ("2025-10-31 03:11:02,473 - Trainer - INFO - [rank7]:   boom", 7, "  boom"),
         ("RuntimeError: [4]: boom", 4, "RuntimeError: [4]: boom"),
         ("[E ProcessGroupNCCL.cpp:458] [Rank 7] boom", 7, "[E ProcessGroupNCCL.cpp:458] [Rank 7] boom"),
         ("LaunchError: rank 2 of 4 raised boom", 2, "LaunchError: rank 2 of 4 raised boom"),

@@ -45,6 +45,12 @@ def test_a_warning_and_a_consequence_are_no_cause():
         assert not hasattr(explained(RuntimeError(words)), "__notes__"), words
 
 
+def test_the_index_is_read_once(monkeypatch):
+    explained(RuntimeError("the first"))
+    monkeypatch.setattr("shardwhy.index.load", lambda: pytest.fail("read again"))
+    assert explained(RuntimeError(READY_ONCE)).__notes__[0].startswith(NOTE)
+
+
 def test_live_ranks_say_it_too():
     with Ranks(2, device="cpu") as ranks, pytest.raises(RuntimeError) as caught:
         ranks.run(f"raise RuntimeError({READY_ONCE!r})")

@@ -1,0 +1,9 @@
+"""torchrun starts two ranks with a relative path, from a folder in which the script is not."""
+
+import subprocess
+import sys
+import tempfile
+
+with tempfile.TemporaryDirectory() as other_folder:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
+    subprocess.run(torchrun, cwd=other_folder)

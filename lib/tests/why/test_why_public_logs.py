@@ -1,0 +1,59 @@
+"""Logs in the shape of public threads: `shardlab why` names the first cause that the thread has found.
+
+public_logs.csv has a row for each: the log in logs/public/, the thread, the right entry (several with |; none if the
+first cause is an error of somebody's program, which no index can know), words of the right line, the round in which
+it was collected, and what `why` said blind, that is before anything was mended after this log: right, unknown or wrong.
+The right cause was written down before `why` was run. Whoever adds logs begins a new round.
+"""
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from shardwhy.answer import answer
+from shardwhy.first_cause import diagnose
+from shardwhy.index import load
+from shardwhy.logs import files_of, read
+
+HERE = Path(__file__).parent
+ENTRIES = load()
+with (HERE / "public_logs.csv").open(newline="") as file:
+    ROWS = list(csv.DictReader(file))
+STILL_UNKNOWN: set[str] = set()  # logs whose cause `why` does not know; it says so
+STILL_WRONG: set[str] = set()  # logs for which it names another cause
+
+
+def verdict(row: dict) -> str:
+    """Return right, unknown (an honest "I don't know"), or wrong."""
+    diagnosis = diagnose(read(files_of([str(HERE / "logs/public" / f"{row['log']}.txt")])), ENTRIES.values())
+    cause = diagnosis.cause
+    line = cause.line if cause else diagnosis.error_line
+    there = line is not None and row["words"] in line.text
+    if cause and cause.entry:
+        return "right" if there and cause.entry.id in row["entry"].split("|") else "wrong"
+    return "right" if there and not row["entry"] else "unknown"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["log"])
+def test_the_first_cause_of_a_public_log(row):
+    expected = "unknown" if row["log"] in STILL_UNKNOWN else "wrong" if row["log"] in STILL_WRONG else "right"
+    assert verdict(row) == expected
+
+
+def test_most_are_right_and_hardly_any_is_wrong():
+    assert len(ROWS) - len(STILL_UNKNOWN | STILL_WRONG) >= 0.85 * len(ROWS) and len(STILL_WRONG) <= 2
+
+
+def test_every_log_has_one_row_and_every_row_a_thread_of_its_own():
+    assert {path.stem for path in (HERE / "logs/public").glob("*")} == {row["log"] for row in ROWS}
+    assert {n for n in Counter(row["thread"] for row in ROWS).values()} == {1}
+    assert {entry for row in ROWS for entry in filter(None, row["entry"].split("|"))} <= ENTRIES.keys()
+    assert {row["blind"] for row in ROWS} == {"right", "unknown", "wrong"}
+
+
+@pytest.mark.parametrize("log", [row["log"] for row in ROWS])
+def test_an_answer_to_a_public_log_has_at_most_ten_lines(log):
+    logs = read(files_of([str(HERE / "logs/public" / f"{log}.txt")]))
+    assert len(answer(diagnose(logs, ENTRIES.values()), logs)) <= 10
