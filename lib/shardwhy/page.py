@@ -37,14 +37,14 @@ It reads megabytes in a second, needs no torch and no GPU, and sends nothing any
 most of them only follow the first error. Do not begin with the last message or the longest one.
 
 Many messages have a short program that raises them on CPU ranks. Run the program, change it, and see when the message
-goes away.
+goes away. [At the end](#messages-of-each-lesson) stand the messages of each lesson.
 
 <!-- This page is written by `python -m shardwhy.page` from lib/shardwhy/symptoms/. Edit the entries there. -->
 """
 
 
 def page(entries: Mapping[str, Entry]) -> str:
-    """Return the page: an introduction, a table of contents by topic, and each entry."""
+    """Return the page: an introduction, a table of contents by topic, each entry, and the messages of each lesson."""
     found = {entry.topic for entry in entries.values()}
     topics = [*(topic for topic in TOPICS if topic in found), *sorted(found - TOPICS.keys())]
     by_topic = {topic: [entry for entry in entries.values() if entry.topic == topic] for topic in topics}
@@ -55,7 +55,23 @@ def page(entries: Mapping[str, Entry]) -> str:
     for topic, inside in by_topic.items():
         parts.append(f"## {_title(topic)}\n")
         parts += [_entry(entry) for entry in inside]
-    return "\n".join(parts)
+    return "\n".join([*parts, *_by_lesson(entries)])
+
+
+def anchor_of(lesson: str) -> str:
+    """Return the heading under which the page lists a lesson's messages: lesson_13a for 13a_hangs.ipynb."""
+    return f"lesson_{lesson.split('_')[0]}"
+
+
+def _by_lesson(entries: Mapping[str, Entry]) -> list[str]:
+    """Return the last chapter: the messages of each lesson, to which the lesson leads."""
+    parts = ["## Messages of each lesson\n"]
+    for lesson in sorted({entry.lesson for entry in entries.values()}):
+        parts += [f"### {anchor_of(lesson)}\n", f"[{lesson.removesuffix('.ipynb')}]({lesson})\n"]
+        mine = [entry for entry in entries.values() if entry.lesson == lesson]
+        mine.sort(key=lambda entry: entry.section)
+        parts.append("\n".join(f'- "{e.section}": [{_code(_short(e.message))}](#{e.id})' for e in mine) + "\n")
+    return parts
 
 
 def _entry(entry: Entry) -> str:

@@ -87,7 +87,7 @@ def link_problems(nb: NotebookNode, folder: Path) -> list[str]:
         there = folder / name if name else None
         if there and not there.exists():
             found.append(f"a link to {name}, which is not there")
-        elif anchor and anchor not in _anchors(nbformat.read(there, as_version=4) if there else nb):
+        elif anchor and anchor not in _anchors(_text(there) if there else markdown(nb)):
             found.append(f"a link to {target}, and no heading is called so")
     return found
 
@@ -115,9 +115,13 @@ def _names(source: str, context: type) -> set[str]:
     }
 
 
-def _anchors(nb: NotebookNode) -> set[str]:
+def _text(page: Path) -> str:
+    return page.read_text(encoding="utf-8") if page.suffix == ".md" else markdown(nbformat.read(page, as_version=4))
+
+
+def _anchors(text: str) -> set[str]:
     """Return the headings' anchors as JupyterLab makes them: with hyphens for spaces."""
-    return {h.strip().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", _without_code(markdown(nb)), re.M)}
+    return {h.strip().replace(" ", "-") for h in re.findall(r"^#+ (.*)$", _without_code(text), re.M)}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shardcourse.repository import ROOT
 from shardwhy.index import load
-from shardwhy.page import PAGE, page
+from shardwhy.page import PAGE, anchor_of, page
 
 EXAMPLE = load(Path(__file__).parent / "symptoms")
 
@@ -40,3 +40,19 @@ def test_the_course_leads_to_the_page_and_the_page_to_lessons():
     assert "(messages.md)" in (ROOT / "course" / "README.md").read_text()
     for lesson in set(re.findall(r"\]\((\w+\.ipynb)\)", PAGE.read_text())):
         assert (ROOT / "course" / lesson).exists()
+
+
+def test_each_lesson_leads_to_its_messages_and_the_page_leads_back():
+    """In both directions: a lesson with entries has one link to its list on the page, and no other lesson has one."""
+    entries, text = load(), PAGE.read_text()
+    last = text[text.index("\n## Messages of each lesson\n") :]
+    lists = {anchor: own for anchor, own in re.findall(r"^### (lesson_\w+)\n(.*?)(?=^###|\Z)", last, re.S | re.M)}
+    for entry in entries.values():
+        assert f'- "{entry.section}": [' in lists[anchor_of(entry.lesson)]
+        assert lists[anchor_of(entry.lesson)].count(f"(#{entry.id})") == last.count(f"(#{entry.id})") == 1
+    expected = {entry.lesson: [anchor_of(entry.lesson)] for entry in entries.values()}
+    found = {}
+    for lesson in sorted((ROOT / "course").glob("*.ipynb")):
+        if links := re.findall(r"\]\(messages\.md#(lesson_\w+)\)", lesson.read_text()):
+            found[lesson.name] = links
+    assert found == expected and lists.keys() == {anchor for anchors in expected.values() for anchor in anchors}

@@ -82,6 +82,10 @@ MISTAKES = {
         link_problems,
         lambda nb: edit(nb, "# 3a. Data parallel", "# 3a. [that](#Not-a-heading) "),
     ),
+    "a heading that a page does not have": (
+        link_problems,
+        lambda nb: edit(nb, "messages.md#lesson_03a", "messages.md#lesson_03c"),
+    ),
     "claims not tried": (claim_problems, lambda nb: edit(nb, "claims_on_trial(3", "claims_on_trial(4")),
 }
 
