@@ -81,9 +81,10 @@ def pages(tmp_path_factory):
     (pages / "labs" / "README.md").write_text("# The labs\n")
     write(pages / "labs" / "lab1" / "lab1.ipynb", [new_markdown_cell("# Lab 1")])
     (pages / "course" / "README.md").write_text(COURSE)
-    (pages / "course" / "from_hugging_face.md").write_text("# Settings\n")
     (pages / "course" / "SOURCES.md").write_text("# Sources\n")
     (pages / "course" / "messages.md").write_text("# Error messages\n")
+    (pages / "course" / "questions.md").write_text("# Questions\n")
+    (pages / "course" / "from_hugging_face.md").write_text("# From Hugging Face\n")
     shutil.copyfile(ROOT / "lib" / "pictures" / "ddp_buckets.png", pages / "ddp_buckets.png")
     write_index(pages / "index.md", pages / "course")
     return pages
