@@ -1,8 +1,8 @@
 """course/questions.md answers every question that was put to the course, and each place it names is there.
 
-questions.csv grades the course without that page, as a reader of the lessons and of the error messages finds an answer: A within a
-minute, B hard to find or in passing, C not at all, W wrong; when the questions were first put (`first`), and on the day the
-page was written (`today`).
+questions.csv grades the course without that page, as a reader of the lessons and of the error messages finds an answer:
+A within a minute, B hard to find or in passing, C not at all, W wrong; when the questions were first put (`first`), and
+on the day the page was written (`today`).
 """
 
 import csv
