@@ -81,7 +81,7 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
     """Return the first cause that the logs show."""
     known = _Known(list(entries))
     found = [f for number, log in enumerate(logs) for f in _found(number, log, known)]
-    if found and all(f.kind == CONSEQUENCE for f in found):
+    if all(f.kind == CONSEQUENCE for f in found):
         found += islice(_bare_errors(logs, known), 1)
     if not found:
         return Diagnosis(None, (), error_line=_error_line(logs))
