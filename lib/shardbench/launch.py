@@ -96,7 +96,7 @@ def _torchrun() -> float:
         script = Path(folder, "meet.py")
         script.write_text(TORCHRUN_SCRIPT)
         # standalone: torchrun takes a free port, so that two at the same time don't collide
-        options = ["--standalone", f"--nproc-per-node={WORLD_SIZE}"]
+        options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={WORLD_SIZE}"]
         start = time.perf_counter()
         command = [sys.executable, "-m", "torch.distributed.run", *options, str(script)]
         subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True)

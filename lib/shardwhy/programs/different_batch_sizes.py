@@ -9,7 +9,8 @@ from accelerate import Accelerator, DataLoaderConfiguration
 from torch.utils.data import DataLoader
 
 if "RANK" not in os.environ:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    torchrun += ["--nproc-per-node=2", __file__]
     sys.exit(subprocess.run(torchrun).returncode)
 samples = [torch.zeros(length) for length in (5, 7)]
 config = DataLoaderConfiguration(dispatch_batches=True)

@@ -5,5 +5,6 @@ import sys
 import tempfile
 
 with tempfile.TemporaryDirectory() as other_folder:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    torchrun += ["--nproc-per-node=2", "train.py"]
     subprocess.run(torchrun, cwd=other_folder)
