@@ -4,7 +4,8 @@ Read in this order; only `trace/` computes with tensors:
 
     shape, models                       a model: its parameters' shapes, by name
     huggingface                         the same from a config.json (`config_*`: its fields)
-    strategy, planned_job               how it is trained, on which machines; and whether these go together
+    strategy, job                       how it is trained, on which machines
+    checks, planned_job                 whether these go together, and what would
     aliases                             what people type for a strategy, and options to paste
     stage_parameters                    which part of each parameter one GPU holds
     records                             what a plan consists of: terms, moments, seconds
@@ -19,5 +20,6 @@ Read in this order; only `trace/` computes with tensors:
     calibration                         what a run of one's own says of the machine
     own_model                           a plan of any torch module, by the trace
     formulas                            each strategy's bytes by the papers' formulas, without a plan
+    explained                           what is behind Muon and others, a line each
     tables, command                     a plan as tables, and `shardlab plan`: `command_options`, `command_mistakes`
 """

@@ -27,6 +27,7 @@ ALIASES = {
     },
     "recompute": {"full": ("true", "yes", "on", "all"), "none": ("false", "no", "off"), "selective": ("sac",)},
     "optimizer": {"adamw": ("adam", "adamwtorch"), "adamw-8bit": ("adam8bit", "8bitadam", "adamwbnb8bit")},
+    "muon_way": {"all-at-once": ("alltoall",), "every-rank": ("allgather", "replicate"), "one-owner": ("owner",)},
     "offload": {"none": ("no", "off"), "cpu": ("host", "yes", "true"), "nvme": ("disk", "ssd")},
     "attention": {"flash": ("flash2", "flashattention", "flashattention2", "sdpa"), "math": ("eager",)},
     "wrap": {"block": ("layer", "blocks", "layers")},

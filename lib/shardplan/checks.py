@@ -17,7 +17,7 @@ class Unfit(Exception):
 
 
 def check(setup: Job) -> None:
-    for of in (_world, _dtype, _tensor, _ranks, _nodes, _sequence, _sharding, _experts, _lora, _offload, _rest):
+    for of in (_world, _dtype, _tensor, _ranks, _nodes, _sequence, _sharding, _experts, _lora, _offload, _muon, _rest):
         of(setup)
 
 
@@ -152,6 +152,21 @@ def _offload(setup: Job) -> None:
         _refuse("offload", s.offload, why, "cpu")
     if s.offload == "nvme" and not setup.machine.drive:
         _refuse("offload", s.offload, f"{setup.machine.name} has no NVMe drives", "cpu")
+
+
+def _muon(setup: Job) -> None:
+    s = setup.strategy
+    if s.optimizer != "muon":
+        return
+    if s.sharding in ("ZERO_1", "ZERO_2", "DDP+ZERO_1"):
+        why = f"{s.sharding} is one optimizer for all parameters; Muon needs whole matrices, and AdamW beside it"
+        _refuse("sharding", s.sharding, why, "FULL_SHARD")
+    if s.tensor > 1:
+        _refuse("tensor", s.tensor, "Muon is planned with matrices that only the data's ranks share", 1)
+    if s.offload != "none":
+        _refuse("offload", s.offload, "Muon's products are planned on the GPU, with its momentum", "none")
+    if s.lora_rank:
+        _refuse("optimizer", s.optimizer, "a product of two adapters is what would have to be orthogonal", "adamw")
 
 
 def _rest(setup: Job) -> None:

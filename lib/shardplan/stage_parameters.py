@@ -40,6 +40,11 @@ class Weight:
         return prod(self.shape)
 
     @property
+    def orthogonal(self) -> bool:
+        """Whether Muon updates it: a matrix of a block, not the embedding or the output."""
+        return len(self.shape) == 2 and not self.name.startswith(("embedding", "positions", "output"))
+
+    @property
     def gathered_bytes(self) -> float:
         return self.numel * self.gathered
 

@@ -47,6 +47,9 @@ PRECISIONS |= {
 }
 # name: (states an element, bytes of each state); None: the precision's bytes
 OPTIMIZERS = {"adamw": (2, None), "adamw-8bit": (2, 1 + 4 / 256), "momentum": (1, None), "sgd": (0, None)}
+OPTIMIZERS |= {"muon": (1, None)}  # of the blocks' matrices; all other parameters have AdamW
+# Sharded matrices are whole for an update: on every rank, on one owner after the other, or on all owners at once
+MUON_WAYS = ("all-at-once", "every-rank", "one-owner")
 # Keep all; every second product; all products; nothing. "pointwise": keep all but the results of norms and of the
 # activation function, which one cheap kernel makes again (Megatron-Core's --recompute-modules layernorm mlp_act)
 RECOMPUTE = ("none", "selective", "products", "full", "pointwise")
@@ -85,6 +88,7 @@ class Strategy:
     optimizer: Annotated[str, "optimizer; decides the bytes of its states"] = "adamw"
     # "foreach" is torch's default on a GPU, and "forloop" on a CPU
     optimizer_kernel: Annotated[str, "implementation in torch.optim"] = "foreach"
+    muon_way: Annotated[str, "with muon and FSDP: where a matrix is whole for its update"] = "all-at-once"
     lora_rank: Annotated[int, "train adapters of this rank, not the model"] = 0
     lora_targets: Annotated[str, "linear layers that get adapters"] = "all"
     lora_dropout: Annotated[bool, "dropout before each adapter"] = False
@@ -153,6 +157,7 @@ CHOICES = {
     "sharding": ("NONE", *STRATEGIES),  # NONE: one GPU, and nothing wrapped
     "precision": tuple(PRECISIONS),
     "optimizer": tuple(OPTIMIZERS),
+    "muon_way": MUON_WAYS,
     "recompute": RECOMPUTE,
     "offload": OFFLOAD,
     "attention": ATTENTION,

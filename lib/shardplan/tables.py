@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardplan.advice.bottleneck import largest_terms, memory_in_words, time_in_words
+from shardplan.explained import explained
 from shardplan.formatting import GIB, duration, gib, percent, seconds
 from shardplan.planned_job import Setup
 from shardplan.records import MemoryPlan, Moment, Plan, SpeedPlan
@@ -47,6 +48,7 @@ def plan_report(plan: Plan, costs: Cost | None = None, learnt: Sequence[str] = (
         _below("Per GPU, ", speed_line(plan.speed)),
         _below("The job, ", job_line(plan)),
         _below("Sent by a GPU in a step, ", links_line(plan.speed)),
+        *(_below(label, words) for label, words in explained(plan.setup)),
         *([_below("The training, ", cost_line(costs))] if costs else []),
         "",
         _below("Bottleneck: ", plan.bottleneck or time_in_words(plan)),

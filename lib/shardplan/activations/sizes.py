@@ -20,6 +20,7 @@ UNRELATED = (  # fields that do not affect what one micro-batch makes on one ran
     "shard_size",
     "optimizer",
     "optimizer_kernel",
+    "muon_way",
     "offload",
     "accumulation",
     "accumulate_unsharded",

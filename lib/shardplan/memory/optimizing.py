@@ -8,13 +8,20 @@ in place. *fused* keeps it in registers. Clipping by the norm makes scalars only
 Master weights follow `shardlab.precision.MasterWeights`: with any kernel it updates one parameter at a time, and first
 casts the gradient if it has 16 bits.
 
+Muon takes one matrix after the other, each (r, c) with r <= c. Not sharded, its update has the gradient's dtype; then
+Newton-Schulz holds the old and the new matrix and two (r, r) in 16 bits. Sharded, the updates of all shards are 16 bits
+each from the start, and a whole matrix is gathered. If all are sent at once, what arrives and what goes back is as
+large.
+
 Source: torch/optim/adamw.py and adam.py, _single_tensor_adam and _multi_tensor_adam; torchao's optim/adam.py.
 """
 
 from shardplan.memory import states
+from shardplan.memory.live import total
 from shardplan.planned_job import Setup
 from shardplan.records import Term
 from shardplan.stage_parameters import Stage
+from shardplan.traffic.muon import EACH, matrices
 
 
 def temporaries(setup: Setup, stage: Stage, on_gpu: bool) -> tuple[Term, ...]:
@@ -23,7 +30,24 @@ def temporaries(setup: Setup, stage: Stage, on_gpu: bool) -> tuple[Term, ...]:
         return ()
     if s.optimizer == "adamw-8bit":
         return (_8bit(max(shards), compiled=on_gpu),)
+    if s.optimizer == "muon":
+        return max(_muon(setup, stage), _denominator(setup, states.muon_shards(setup, stage)[1]), key=total)
     return (*_cast_gradient(setup, shards), *_denominator(setup, shards))
+
+
+def _muon(setup: Setup, stage: Stage) -> tuple[Term, ...]:
+    b, (by_muon, _) = setup.strategy.bytes, states.muon_shards(setup, stage)
+    sides = (m.sides for m in matrices(setup, stage))
+    r, c = max(sides, key=lambda of: of[0] * (of[0] + of[1]))
+    update = Term("temporaries", f"a matrix's update, {b.gradients} bytes each", b.gradients * r * c)
+    if setup.strategy.sharded[0]:
+        copies = 3 if setup.strategy.muon_way == "all-at-once" else 1
+        words = f"{copies} x updates of all shards, 2 bytes each"
+        shards = Term("temporaries", words, copies * EACH * sum(by_muon))
+        update = Term("temporaries", "a whole matrix's update, 2 bytes each", EACH * r * c)
+    words = "Newton-Schulz: old and new matrix (r, c), two (r, r), 2 bytes each"
+    steps = Term("temporaries", words, 2 * EACH * r * (c + r))
+    return (*([shards] if setup.strategy.sharded[0] else []), update, steps)
 
 
 def _cast_gradient(setup: Setup, shards: list[int]) -> tuple[Term, ...]:
@@ -34,7 +58,7 @@ def _cast_gradient(setup: Setup, shards: list[int]) -> tuple[Term, ...]:
 
 def _denominator(setup: Setup, shards: list[int]) -> tuple[Term, ...]:
     s, each = setup.strategy, setup.strategy.bytes.states
-    if s.optimizer != "adamw" or s.optimizer_kernel == "fused":
+    if s.optimizer not in ("adamw", "muon") or s.optimizer_kernel == "fused":
         return ()
     if s.optimizer_kernel == "foreach":
         n, of = (max(shards), "the largest shard") if s.bytes.master else (sum(shards), "all shards")

@@ -37,7 +37,10 @@ def gradients(setup: Setup, stage: Stage) -> Term:
 
 
 def optimizer_states(setup: Setup, stage: Stage) -> tuple[Term, ...]:
-    """Adam's two moments (or momentum's one, or none), the fp32 master weights if there are any, Adam's step counts."""
+    """Adam's two moments (or momentum's one, or none), the fp32 master weights if there are any, Adam's step counts.
+
+    Muon has momentum for matrices, and AdamW's states for the rest.
+    """
     b, optimizer = setup.strategy.bytes, setup.strategy.optimizer
     shards = shards_of_states(setup, stage)
     share, n = _share(setup, setup.strategy.sharded[2]), sum(shards)
@@ -46,6 +49,13 @@ def optimizer_states(setup: Setup, stage: Stage) -> tuple[Term, ...]:
     if optimizer == "adamw-8bit":
         n_bytes = sum(map(_bytes_8bit, shards))
         terms.append(Term("optimizer_states", f"two moments in 8 bits, a scale for each 256{share}", n_bytes))
+    elif optimizer == "muon":
+        matrices, others = muon_shards(setup, stage)
+        words = f"Muon's momentum, of the blocks' matrices, {b.states} bytes each{share}"
+        terms.append(Term("optimizer_states", words, b.states * sum(matrices)))
+        words = f"AdamW's two moments, of all other parameters, 2 x {b.states} bytes each{share}"
+        terms.append(Term("optimizer_states", words, 2 * b.states * sum(others)))
+        terms.append(Term("optimizer_states", "AdamW's count of steps, for each of these", STEP_BYTES * len(others)))
     elif count:
         words = f"{'two moments' if count == 2 else 'momentum'}, {count} x {b.states} bytes each{share}"
         terms.append(Term("optimizer_states", words, count * b.states * n))
@@ -73,6 +83,13 @@ def shards_of_states(setup: Setup, stage: Stage) -> list[int]:
     others = [w for w in weights if w.spread == 1]
     apart = ((others, setup.shards), (experts, setup.shards // setup.strategy.expert))
     return [n for part, ranks in apart for bucket in buckets(setup, part) for n in slice_of(bucket, ranks)]
+
+
+def muon_shards(setup: Setup, stage: Stage) -> tuple[list[int], list[int]]:
+    """Elements of each tensor, on the fullest rank, that Muon updates, and of each that AdamW updates."""
+    owned = _numels(setup, trained(stage), setup.strategy.sharded[0])
+    by_muon = [n for w, n in owned if w.orthogonal]
+    return by_muon, [n for w, n in owned if not w.orthogonal]
 
 
 def assign_whole_parameters(weights: Sequence[Weight], n: int) -> list[list[int]]:

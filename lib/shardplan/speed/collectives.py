@@ -13,7 +13,9 @@ def seconds(setup: Setup, send: Send) -> float:
     if send.group.size == 1:
         return 0.0
     c, n_bytes = cluster(setup, send.group), send.full_bytes
-    if send.kind == "all_to_all":
+    if send.kind in ("gather", "scatter"):  # all send to one, or one to all: as much as if all did in turn
+        n_bytes *= send.group.size
+    if send.kind in ("all_to_all", "gather", "scatter"):
         return PROTOCOLS["ring", "Simple"].start_s + all_to_all_s(c, n_bytes)
     if send.kind not in ("ring", "send"):
         return nccl_s(c, send.kind, n_bytes)

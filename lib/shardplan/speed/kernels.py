@@ -75,18 +75,22 @@ def moved_s(setup: Setup, n_bytes: float) -> float:
     return n_bytes / (setup.machine.gpu.hbm_bandwidth * achievable.MEMORY * setup.machine.gpu.pace)
 
 
-def peak_flops(setup: Setup) -> float:
-    """Peak FLOPs a second in the compute dtype. fp32 products do not use the tensor cores, as is torch's default."""
+def peak_flops(setup: Setup, each: int = 0) -> float:
+    """Peak FLOPs a second with numbers of `each` bytes, by default those of the compute dtype.
+
+    fp32 products do not use the tensor cores, as is torch's default.
+    """
     gpu = setup.machine.gpu
-    return gpu.half_flops if setup.strategy.bytes.compute < 4 else gpu.flops["fp32"]
+    return gpu.half_flops if (each or setup.strategy.bytes.compute) < 4 else gpu.flops["fp32"]
 
 
-def product_s(setup: Setup, p: Product) -> float:
+def product_s(setup: Setup, p: Product, each: int = 0) -> float:
+    each = each or setup.strategy.bytes.compute
     depth = p.inner / (p.inner + achievable.TILE_DEPTH)
     tiles = ceil(p.rows / TILE) * TILE / p.rows if p.groups > 1 else 1.0  # an expert's last tile may be nearly empty
-    computed_s = tiles * p.flops / (peak_flops(setup) * _share(setup) * depth)
+    computed_s = tiles * p.flops / (peak_flops(setup, each) * _share(setup) * depth)
     n_elements = p.rows * p.inner + p.inner * p.columns + p.rows * p.columns
-    return max(computed_s, moved_s(setup, p.groups * n_elements * setup.strategy.bytes.compute))
+    return max(computed_s, moved_s(setup, p.groups * n_elements * each))
 
 
 def _share(setup: Setup) -> float:

@@ -18,7 +18,7 @@ than the GPU's work, the GPU waits.
 from shardplan.flops import hardware_flops, model_flops
 from shardplan.planned_job import Setup
 from shardplan.records import SpeedPlan
-from shardplan.speed import achievable
+from shardplan.speed import achievable, muon
 from shardplan.speed.collectives import all_s, seconds
 from shardplan.speed.data_parallel import after_backward_s
 from shardplan.speed.exposed import waits_s
@@ -55,7 +55,7 @@ def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], dict[str, floa
     computed_s, exposed_s = sum(k * b.computed_s for k, b in batches), sum(k * b.exposed_s for k, b in batches)
     streamed_s = sum(k * b.offload_s for k, b in batches)
     late_s = sum(k * max(0.0, launch_s(setup, b.launches) - b.timeline.duration_s) for k, b in batches)
-    update_s, unhidden_s = optimizer_s(setup, stage), after_backward_s(setup, stage)
+    update_s, unhidden_s = optimizer_s(setup, stage), after_backward_s(setup, stage) + muon.messages_s(setup, stage)
     tied_s = all_s(setup, tied_matrix(setup, stage))
     parts_s = {
         "computation": computed_s,

@@ -34,8 +34,8 @@ def check_engines(s: Strategy) -> None:
     _only(s, ONLY_STRATEGIES)
     if s.recompute == "pointwise":
         raise ValueError("recompute='pointwise' can't be traced: torch's checkpointing keeps a block's products only")
-    if s.optimizer == "adamw-8bit":
-        raise ValueError("optimizer='adamw-8bit' can't be traced, only 'adamw', 'momentum' and 'sgd'")
+    if s.optimizer in ("adamw-8bit", "muon"):
+        raise ValueError(f"optimizer={s.optimizer!r} can't be traced, only 'adamw', 'momentum' and 'sgd'")
     if s.precision == "bf16-master-fp32-gradients":
         why = "torch's gradients have their parameter's dtype"
         raise ValueError(f"precision={s.precision!r} can't be traced, but 'bf16-master' can: {why}")

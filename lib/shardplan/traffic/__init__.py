@@ -1,7 +1,7 @@
 """Bytes a rank sends in a step, by link: inside its node, between nodes, to and from its host and its host's drives.
 
 Read `messages` (one kind of message), `groups` (who sends to whom, over which links), `units` (what a step gathers and
-reduces), `data_parallel`, `model_parallel`, `host`. `speed` computes how long it all takes.
+reduces), `data_parallel`, `model_parallel`, `muon`, `host`. `speed` computes how long it all takes.
 """
 
 from shardplan.planned_job import Setup
@@ -16,6 +16,7 @@ from shardplan.traffic.model_parallel import (
     tensor_parallel,
     tied_matrix,
 )
+from shardplan.traffic.muon import muon_sends
 
 __all__ = ["Send", "bytes_by_link", "sends", "unit_sends"]
 
@@ -33,5 +34,7 @@ def sends(setup: Setup) -> list[Send]:
     for stage in stages(setup):
         inside_blocks = (tensor_parallel, context_parallel, expert_parallel)
         of_model = (*(send for kind in inside_blocks for send in kind(setup, stage)), *pipeline_parallel(setup))
-        by_stage.append([*data_parallel(setup, stage), *of_model, *tied_matrix(setup, stage)])
+        by_stage.append(
+            [*data_parallel(setup, stage), *of_model, *tied_matrix(setup, stage), *muon_sends(setup, stage)]
+        )
     return max(by_stage, key=lambda found: sum(s.bytes for s in found))

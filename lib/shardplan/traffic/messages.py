@@ -8,9 +8,10 @@ from shardplan.traffic.groups import Group
 
 @dataclass(frozen=True)
 class Send:
-    """A kind of message. `full_bytes`: the unsharded size, padded; for a ring or a send, the size of one message."""
+    """A kind of message. `full_bytes`: the unsharded size, padded; for a ring or a send, the size of one message.
+    For a gather or a scatter, whose owners take turns, and an all_to_all, the unsharded size of what one rank sends."""
 
-    kind: str  # all_gather, reduce_scatter, all_reduce, broadcast, all_to_all, ring, send
+    kind: str  # all_gather, reduce_scatter, all_reduce, broadcast, gather, scatter, all_to_all, ring, send
     of: str  # "parameters of a block"
     group: Group
     full_bytes: float
@@ -38,7 +39,7 @@ class Send:
     @property
     def bytes_between(self) -> float:
         """Part of these bytes that leaves the node. Each part of an all_to_all has a target of its own."""
-        if self.kind == "all_to_all" and self.group.nodes > 1:
+        if self.kind in ("all_to_all", "gather", "scatter") and self.group.nodes > 1:
             n = self.group.size
             return self.bytes * (n - self.group.ranks_per_node) / (n - 1)
         return self.bytes * self.group.share_between

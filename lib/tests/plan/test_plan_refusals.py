@@ -20,6 +20,11 @@ TERMINAL = CliRunner(env={"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"})
 ADDED = [
     ("8B --tensor 3", "--tensor 2"),  # and not 9 GPUs, which are no node
     ("8B --tp 16 --gpus 16", "--tensor 8"),
+    ("8B --optimizer muon --zero1", "--sharding FULL_SHARD"),
+    ("8B --optimizer muon --tp 8", "--tensor 1"),
+    ("8B --optimizer muon --offload cpu", "--offload none"),
+    ("8B --optimizer muon --lora-rank 8", "--optimizer adamw"),
+    ("8B --optimizer muon --muon-way owners", "--muon-way one-owner"),
     ("8B --tensor 5 --gpus 1e6", "--tensor 4"),
     ("gpt2 --tp 2", "--tensor 1"),
     ("8B --tp 3 --pp 3", "--tensor 2 --gpus 6"),
