@@ -25,6 +25,8 @@ ALIASES = {
         "bf16": ("bfloat16", "purebf16"),
         "fp16-mixed": ("fp16", "float16", "half"),
     },
+    "products": {"fp8": ("float8", "e4m3", "tensorwise"), "fp8-rows": ("rowwise", "fp8rowwise"), "mxfp8": ("mx",)},
+    "gather": {"fp8": ("float8", "precompute"), "fp8-rows": ("rowwise",)},
     "recompute": {"full": ("true", "yes", "on", "all"), "none": ("false", "no", "off"), "selective": ("sac",)},
     "optimizer": {"adamw": ("adam", "adamwtorch"), "adamw-8bit": ("adam8bit", "8bitadam", "adamwbnb8bit")},
     "muon_way": {"all-at-once": ("alltoall",), "every-rank": ("allgather", "replicate"), "one-owner": ("owner",)},
@@ -62,8 +64,23 @@ OPTIONS = {  # of the command: other names, as torchtitan, DeepSpeed, Megatron a
     "torch-compile": "compile",
 }
 SHARDING_FLAGS = ("fsdp", "fsdp2", "hsdp", "ddp", "zero1", "zero2", "zero3", "zero-1", "zero-2", "zero-3")
-# What is known and not planned: the nearest that is
-NEAREST = {"precision": {name: "bf16-mixed" for name in ("fp8", "mxfp8", "nvfp4", "fp4")}}
+FLAGS = {  # words that set a field of another name
+    "fp8": ("products", "fp8"),
+    "float8": ("products", "fp8"),
+    "mxfp8": ("products", "mxfp8"),
+    "nvfp4": ("products", "nvfp4"),
+    "fp8-gather": ("gather", "fp8"),
+    "enable-fsdp-float8-all-gather": ("gather", "fp8"),
+}
+# What is no value of its field: why, and the fields that are meant
+IN_16_BITS = "is of products only: weights and activations stay in 16 or 32 bits"
+IN_FOUR_BITS = "can't be planned yet: its recipes keep some layers in 16 bits, each other ones"
+MEANT = {
+    ("precision", "fp8"): (IN_16_BITS, {"precision": "bf16-mixed", "products": "fp8"}),
+    ("precision", "mxfp8"): (IN_16_BITS, {"precision": "bf16-mixed", "products": "mxfp8"}),
+    **{("precision", name): (IN_FOUR_BITS, {"precision": "bf16-mixed"}) for name in ("nvfp4", "fp4", "mxfp4")},
+    **{("products", name): (IN_FOUR_BITS, {"products": "mxfp8"}) for name in ("nvfp4", "fp4", "mxfp4")},
+}
 
 
 def as_options(fields: dict) -> str:
@@ -87,7 +104,9 @@ def in_our_options(args: list[str], flags: set[str]) -> list[str]:
     for arg in args:
         name, equals, value = arg.removeprefix("--").partition("=") if arg.startswith("--") else ("", "", "")
         opposite = f"--{name[3:]}" if name.startswith("no-") else f"--no-{name}"
-        if name in SHARDING_FLAGS:
+        if name in FLAGS:
+            ours += [f"--{FLAGS[name][0]}", FLAGS[name][1]]
+        elif name in SHARDING_FLAGS:
             ours += ["--sharding", name]
         elif name and opposite in flags and f"--{name}" not in flags:
             ours = [word for word in ours if word != opposite]
@@ -123,10 +142,9 @@ def _known(field: str, value: object, strategy: dict, on_a_node: int) -> dict:
     words |= {alias: name for name, aliases in ALIASES.get(field, {}).items() for alias in aliases}
     if word in words:
         return {field: words[word]}
-    problem, near = f"{field}={value!r} is not known", NEAREST.get(field, {}).get(word)
-    if near:
-        problem = f"{field}={value!r} can't be planned yet"
-    else:
-        (close,) = get_close_matches(word, words, 1, 0.0)
-        near = words[close]
+    if (field, word) in MEANT:
+        why, fix = MEANT[field, word]
+        raise Refusal(f"{field}={value!r} {why}", f"; did you mean {as_options(fix)}?", fix)
+    problem, (close,) = f"{field}={value!r} is not known", get_close_matches(word, words, 1, 0.0)
+    near = words[close]
     raise Refusal(problem, f"; did you mean {near!r}? There are {', '.join(CHOICES[field])}", {field: near})

@@ -17,7 +17,8 @@ class Unfit(Exception):
 
 
 def check(setup: Job) -> None:
-    for of in (_world, _dtype, _tensor, _ranks, _nodes, _sequence, _sharding, _experts, _lora, _offload, _muon, _rest):
+    shape = (_world, _dtype, _tensor, _ranks, _nodes, _sequence, _sharding, _experts)
+    for of in (*shape, _lora, _offload, _muon, _products, _gather, _rest):
         of(setup)
 
 
@@ -167,6 +168,41 @@ def _muon(setup: Job) -> None:
         _refuse("offload", s.offload, "Muon's products are planned on the GPU, with its momentum", "none")
     if s.lora_rank:
         _refuse("optimizer", s.optimizer, "a product of two adapters is what would have to be orthogonal", "adamw")
+
+
+def _products(setup: Job) -> None:
+    s, gpu = setup.strategy, setup.machine.gpu
+    if s.products == "compute":
+        return
+    if "fp8" not in gpu.flops:
+        _refuse("products", s.products, f"{gpu.name} has no products in 8 bits", "compute")
+    if s.products == "mxfp8" and gpu.capability < (9, 5):
+        why = f"{gpu.name} has no products with MX scales; Blackwell and MI355X have"
+        _refuse("products", s.products, why, "fp8")
+    if s.bytes.compute != 2:
+        _refuse("precision", s.precision, "fp8 products are planned between activations of 16 bits", "bf16-mixed")
+    if not s.compile:
+        why = "without torch.compile each cast to 8 bits is several passes in fp32, slower than products in 16 bits"
+        _refuse("compile", s.compile, why, True)
+    if s.lora_rank:
+        _refuse("products", s.products, "adapters are planned in 16 bits", "compute")
+
+
+def _gather(setup: Job) -> None:
+    s = setup.strategy
+    if s.gather == "compute":
+        return
+    if not s.sharded[0]:
+        _refuse("gather", s.gather, f"{s.sharding} gathers no parameters for a block, only FSDP does", "compute")
+    if s.lora_rank:
+        _refuse("gather", s.gather, "what is frozen needs no fp8 copy of a master weight", "compute")
+    if s.tensor > 1:
+        _refuse("gather", s.gather, "scales are planned for matrices that only the data's ranks share", "compute")
+    if s.products == "fp8" and s.gather == "fp8-rows":
+        _refuse("gather", s.gather, "products='fp8' has one scale for a matrix, so its gather must have it, too", "fp8")
+    if s.products in ("fp8-rows", "mxfp8"):
+        why = f"products={s.products!r} scales a matrix anew for backward, along its other side, from 16 bits"
+        _refuse("gather", s.gather, why, "compute")
 
 
 def _rest(setup: Job) -> None:

@@ -1,18 +1,45 @@
-"""What is behind some choices of a plan, a line each: of Muon, where its products are computed and what they send."""
+"""What is behind some choices of a plan, a line each: Muon's products and messages; what 8 bits save."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from shardplan.flops import block_products
 from shardplan.formatting import gib, seconds
 from shardplan.planned_job import Setup
 from shardplan.speed import muon
+from shardplan.speed.kernels import moved_s, product_s
+from shardplan.speed.passes import CASTS, block_passes
 from shardplan.stage_parameters import stages
+from shardplan.traffic.eight_bits import n_scales
 from shardplan.traffic.muon import muon_sends
+from shardplan.traffic.units import gathered_bytes
 
 
 def explained(setup: Setup) -> Iterator[tuple[str, str]]:
     """Yield (label, words)."""
     if setup.strategy.optimizer == "muon":
         yield "Muon: ", _muon(setup)
+    if setup.strategy.products != "compute" or setup.strategy.gather != "compute":
+        yield "8 bits: ", _eight_bits(setup)
+
+
+def _eight_bits(setup: Setup) -> str:
+    s, stage = setup.strategy, stages(setup)[0]
+    words = []
+    if s.products != "compute":
+        products = [p for p in block_products(setup) if s.eight_bits(p.name)]
+        plain = replace(setup, strategy=replace(s, products="compute", gather="compute"))
+        before_s, after_s = (sum(product_s(of, p) for p in products) for of in (plain, setup))
+        casts = next(p for p in block_passes(setup) if p.name == CASTS)
+        saved = f"a block's products in forward take {seconds(after_s)} and not {seconds(before_s)}"
+        words.append(f"{saved}, and {seconds(moved_s(setup, casts.n_bytes[0]))} of casts")
+    if s.gather != "compute":
+        sent = gathered_bytes(setup, stage.block)
+        plain = sum(w.gathered * w.padded_numel(setup.shards) for w in stage.block)
+        n = n_scales(setup, stage.block)
+        how = {"fp8": "one message of all scales a step", "fp8-each": f"{n} messages of scales before each"}
+        words.append(f"a gather of a block is {gib(sent)} and not {gib(plain)}, {how.get(s.gather, 'scales included')}")
+    return "; ".join(words) + "."
 
 
 def _muon(setup: Setup) -> str:

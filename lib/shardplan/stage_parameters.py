@@ -33,6 +33,8 @@ class Weight:
     stored: float  # bytes an element, between steps
     gathered: float  # bytes an element, while it computes
     trained: bool = True
+    sent: float = 0.0  # bytes an element, as FSDP gathers it
+    unsharded: float = 0.0  # bytes an element, as FSDP keeps what it has gathered
     spread: int = 1  # ranks that have different experts: a matrix is shared by so many times fewer ranks
 
     @property
@@ -131,27 +133,43 @@ def _weights(setup: Setup, shapes: dict[str, tuple[int, ...]], lora: bool = True
         shape, spread = _on_this_rank(setup, name, whole), s.expert if name.startswith("experts.") else 1
         shape = (shape[0] // spread, *shape[1:])
         if not (lora and len(shape) == 2 and s.lora_rank):
-            weights.append(Weight(name, shape, b.parameters, gathered, not s.lora_rank, spread))
+            as_sent = _eight_bits(setup, name, shape) or (gathered, gathered)
+            weights.append(Weight(name, shape, b.parameters, gathered, not s.lora_rank, *as_sent, spread=spread))
             continue
         weights.append(replace(_frozen_matrix(setup, name, shape, gathered), spread=spread))
         module = name.removesuffix("weight")
         if not s.adapts(module):
             continue
-        weights.append(Weight(f"{module}lora_a", (s.lora_rank, shape[1]), b.parameters, gathered))
-        weights.append(Weight(f"{module}lora_b", (shape[0], s.lora_rank), b.parameters, gathered))
+        as_sent = {"sent": gathered, "unsharded": gathered}
+        weights.append(Weight(f"{module}lora_a", (s.lora_rank, shape[1]), b.parameters, gathered, **as_sent))
+        weights.append(Weight(f"{module}lora_b", (shape[0], s.lora_rank), b.parameters, gathered, **as_sent))
     return tuple(weights)
 
 
 def _frozen_matrix(setup: Setup, name: str, shape: tuple[int, ...], gathered: float) -> Weight:
     if not setup.strategy.base_4bit:
-        return Weight(name, shape, setup.strategy.bytes.parameters, gathered, trained=False)
+        return Weight(name, shape, setup.strategy.bytes.parameters, gathered, False, gathered, gathered)
     each = nf4_bytes_each(setup.strategy.bytes.parameters)
-    return Weight(name, (prod(shape),), each, each, trained=False)  # codes and scales are gathered, never the matrix
+    return Weight(
+        name, (prod(shape),), each, each, False, each, each
+    )  # codes and scales are gathered, never the matrix
 
 
 def nf4_bytes_each(itemsize: int) -> float:
     """Bytes a number: 4 bits, its part of a scale for 64 (8 bits) and of a factor for 256 scales (`itemsize` bytes)."""
     return 1 / 2 + 1 / 64 + itemsize / (64 * 256)
+
+
+def _eight_bits(setup: Setup, name: str, shape: tuple[int, ...]) -> tuple[float, float] | None:
+    """Return bytes an element as sent and as kept, of a matrix that is gathered in fp8; None if it is not.
+
+    Products in 8 bits use what arrives. Others need it decoded.
+    """
+    s = setup.strategy
+    if s.gather == "compute" or len(shape) != 2 or not s.eight_bits(name):
+        return None
+    sent = 1 + (4 / shape[1] if s.gather == "fp8-rows" else 0)
+    return sent, (s.bytes.compute if s.products == "compute" else 1)
 
 
 def _on_this_rank(setup: Setup, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:

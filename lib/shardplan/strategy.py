@@ -53,6 +53,12 @@ MUON_WAYS = ("all-at-once", "every-rank", "one-owner")
 # Keep all; every second product; all products; nothing. "pointwise": keep all but the results of norms and of the
 # activation function, which one cheap kernel makes again (Megatron-Core's --recompute-modules layernorm mlp_act)
 RECOMPUTE = ("none", "selective", "products", "full", "pointwise")
+# Of the blocks' linear layers, not the router or grouped experts: as computed; E4M3 with a scale for a tensor or a row;
+# MX, a scale for 32 numbers
+PRODUCTS = ("compute", "fp8", "fp8-rows", "mxfp8")
+# As FSDP gathers these layers' matrices: as computed; fp8 with a scale for each tensor, all of them in one message
+# after the update, or each in a message before its gather; fp8 with scales of rows, which travel with them
+GATHER = ("compute", "fp8", "fp8-each", "fp8-rows")
 OFFLOAD = ("none", "cpu", "nvme")  # where the optimizer's states and the parameters' shards live between steps
 ATTENTION = ("flash", "flash-1", "math")  # FlashAttention-2, its first version; "math" makes the (B, H, T, T) scores
 # From all logits at once: by torch's operations in fp32, compiled, or by flash-attention's kernel, which overwrites the
@@ -82,6 +88,8 @@ class Strategy:
     sharding: Annotated[str, "what is sharded over the ranks"] = "FULL_SHARD"
     shard_size: Annotated[int | None, "hybrid: number of ranks that share one copy of the model; None: all"] = None
     precision: Annotated[str, "dtypes in which tensors are stored, computed and reduced"] = "bf16-mixed"
+    products: Annotated[str, "number format of the blocks' matrix products"] = "compute"
+    gather: Annotated[str, "number format in which FSDP gathers the blocks' matrices"] = "compute"
     recompute: Annotated[str, "activations that backward recomputes"] = "none"
     recompute_every: Annotated[int, "with full: recompute one block of this many"] = 1
     offload: Annotated[str, "where optimizer states and shards are stored between uses"] = "none"
@@ -147,6 +155,10 @@ class Strategy:
         """Tell whether this linear layer, such as "attention.query", gets an adapter."""
         return self.lora_rank > 0 and name.startswith(LORA_TARGETS[self.lora_targets])
 
+    def eight_bits(self, name: str) -> bool:
+        """Tell whether this linear layer, or the product of this name, is one of those that can have 8 bits."""
+        return name.startswith(("attention.", "feed_forward.", "shared.")) and "_norm" not in name
+
     def recomputes(self, block: int) -> bool:
         """Tell whether this block (from 1) is recomputed. "full": every `recompute_every`-th; else all or none."""
         every = self.recompute_every if self.recompute == "full" else 1
@@ -156,6 +168,8 @@ class Strategy:
 CHOICES = {
     "sharding": ("NONE", *STRATEGIES),  # NONE: one GPU, and nothing wrapped
     "precision": tuple(PRECISIONS),
+    "products": PRODUCTS,
+    "gather": GATHER,
     "optimizer": tuple(OPTIMIZERS),
     "muon_way": MUON_WAYS,
     "recompute": RECOMPUTE,

@@ -6,6 +6,7 @@ constant saves only the constant.
 Source: tools/autograd/derivatives.yaml and torch/csrc/autograd/FunctionsManual.cpp, operation by operation.
 """
 
+from shardplan.activations.eight_bits import in_8_bits
 from shardplan.activations.tape import Tape, Value
 
 
@@ -32,7 +33,14 @@ def linear(t: Tape, name: str, x: Value, dims: str, words: str, *, weight_dims: 
     node = t.node(name, (factor, w, b) if b else (factor, w), saved, backward)
     itemsize = w.itemsize
     kind = "grouped" if name.startswith("experts.") else "addmm" if bias else "mm"
-    return t.product(kind, lambda: t.new(words, dims, itemsize, node), node)
+
+    def make() -> Value:
+        codes = in_8_bits(t, name, [factor], w)  # live until the product is made
+        result = t.new(words, dims, itemsize, node)
+        del codes
+        return result
+
+    return t.product(kind, make, node)
 
 
 def _linear_backward(t: Tape, name: str, x: Value, w: Value, b: Value | None):
@@ -40,20 +48,24 @@ def _linear_backward(t: Tape, name: str, x: Value, w: Value, b: Value | None):
     x_like, w_like, b_like = parameter_of(x), parameter_of(w), parameter_of(b) if b else None
     needs_x, needs_w, gathers = bool(x.edge), bool(w.edge), x.share is not None
 
-    def of_x() -> Value | None:
-        return t.new(f"gradient of {name}'s input", x_like.dims, x_like.itemsize) if needs_x else None
+    def of_x(g: Value) -> Value | None:
+        codes = in_8_bits(t, name, [g], w_like) if needs_x else []
+        found = t.new(f"gradient of {name}'s input", x_like.dims, x_like.itemsize) if needs_x else None
+        del codes
+        return found
 
-    def of_w() -> Value | None:
+    def of_w(g: Value) -> Value | None:
+        codes = in_8_bits(t, name, [g, x_like]) if needs_w else []
         again = t.new(f"{name}'s input, made again", x_like.dims, x_like.itemsize) if gathers and needs_w else None
         g_w = t.gradient(w_like, w_like.dims, w_like.itemsize, f"gradient of {name}.weight") if needs_w else None
-        del again
+        del again, codes
         return g_w
 
     def backward(g: Value):
         if b_like is None:
-            g_w = of_w()
-            return of_x(), g_w
-        return of_x(), of_w(), t.gradient(b_like, b_like.dims, b_like.itemsize) if needs_w else None
+            g_w = of_w(g)
+            return of_x(g), g_w
+        return of_x(g), of_w(g), t.gradient(b_like, b_like.dims, b_like.itemsize) if needs_w else None
 
     return backward
 

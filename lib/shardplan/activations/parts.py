@@ -1,9 +1,11 @@
 """Parts of a setup's model: what the embedding, a block and the head make of one micro-batch on one rank."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
+from shardplan.activations.eight_bits import codes
 from shardplan.activations.model import Model
 from shardplan.activations.regions import Region
 from shardplan.activations.sizes import Chosen, Sizes
@@ -63,6 +65,7 @@ def _tape(setup: Setup | Chosen, on_gpu: bool) -> Tape:
         autocast=strategy.bytes.autocast,
         on_gpu=on_gpu,
         gathers_again=strategy.gather_again,
+        codes=partial(codes, strategy),
     )
 
 

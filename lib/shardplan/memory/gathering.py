@@ -180,17 +180,17 @@ class _Unit:
         trained = [w for w in weights if w.trained]
         self.name, self.trained = name, bool(trained)
         self.gradient_bytes = {w.name: w.gathered_bytes for w in trained}
-        shard = sum(w.gathered * w.shard_numel(n) for w in weights)
+        shard = sum(w.sent * w.shard_numel(n) for w in weights)
         numel = sum(w.shard_numel(n) for w in trained)
         whole, padded = sum(w.numel for w in trained), sum(w.padded_numel(n) for w in trained)
-        gathered = sum(w.gathered * w.padded_numel(n) for w in weights)
-        sent = sum(w.gathered * w.padded_numel(n) for w in weights if w.shared_by(n) > 1)
-        self.is_cast = any(w.gathered != w.stored for w in weights)
+        unsharded = sum(w.unsharded * w.padded_numel(n) for w in weights)
+        sent = sum(w.sent * w.padded_numel(n) for w in weights if w.shared_by(n) > 1)
+        self.is_cast = any(w.sent != w.stored for w in weights)
         self.casts_gradient = b.reduce != b.gradients
         self.accumulates_apart = b.reduce != b.compute and not b.autocast
         self.cast = _term("temporaries", f"shard of {name}, cast or copied to be sent", shard, "all_gather")
         self.gathered = _term("buckets", f"all_gather output of {name}, {n} padded shards", sent, "all_gather")
-        self.unsharded = _term("unsharded", f"unsharded parameters of {name}", gathered)
+        self.unsharded = _term("unsharded", f"unsharded parameters of {name}", unsharded)
         words = f"reduce_scatter input of {name}, {b.reduce} bytes each"
         self.reduce_input = _term("buckets", words, b.reduce * padded)
         words = f"reduce_scatter output of {name}, 1/{n}, {b.reduce} bytes each"

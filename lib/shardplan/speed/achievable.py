@@ -3,7 +3,8 @@
 Measured by others in micro-benchmarks, on one GPU or one cluster each:
 
     PRODUCTS   bf16 matrix products, of the best shape of many ("MAMF"), card by card: ml-engineering,
-               compute/accelerator, "Maximum Achievable Matmul FLOPS comparison table".
+               compute/accelerator, "Maximum Achievable Matmul FLOPS comparison table". IN_FP8 is from its table for
+               float8_e4m3fn; of a card without a share there, its share in bf16.
     MEMORY     copies and sums of large tensors, relative to the data sheet's bandwidth. STREAM-like kernels are
                published at 0.85 to 0.93 of it; we recalled the upper end, without a single source.
     ATTENTION  FlashAttention-2, head width 128, causal, long sequences. H100: Shah et al. 2024, "FlashAttention-3",
@@ -44,6 +45,13 @@ PRODUCTS = {
     "MI300X": 782 / 1307,
     **dict.fromkeys(("RTX-3090", "RTX-4090", "RTX-5090"), 1.0),  # see [Note: GeForce]
 }
+IN_FP8 = {
+    "H100": 1402.6 / 1979,
+    "H200": 1453.4 / 1979,
+    "B200": 3432.5 / 4500,
+    "B300": 3353.3 / 4500,
+    "GB200": 3615.6 / 5000,
+}
 OTHER_PRODUCTS = 0.8  # cards without a published share: a little above the middle of these
 MEMORY = 0.92
 ATTENTION = {"A100": (200 / 312, 175 / 312), "H100": (335 / 989, 290 / 989), "H200": (335 / 989, 290 / 989)}
@@ -62,10 +70,13 @@ YOUNG = {"H100": 0.725, "H200": 0.725}  # the same with the libraries of FlashAt
 TILE_DEPTH = 512  # starting and finishing a tile costs as much as this many steps of the inner dimension
 
 
-def product_share(gpu: Gpu, kernel: str = "flash") -> float:
-    """Share that a step's products reach, with the libraries of this attention kernel's time."""
+def product_share(gpu: Gpu, kernel: str = "flash", each: int = 2) -> float:
+    """Share that a step's products of numbers of `each` bytes reach, with the libraries of this attention kernel's
+    time."""
     sustained = _by_name(YOUNG, gpu, SUSTAINED) if kernel == "flash-1" else SUSTAINED
-    return _by_name(PRODUCTS, gpu, OTHER_PRODUCTS) * sustained * gpu.power_share ** (1 / 3) * gpu.pace
+    best = _by_name(PRODUCTS, gpu, OTHER_PRODUCTS)
+    best = _by_name(IN_FP8, gpu, best) if each == 1 else best
+    return best * sustained * gpu.power_share ** (1 / 3) * gpu.pace
 
 
 def attention_shares(gpu: Gpu, kernel: str = "flash") -> tuple[float, float]:

@@ -43,8 +43,10 @@ def _model_parallel(setup: Setup) -> str:
 
 
 def _of_the_update(setup: Setup) -> str:
-    if setup.strategy.optimizer == "muon":
-        return f"Muon's messages, after backward, {_link(setup, 'shard')}"
+    of_update = {"muon": ["Muon's messages"]}.get(setup.strategy.optimizer, [])
+    of_update += ["scales of fp8"] if setup.strategy.gather == "fp8" else []
+    if of_update:
+        return f"{' and '.join(of_update)}, after backward, {_link(setup, 'shard')}"
     if setup.strategy.sharding == "DDP+ZERO_1":
         return f"broadcasts of updated parameters {_link(setup, 'data')}"
     reduced = "gradients and " if setup.strategy.sharding == "ZERO_1" else ""

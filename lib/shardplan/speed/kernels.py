@@ -80,21 +80,23 @@ def peak_flops(setup: Setup, each: int = 0) -> float:
 
     fp32 products do not use the tensor cores, as is torch's default.
     """
-    gpu = setup.machine.gpu
-    return gpu.half_flops if (each or setup.strategy.bytes.compute) < 4 else gpu.flops["fp32"]
+    gpu, each = setup.machine.gpu, each or setup.strategy.bytes.compute
+    return gpu.flops["fp8"] if each == 1 else gpu.half_flops if each < 4 else gpu.flops["fp32"]
 
 
 def product_s(setup: Setup, p: Product, each: int = 0) -> float:
-    each = each or setup.strategy.bytes.compute
+    s = setup.strategy
+    made = s.bytes.compute  # the result, also of a product in 8 bits
+    each = each or (1 if s.products != "compute" and s.eight_bits(p.name) else made)
     depth = p.inner / (p.inner + achievable.TILE_DEPTH)
     tiles = ceil(p.rows / TILE) * TILE / p.rows if p.groups > 1 else 1.0  # an expert's last tile may be nearly empty
-    computed_s = tiles * p.flops / (peak_flops(setup, each) * _share(setup) * depth)
-    n_elements = p.rows * p.inner + p.inner * p.columns + p.rows * p.columns
-    return max(computed_s, moved_s(setup, p.groups * n_elements * each))
+    computed_s = tiles * p.flops / (peak_flops(setup, each) * _share(setup, each) * depth)
+    n_bytes = each * (p.rows * p.inner + p.inner * p.columns) + made * p.rows * p.columns
+    return max(computed_s, moved_s(setup, p.groups * n_bytes))
 
 
-def _share(setup: Setup) -> float:
-    return achievable.product_share(setup.machine.gpu, setup.strategy.attention)
+def _share(setup: Setup, each: int = 2) -> float:
+    return achievable.product_share(setup.machine.gpu, setup.strategy.attention, each)
 
 
 def _work(setup: Setup, products: Iterable[Product]) -> Work:

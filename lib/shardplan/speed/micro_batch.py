@@ -20,6 +20,7 @@ from shardplan.speed.kernels import Both, block_work, moved_s, root_work
 from shardplan.speed.offloading import stream_s
 from shardplan.stage_parameters import Stage, Weight
 from shardplan.traffic.data_parallel import unit_sends
+from shardplan.traffic.eight_bits import before_gathers, n_scales
 from shardplan.traffic.model_parallel import context_sends, expert_sends, root_tensor_sends, tensor_sends
 from shardplan.traffic.units import BLOCK, DENSE, ROOT, gathered_bytes, gradient_bytes
 from shardsim.closed_forms import CONTENTION
@@ -119,6 +120,7 @@ def _unit(setup: Setup, stage: Stage, costs: Costs, gathers: bool, reduces: bool
     sends_s: Counter[str] = Counter()
     for send in unit_sends(setup, name, weights):
         sends_s[send.kind] += seconds(setup, send)
+    scales_s = sum(n_scales(setup, weights) * seconds(setup, s) for s in before_gathers(setup, name, weights))
     fetch_s, bring_s = stream_s(setup, weights) if streams else (0.0, 0.0)
     again = setup.strategy.sharding == "FULL_SHARD" and name != ROOT and setup.strategy.wrap == "block"
     out_s = gathers * copy_out_s(setup, weights)
@@ -126,7 +128,7 @@ def _unit(setup: Setup, stage: Stage, costs: Costs, gathers: bool, reduces: bool
         name,
         forward_s + out_s,
         backward_s + again * out_s + reduces * copy_in_s(setup, weights),
-        gathers * (sends_s["all_gather"] + fetch_s),
+        gathers * (sends_s["all_gather"] + scales_s + fetch_s),
         reduces * (sends_s["reduce_scatter"] + bring_s),
         reduces * sends_s["all_reduce"],
     )

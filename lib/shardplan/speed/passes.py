@@ -15,6 +15,12 @@ for bf16; then all that runs in fp32 is cast before and after, for 4 + c bytes e
     cross-entropy   cast 4 + c, log-softmax 8; a logit         its gradient 4, through log-softmax 12, cast
     LayerNorm, GELU 2c, one kernel each, as a fused RMSNorm    3c
 
+    casts to fp8    for each input and each matrix of a product,  the same again, and for each incoming gradient
+                    5: read for the largest, read, write 1
+
+A matrix that was gathered in fp8 needs no cast. Products with one input share its cast. MX needs no look at the whole
+tensor: 3 and a scale for 32.
+
 torch.compile fuses neighbours: a chain reads its inputs and writes its result once, in c bytes. `compile` compiles the
 blocks; for a compiled loss, see `cross_entropy`.
 """
@@ -23,6 +29,9 @@ from dataclasses import dataclass
 
 from shardplan.flops import block_products
 from shardplan.planned_job import Setup
+
+CASTS = "casts to 8 bits"
+SHARE = ("key", "value", "kv_a", "up")  # their input is that of a product before
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ def block_passes(setup: Setup) -> list[Pass]:
     if setup.strategy.bytes.autocast:
         casts = 3 + (2 if shape.gated else 1)
         found.append(_pass("casts of inputs", casts * setup.tokens * shape.dim, 4 + 2, 4 + 2, (casts, casts)))
+    if setup.strategy.products != "compute":
+        found.append(_casts(setup))
     if setup.strategy.context > 1:
         found += _ring(setup)
     if setup.strategy.attention == "math":
@@ -128,6 +139,18 @@ def _activation(setup: Setup, hidden: float) -> Pass:
     if setup.strategy.compile:
         return _pass("swiglu", hidden, 3 * c, 5 * c, (1, 1))
     return _pass("swiglu", hidden, 5 * c, 9 * c, (2, 3))
+
+
+def _casts(setup: Setup) -> Pass:
+    """Casts to 8 bits of a block's products: see the table."""
+    s = setup.strategy
+    found = [p for p in block_products(setup) if s.eight_bits(p.name)]
+    inputs = sum(p.rows * p.inner for p in found if not p.name.endswith(SHARE))
+    matrices = sum(p.inner * p.columns for p in found) if s.gather == "compute" else 0.0
+    gradients = sum(p.rows * p.columns for p in found)
+    each = 3 + 1 / 32 if s.products == "mxfp8" else 5
+    n = len(found)
+    return Pass(CASTS, (each * (inputs + matrices), each * (inputs + matrices + gradients)), (2 * n, 3 * n))
 
 
 def _scores(setup: Setup) -> Pass:

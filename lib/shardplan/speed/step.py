@@ -29,6 +29,7 @@ from shardplan.speed.spread import range_s
 from shardplan.speed.updating import optimizer_launches, optimizer_s
 from shardplan.stage_parameters import Stage, stages
 from shardplan.traffic import bytes_by_link
+from shardplan.traffic.eight_bits import after_update
 from shardplan.traffic.model_parallel import pipeline_parallel, tied_matrix
 from shardtrace.timeline import Timeline
 
@@ -56,6 +57,7 @@ def _stage(setup: Setup, stage: Stage) -> tuple[dict[str, float], dict[str, floa
     streamed_s = sum(k * b.offload_s for k, b in batches)
     late_s = sum(k * max(0.0, launch_s(setup, b.launches) - b.timeline.duration_s) for k, b in batches)
     update_s, unhidden_s = optimizer_s(setup, stage), after_backward_s(setup, stage) + muon.messages_s(setup, stage)
+    unhidden_s += all_s(setup, after_update(setup, stage))
     tied_s = all_s(setup, tied_matrix(setup, stage))
     parts_s = {
         "computation": computed_s,

@@ -1,7 +1,7 @@
 """Bytes a rank sends in a step, by link: inside its node, between nodes, to and from its host and its host's drives.
 
 Read `messages` (one kind of message), `groups` (who sends to whom, over which links), `units` (what a step gathers and
-reduces), `data_parallel`, `model_parallel`, `muon`, `host`. `speed` computes how long it all takes.
+reduces), `eight_bits`, `data_parallel`, `model_parallel`, `muon`, `host`. `speed` computes how long it all takes.
 """
 
 from shardplan.planned_job import Setup

@@ -23,6 +23,7 @@ from dataclasses import replace
 
 from shardplan.planned_job import Setup
 from shardplan.stage_parameters import Stage, Weight
+from shardplan.traffic.eight_bits import after_update, before_gathers
 from shardplan.traffic.groups import group
 from shardplan.traffic.messages import Send
 from shardplan.traffic.units import gathered_bytes, gathers, gradient_bytes, held_bytes, reductions, units
@@ -30,8 +31,9 @@ from shardplan.traffic.units import gathered_bytes, gathers, gradient_bytes, hel
 
 def data_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:
     for name, weights, count in units(stage):
-        for send in unit_sends(setup, name, weights):
+        for send in (*unit_sends(setup, name, weights), *before_gathers(setup, name, weights)):
             yield replace(send, times=send.times * count)
+    yield from after_update(setup, stage)
 
 
 def unit_sends(setup: Setup, name: str, weights: tuple[Weight, ...]) -> list[Send]:

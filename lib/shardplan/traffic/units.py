@@ -32,7 +32,7 @@ def reductions(setup: Setup) -> int:
 def gathered_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:
     """Bytes of an unsharded unit, with the padding of dim 0."""
     n = setup.shards
-    return sum(w.gathered * w.padded_numel(n) for w in weights)
+    return sum(w.sent * w.padded_numel(n) for w in weights)
 
 
 def gradient_bytes(setup: Setup, weights: tuple[Weight, ...]) -> float:

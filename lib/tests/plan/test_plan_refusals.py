@@ -41,7 +41,14 @@ ADDED = [
     ("8B --sharding none", "--sharding DDP"),
     ("8B --sharding fsdpp", "--sharding FULL_SHARD"),
     ("8B --sharding FULL_SHRD", "--sharding FULL_SHARD"),
-    ("8B --precision fp8", "--precision bf16-mixed"),
+    ("8B --precision fp8", "--precision bf16-mixed --products fp8 --compile"),
+    ("8B --fp8", "--compile"),
+    ("8B --nvfp4 --compile --machine B200", "--products mxfp8"),
+    ("8B --mxfp8 --compile", "--products fp8"),
+    ("8B --machine A100-80GB --float8 --compile", "--products compute"),
+    ("8B --fp8 --compile --fp8-gather --ddp", "--gather compute"),
+    ("8B --fp8 --compile --gather rowwise", "--gather fp8"),
+    ("8B --products rowwise --compile --fp8-gather", "--gather compute"),
     ("8B --precision nvfp4", "--precision bf16-mixed"),
     ("8B --optimizer adamw8bits", "--optimizer adamw-8bit"),
     ("8B --recompute selectiv", "--recompute selective"),
@@ -123,7 +130,8 @@ def test_what_is_named_instead_does(typed, named, instead):
 def test_a_refusal_says_why():
     assert "it must divide the 32 heads of 8B" in refused("8B --tensor 3")
     assert "a node of dgx-h100 has 8 GPUs" in refused("8B --gpus 12")
-    assert "can't be planned yet" in refused("8B --precision fp8")
+    assert "stay in 16 or 32 bits" in refused("8B --precision fp8")
+    assert "can't be planned yet" in refused("8B --precision nvfp4")
 
 
 ADVISED = [
