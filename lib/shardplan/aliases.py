@@ -60,6 +60,9 @@ OPTIONS = {  # of the command: other names, as torchtitan, DeepSpeed, Megatron a
     **dict.fromkeys(("cp", "context-parallel", "context-parallel-size"), "context"),
     **dict.fromkeys(("ep", "expert-parallel", "expert-parallel-size", "expert-model-parallel-size"), "expert"),
     "lora-r": "lora-rank",
+    "activation-offload": "offload-activations",
+    "activation-offloading": "offload-activations",
+    "enable-activation-offloading": "offload-activations",
     "load-in-4bit": "base-4bit",
     "torch-compile": "compile",
 }

@@ -18,7 +18,7 @@ class Unfit(Exception):
 
 def check(setup: Job) -> None:
     shape = (_world, _dtype, _tensor, _ranks, _nodes, _sequence, _sharding, _experts)
-    for of in (*shape, _lora, _offload, _muon, _products, _gather, _rest):
+    for of in (*shape, _lora, _offload, _activations, _muon, _products, _gather, _rest):
         of(setup)
 
 
@@ -153,6 +153,13 @@ def _offload(setup: Job) -> None:
         _refuse("offload", s.offload, why, "cpu")
     if s.offload == "nvme" and not setup.machine.drive:
         _refuse("offload", s.offload, f"{setup.machine.name} has no NVMe drives", "cpu")
+
+
+def _activations(setup: Job) -> None:
+    s = setup.strategy
+    if s.offload_activations and s.offload != "none":
+        why = "offloaded parameters or states use the same port to the host, and the two are not planned together"
+        _refuse("offload_activations", True, why, False)
 
 
 def _muon(setup: Job) -> None:

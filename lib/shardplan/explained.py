@@ -1,13 +1,16 @@
-"""What is behind some choices of a plan, a line each: Muon's products and messages; what 8 bits save."""
+"""What is behind some choices of a plan, a line each: Muon's products and messages; what offloaded
+activations move; what 8 bits save."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from shardplan.activations.away import away_bytes
 from shardplan.flops import block_products
 from shardplan.formatting import gib, seconds
 from shardplan.planned_job import Setup
 from shardplan.speed import muon
 from shardplan.speed.kernels import moved_s, product_s
+from shardplan.speed.micro_batch import micro_batches
 from shardplan.speed.passes import CASTS, block_passes
 from shardplan.stage_parameters import stages
 from shardplan.traffic.eight_bits import n_scales
@@ -19,8 +22,18 @@ def explained(setup: Setup) -> Iterator[tuple[str, str]]:
     """Yield (label, words)."""
     if setup.strategy.optimizer == "muon":
         yield "Muon: ", _muon(setup)
+    if setup.strategy.offload_activations:
+        yield "Activations: ", _activations(setup)
     if setup.strategy.products != "compute" or setup.strategy.gather != "compute":
         yield "8 bits: ", _eight_bits(setup)
+
+
+def _activations(setup: Setup) -> str:
+    stage = stages(setup)[0]
+    n_bytes, (_, batch) = away_bytes(setup, stage), micro_batches(setup, stage)[-1]
+    each_s = n_bytes / setup.machine.host.bandwidth_bytes_per_s
+    beside = f"{seconds(each_s)} each way, beside {seconds(batch.on_device.duration_s)} of forward and backward"
+    return f"{gib(n_bytes)} of a micro-batch go to the host and come back, {beside}."
 
 
 def _eight_bits(setup: Setup) -> str:

@@ -93,6 +93,8 @@ class Strategy:
     recompute: Annotated[str, "activations that backward recomputes"] = "none"
     recompute_every: Annotated[int, "with full: recompute one block of this many"] = 1
     offload: Annotated[str, "where optimizer states and shards are stored between uses"] = "none"
+    # As torchtune's OffloadActivations: each tensor once; the copies run beside the computation
+    offload_activations: Annotated[bool, "copy what blocks keep to the host until backward"] = False
     optimizer: Annotated[str, "optimizer; decides the bytes of its states"] = "adamw"
     # "foreach" is torch's default on a GPU, and "forloop" on a CPU
     optimizer_kernel: Annotated[str, "implementation in torch.optim"] = "foreach"

@@ -2,7 +2,7 @@
 
 Read in this order: `sizes` (the letters of a shape), `tape` (how long a tensor lives), `operations`, `norms`,
 `attention`, `experts`, `losses`, `adapters`, `compiled` (what each one saves, and makes in backward), `model` (the
-model's lines), `regions` (recomputation), `parts`.
+model's lines), `eight_bits` (their factors in fp8), `regions` (recomputation), `parts`, `away` (what goes to the host).
 """
 
 from shardplan.activations.parts import block, embedding, head

@@ -22,6 +22,7 @@ UNRELATED = (  # fields that do not affect what one micro-batch makes on one ran
     "optimizer_kernel",
     "muon_way",
     "offload",
+    "offload_activations",
     "accumulation",
     "accumulate_unsharded",
     "recompute_every",

@@ -9,9 +9,12 @@ have to keep them until all ranks have added theirs; the planner refuses it.
 With an NVMe disk (ZeRO-Infinity), the states and the copy or shards are on the disk. They stream through two buffers on
 the host, each as large as the largest unit's part: one is read while the other is written.
 
+Activations that are offloaded are on the host for each micro-batch in flight.
+
 Source: Ren et al. 2021, "ZeRO-Offload", section 4; Rajbhandari et al. 2021, "ZeRO-Infinity", section 6.3.
 """
 
+from shardplan.activations.away import away_bytes
 from shardplan.memory import states
 from shardplan.memory.live import total
 from shardplan.planned_job import Setup
@@ -30,6 +33,11 @@ def on_device(setup: Setup, stage: Stage) -> tuple[Term, ...]:
 
 def away(setup: Setup, stage: Stage) -> tuple[float, float]:
     """Bytes of one rank on the host and on the disk."""
+    host_bytes, nvme_bytes = _states_away(setup, stage)
+    return host_bytes + stage.in_flight * away_bytes(setup, stage), nvme_bytes
+
+
+def _states_away(setup: Setup, stage: Stage) -> tuple[float, float]:
     if setup.strategy.offload == "none":
         return 0.0, 0.0
     updated = _copy_bytes(setup, stage) + total(states.optimizer_states(setup, stage))

@@ -13,6 +13,7 @@ tensors only. `allocator` computes what the allocator, CUDA and its libraries ad
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from shardplan.activations.sizes import Chosen
 from shardplan.memory import allocator, offload, optimizing
@@ -44,8 +45,9 @@ def memory_plan(setup: Setup, *, on_gpu: bool = True, every_block: bool = True) 
     at both ends have moments. This is faster, and the peak is the same: memory changes by the same amount from block to
     block, so it is fullest at an end.
     """
-    plans = (_of_stage(setup, stage, on_gpu, every_block) for stage in stages(setup))
-    return max(plans, key=lambda plan: plan.allocated_bytes)
+    plans = [_of_stage(setup, stage, on_gpu, every_block) for stage in stages(setup)]
+    fullest = max(plans, key=lambda plan: plan.allocated_bytes)
+    return replace(fullest, host_bytes=max(plan.host_bytes for plan in plans))  # may be another stage's
 
 
 def _of_stage(setup: Setup, stage: Stage, on_gpu: bool, every_block: bool) -> MemoryPlan:
@@ -85,7 +87,8 @@ class _Step:
         words = "tokens and targets, B T each, 8 bytes each"
         self.live.hold("batch", (Term("other", words, 2 * TOKEN_BYTES * self.setup.tokens),))
         others = self.stage.in_flight - 1
-        kept = others * sum(total(walk.kept) for walk in (self.embedding, *self.blocks, self.head) if walk)
+        blocks = () if self.setup.strategy.offload_activations else self.blocks
+        kept = others * sum(total(walk.kept) for walk in (self.embedding, *blocks, self.head) if walk)
         words = f"activations of {others:g} more micro-batches in flight"
         self.live.hold("in flight", (Term("activations", words, kept),))
 
@@ -111,7 +114,7 @@ class _Step:
     # Forward
 
     def _forward(self) -> None:
-        engine, n = self.engine, len(self.blocks)
+        engine, n, s = self.engine, len(self.blocks), self.setup.strategy
         self._enter("forward of the embedding")
         engine.before_forward(0)
         self._do(self.embedding, 0, "forward of the embedding")
@@ -120,6 +123,8 @@ class _Step:
             with self._between_blocks():
                 engine.before_forward(number)
             self._do(block, number, f"forward of block {number}")
+            if s.offload_activations:  # the copy ran beside this block
+                self.live.drop(f"kept {number - 1}" if number > 1 else "")
             engine.after_forward(number)
         self._enter("forward of the output layer")
         self._do(self.head, n + 1, "forward of the output layer")
@@ -146,6 +151,8 @@ class _Step:
             self._enter(f"backward of block {number}", number)
             with self._between_blocks():
                 engine.before_backward(number)
+            if self.setup.strategy.offload_activations and number > 1:  # comes back beside this block
+                self.live.hold(f"kept {number - 1}", self.blocks[number - 2].kept)
             self.live.drop(f"kept {number}")
             self._undo(self.blocks[number - 1], number, f"backward of block {number}")
             with self._between_blocks():

@@ -17,7 +17,7 @@ from shardplan.planned_job import Setup
 from shardplan.speed.collectives import all_s, seconds
 from shardplan.speed.data_parallel import bucket_timeline
 from shardplan.speed.kernels import Both, block_work, moved_s, root_work
-from shardplan.speed.offloading import stream_s
+from shardplan.speed.offloading import activations_s, stream_s
 from shardplan.stage_parameters import Stage, Weight
 from shardplan.traffic.data_parallel import unit_sends
 from shardplan.traffic.eight_bits import before_gathers, n_scales
@@ -35,6 +35,7 @@ class Costs:
     work: Both
     waited_s: tuple[float, float]  # forward, backward: see [Note: model parallel]
     unit: str = ROOT  # a name of `traffic.units`
+    away_s: float = 0.0  # in which what the block keeps goes to the host, or comes back
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def micro_batches(setup: Setup, stage: Stage) -> list[tuple[int, MicroBatch]]:
     kinds = Counter((not keeps or i == 0, not delays or i == s.accumulation - 1) for i in range(s.accumulation))
     recomputed = [s.recomputes(block) for block in range(1, stage.n_blocks + 1)]
     blocks = {
-        (r, dense): Costs(block_work(on, r), messages_s(on, r), BLOCK if not dense else DENSE)
+        (r, dense): Costs(block_work(on, r), messages_s(on, r), BLOCK if not dense else DENSE, activations_s(on, r))
         for dense, on in ((False, setup), *([(True, setup.dense)] if stage.n_dense else []))
         for r in sorted(set(recomputed))
     }
@@ -80,7 +81,7 @@ def micro_batches(setup: Setup, stage: Stage) -> list[tuple[int, MicroBatch]]:
 
 def _micro_batch(setup: Setup, stage: Stage, costs: Sequence[Costs], gathers: bool, reduces: bool) -> MicroBatch:
     timeline = on_device = _timeline(setup, stage, costs, gathers, reduces, streams=False)
-    if setup.strategy.offload != "none":
+    if setup.strategy.offload != "none" or setup.strategy.offload_activations:
         timeline = _timeline(setup, stage, costs, gathers, reduces, streams=True)
     launches = sum(c.work.forward.launches + c.work.backward.launches for c in costs)
     attention_s = sum(c.work.forward.attention_s + c.work.backward.attention_s for c in costs)
@@ -115,6 +116,8 @@ def _unit(setup: Setup, stage: Stage, costs: Costs, gathers: bool, reduces: bool
     name, weights = costs.unit, {ROOT: stage.root, BLOCK: stage.block, DENSE: stage.dense}[costs.unit]
     forward_s = costs.work.forward.seconds + costs.waited_s[0]
     backward_s = costs.work.backward.seconds + costs.waited_s[1]
+    if streams:
+        forward_s, backward_s = max(forward_s, costs.away_s), max(backward_s, costs.away_s)
     if not setup.strategy.sharded[0] or not weights:
         return Unit(name, forward_s, backward_s, 0.0, 0.0)
     sends_s: Counter[str] = Counter()

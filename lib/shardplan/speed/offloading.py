@@ -3,6 +3,7 @@
     gather     a unit's shard comes to the GPU before each all_gather      shard / port
     reduce     its gradients leave after each reduce_scatter               shard / port
     update     the host reads and writes what the optimizer needs          bytes / (its memory's bandwidth / GPUs)
+    activations   a block's leave beside the next block's forward, and come beside backward: the slower counts
     drives     parameters are read for each gather; the optimizer reads    bytes / (the drives' bandwidth / GPUs)
                and writes parameters and states
 
@@ -12,6 +13,8 @@ parameters are not sharded, only the optimizer is on the host: gradients go out 
 Source: Ren et al. 2021, "ZeRO-Offload", section 4; Rajbhandari et al. 2021, "ZeRO-Infinity", section 5.
 """
 
+from shardplan.activations.away import kept_bytes
+from shardplan.activations.sizes import Chosen
 from shardplan.memory.states import shards_of_states
 from shardplan.planned_job import Setup
 from shardplan.speed import achievable
@@ -28,6 +31,13 @@ def stream_s(setup: Setup, weights: tuple[Weight, ...]) -> tuple[float, float]:
     from_drive_s = fetched / _drives(setup)[0] if setup.strategy.offload == "nvme" else 0.0
     brought_s = shard_bytes(setup, weights, gradients=True) / setup.machine.host.bandwidth_bytes_per_s
     return max(from_drive_s, fetched / setup.machine.host.bandwidth_bytes_per_s), brought_s
+
+
+def activations_s(setup: Setup, recomputed: bool) -> float:
+    """Seconds in which what a block keeps goes to the host, or comes back."""
+    if not setup.strategy.offload_activations:
+        return 0.0
+    return kept_bytes(Chosen.of(setup), recomputed) / setup.machine.host.bandwidth_bytes_per_s
 
 
 def offload_s(setup: Setup, stage: Stage) -> float:

@@ -8,6 +8,7 @@ ONLY_SHAPES = {"gated": True, "norm": "rms", "qkv_bias": False, "linear_bias": F
 ONLY_SHAPES |= {"experts": None, "latent": None, "sinks": False, "post_norms": 0, "window": 0}
 ONLY_STRATEGIES = {
     "offload": "none",
+    "offload_activations": False,
     "products": "compute",
     "gather": "compute",
     "lora_rank": 0,

@@ -3,6 +3,8 @@
     cpu    shards of parameters come in for each all_gather, gradients go out after each reduction
     nvme   in addition, the drives are read for each gather, and read and written by the optimizer
 
+Activations go out in each micro-batch's forward, and come in for its backward.
+
 If parameters are not sharded, gradients go out and updated parameters come in once a step.
 
 Source: torch.distributed.fsdp's CPUOffloadPolicy; Ren et al. 2021, "ZeRO-Offload", section 4.1; Rajbhandari et al.
@@ -11,6 +13,7 @@ Source: torch.distributed.fsdp's CPUOffloadPolicy; Ren et al. 2021, "ZeRO-Offloa
 
 from math import ceil
 
+from shardplan.activations.away import away_bytes
 from shardplan.planned_job import Setup
 from shardplan.stage_parameters import Weight, stages
 from shardplan.strategy import OPTIMIZERS
@@ -20,8 +23,9 @@ from shardplan.traffic.units import gathers, reductions, units
 def host_bytes(setup: Setup) -> dict[str, float]:
     """Bytes of a rank in a step. "host": in and out; "nvme": read and written."""
     s = setup.strategy
+    both_ways = 2 * s.accumulation * max(away_bytes(setup, stage) for stage in stages(setup))
     if s.offload == "none":
-        return {"host": 0.0, "nvme": 0.0}
+        return {"host": both_ways, "nvme": 0.0}
     cut = setup.strategy.sharded[0]
     fetched = brought = updated = 0.0
     for name, weights, count in units(stages(setup)[0]):

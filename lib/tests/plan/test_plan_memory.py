@@ -72,7 +72,9 @@ def test_the_zero_papers_16_bytes_a_parameter(sharding, bytes_a_parameter):
     assert total == pytest.approx(bytes_a_parameter * s.shape.n_params, rel=0.001)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer", sorted(OPTIMIZERS.keys() - {"muon"})
+)  # has two kinds of states: see test_plan_muon
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_states_of_optimizers_and_precisions(optimizer, precision):
     s = setup("8B", 1, sharding="DDP", optimizer=optimizer, precision=precision)

@@ -43,6 +43,7 @@ ADDED = [
     ("8B --sharding FULL_SHRD", "--sharding FULL_SHARD"),
     ("8B --precision fp8", "--precision bf16-mixed --products fp8 --compile"),
     ("8B --fp8", "--compile"),
+    ("8B --activation-offload --offload cpu", "--no-offload-activations"),
     ("8B --nvfp4 --compile --machine B200", "--products mxfp8"),
     ("8B --mxfp8 --compile", "--products fp8"),
     ("8B --machine A100-80GB --float8 --compile", "--products compute"),
