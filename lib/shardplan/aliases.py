@@ -31,6 +31,7 @@ ALIASES = {
     "optimizer": {"adamw": ("adam", "adamwtorch"), "adamw-8bit": ("adam8bit", "8bitadam", "adamwbnb8bit")},
     "muon_way": {"all-at-once": ("alltoall",), "every-rank": ("allgather", "replicate"), "one-owner": ("owner",)},
     "offload": {"none": ("no", "off"), "cpu": ("host", "yes", "true"), "nvme": ("disk", "ssd")},
+    "schedule": {"1f1b": ("schedule1f1b",), "zb-h1": ("zb", "zb1p", "zerobubble"), "zb-h2": ("zb2p",)},
     "attention": {"flash": ("flash2", "flashattention", "flashattention2", "sdpa"), "math": ("eager",)},
     "wrap": {"block": ("layer", "blocks", "layers")},
     "cross_entropy": {"fused": ("liger",)},
@@ -59,6 +60,8 @@ OPTIONS = {  # of the command: other names, as torchtitan, DeepSpeed, Megatron a
     **dict.fromkeys(("pp", "pipeline-parallel", "pipeline-parallel-size", "pipeline-model-parallel-size"), "pipeline"),
     **dict.fromkeys(("cp", "context-parallel", "context-parallel-size"), "context"),
     **dict.fromkeys(("ep", "expert-parallel", "expert-parallel-size", "expert-model-parallel-size"), "expert"),
+    **dict.fromkeys(("async-tp", "enable-async-tensor-parallel", "tp-comm-overlap"), "async-tensor"),
+    **dict.fromkeys(("pipeline-schedule", "pp-schedule", "pipeline-parallel-schedule"), "schedule"),
     "lora-r": "lora-rank",
     "activation-offload": "offload-activations",
     "activation-offloading": "offload-activations",
@@ -78,7 +81,12 @@ FLAGS = {  # words that set a field of another name
 # What is no value of its field: why, and the fields that are meant
 IN_16_BITS = "is of products only: weights and activations stay in 16 or 32 bits"
 IN_FOUR_BITS = "can't be planned yet: its recipes keep some layers in 16 bits, each other ones"
+TWO_STAGES = "can't be planned yet: its ranks hold two stages, DualPipe's of two copies of the weights"
 MEANT = {
+    **{
+        ("schedule", name): (TWO_STAGES, {"schedule": "zb-h1"})
+        for name in ("dualpipe", "dualpipev", "zbv", "zbvzerobubble")
+    },
     ("precision", "fp8"): (IN_16_BITS, {"precision": "bf16-mixed", "products": "fp8"}),
     ("precision", "mxfp8"): (IN_16_BITS, {"precision": "bf16-mixed", "products": "mxfp8"}),
     **{("precision", name): (IN_FOUR_BITS, {"precision": "bf16-mixed"}) for name in ("nvfp4", "fp4", "mxfp4")},

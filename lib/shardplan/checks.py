@@ -6,7 +6,7 @@ Not checked, because it works and is only slow: tensor parallelism across nodes,
 from math import gcd, isqrt, prod
 
 from shardplan.job import Job
-from shardplan.strategy import PRECISIONS
+from shardplan.strategy import PRECISIONS, SCHEDULES
 
 EXPERT_SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "ZERO_1")
 
@@ -18,7 +18,7 @@ class Unfit(Exception):
 
 def check(setup: Job) -> None:
     shape = (_world, _dtype, _tensor, _ranks, _nodes, _sequence, _sharding, _experts)
-    for of in (*shape, _lora, _offload, _activations, _muon, _products, _gather, _rest):
+    for of in (*shape, _lora, _overlapped, _offload, _activations, _muon, _products, _gather, _rest):
         of(setup)
 
 
@@ -153,6 +153,25 @@ def _offload(setup: Job) -> None:
         _refuse("offload", s.offload, why, "cpu")
     if s.offload == "nvme" and not setup.machine.drive:
         _refuse("offload", s.offload, f"{setup.machine.name} has no NVMe drives", "cpu")
+
+
+def _overlapped(setup: Job) -> None:
+    s = setup.strategy
+    if s.async_tensor and s.tensor == 1:
+        _refuse("async_tensor", True, "without tensor parallelism there is no message to hide", False)
+    if s.async_tensor and not s.sequence_parallel:
+        why = "an all_reduce can't be cut into hops beside its product; gathers and scatters of sequences can"
+        _refuse("sequence_parallel", False, why, True)
+    if s.schedule == "1f1b":
+        return
+    if s.pipeline == 1:
+        _refuse("schedule", s.schedule, "without a pipeline there is no bubble", "1f1b")
+    if s.virtual_stages > 1:
+        _refuse("virtual_stages", s.virtual_stages, f"{s.schedule} is planned with one stage on a rank", 1)
+    a, b = SCHEDULES[s.schedule][1]
+    if s.accumulation < a * s.pipeline - b:
+        why = f"{s.schedule} on {s.pipeline} ranks needs as many micro-batches as it keeps in flight"
+        _refuse("accumulation", s.accumulation, why, a * s.pipeline - b)
 
 
 def _activations(setup: Job) -> None:

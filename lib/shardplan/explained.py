@@ -1,5 +1,5 @@
-"""What is behind some choices of a plan, a line each: Muon's products and messages; what offloaded
-activations move; what 8 bits save."""
+"""What is behind some choices of a plan, a line each: Muon's products and messages; what what hides the bubble
+and messages; what offloaded activations move; what 8 bits save."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,9 +8,10 @@ from shardplan.activations.away import away_bytes
 from shardplan.flops import block_products
 from shardplan.formatting import gib, seconds
 from shardplan.planned_job import Setup
-from shardplan.speed import muon
+from shardplan.speed import muon, speed_plan
+from shardplan.speed.async_tensor import hidden_s
 from shardplan.speed.kernels import moved_s, product_s
-from shardplan.speed.micro_batch import micro_batches
+from shardplan.speed.micro_batch import messages_s, micro_batches
 from shardplan.speed.passes import CASTS, block_passes
 from shardplan.stage_parameters import stages
 from shardplan.traffic.eight_bits import n_scales
@@ -22,10 +23,26 @@ def explained(setup: Setup) -> Iterator[tuple[str, str]]:
     """Yield (label, words)."""
     if setup.strategy.optimizer == "muon":
         yield "Muon: ", _muon(setup)
+    if setup.strategy.schedule != "1f1b":
+        yield "The bubble: ", _bubble(setup)
+    if setup.strategy.async_tensor:
+        yield "Async TP: ", _async_tensor(setup)
     if setup.strategy.offload_activations:
         yield "Activations: ", _activations(setup)
     if setup.strategy.products != "compute" or setup.strategy.gather != "compute":
         yield "8 bits: ", _eight_bits(setup)
+
+
+def _bubble(setup: Setup) -> str:
+    plain = replace(setup, strategy=replace(setup.strategy, schedule="1f1b"))
+    now_s, before_s = (speed_plan(of).parts_s["bubble"] for of in (setup, plain))
+    kept = stages(setup)[0].in_flight
+    return f"{seconds(now_s)}, with 1F1B {seconds(before_s)}; each rank keeps {kept:g} micro-batches."
+
+
+def _async_tensor(setup: Setup) -> str:
+    hidden, waited = sum(hidden_s(setup)), sum(messages_s(setup, False))
+    return f"{seconds(hidden)} of {seconds(hidden + waited)} of a block's messages are hidden."
 
 
 def _activations(setup: Setup) -> str:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from shardplan.planned_job import Setup
+from shardplan.strategy import SCHEDULES
 
 BY_ROWS = ("query", "query_b", "key", "value", "kv_b", "gate", "up", "embedding", "output")
 BY_COLUMNS = ("out", "down")
@@ -103,10 +104,16 @@ def in_flight(setup: Setup) -> tuple[float, float]:
     Interleaved, with v virtual stages a rank, the first rank computes 2 (p-1) + (v-1) p pieces (each 1/v of its layers)
     before its first backward: p + (p-1)/v micro-batches with the current one. The last rank computes (v-1) p pieces.
 
-    Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2;
+    Zero-bubble schedules keep as many on each rank, until the weights' gradients are made: p, or 2 p - 1.
+
+    Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2; Qi et
+    al. 2023, "Zero Bubble Pipeline Parallelism", table 2;
     Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4.2.3.
     """
     p, v, n = setup.strategy.pipeline, setup.strategy.virtual_stages, setup.strategy.accumulation
+    if setup.strategy.schedule != "1f1b":
+        a, b = SCHEDULES[setup.strategy.schedule][1]
+        return min(a * p - b, n), min(a * p - b, n)
     if v == 1:
         return min(p, n), 1
     return min(p + (p - 1) / v, n), min(((v - 1) * p + 1) / v, n)

@@ -74,6 +74,8 @@ LORA_TARGETS = {
 # torch's operations in fp32, with a cast of the input for the square and another for the product, as the course's model
 # has it, or one cast for both, as torchtitan's; or one kernel, which saves its input without a cast
 NORM_KERNELS = ("composed", "one-cast", "fused")
+# name: how often the weights' gradients of a micro-batch fill the bubble; (a, b): a p - b micro-batches in flight
+SCHEDULES = {"1f1b": (0, (1, 0)), "zb-h1": (2, (1, 0)), "zb-h2": (3, (2, 1))}
 OPTIMIZER_KERNELS = ("foreach", "fused", "forloop")
 WRAP = ("block", "whole")
 
@@ -121,6 +123,8 @@ class Strategy:
     expert: Annotated[int, "degree of expert parallelism, among the ranks that share the data"] = 1
     imbalance: Annotated[float, "tokens of the busiest rank's experts over the mean"] = 1.0
     virtual_stages: Annotated[int, "with pipeline: stages on each rank, for interleaved 1F1B"] = 1
+    schedule: Annotated[str, "with pipeline: 1F1B, or zero-bubble, which splits backward in two"] = "1f1b"
+    async_tensor: Annotated[bool, "with tensor: cut products in chunks, behind which the messages travel"] = False
     # norms and residuals are split too; the words are those of the option --no-sequence-parallel
     sequence_parallel: Annotated[bool, "with tensor: keep norms and residuals whole on every rank"] = True
     # as Megatron; DTensor keeps the input whole
@@ -179,6 +183,7 @@ CHOICES = {
     "attention": ATTENTION,
     "optimizer_kernel": OPTIMIZER_KERNELS,
     "wrap": WRAP,
+    "schedule": tuple(SCHEDULES),
     "cross_entropy": CROSS_ENTROPY,
     "norm_kernel": NORM_KERNELS,
     "lora_targets": tuple(LORA_TARGETS),

@@ -32,6 +32,8 @@ UNRELATED = (  # fields that do not affect what one micro-batch makes on one ran
     "expandable_segments",
     "pipeline",
     "virtual_stages",
+    "schedule",
+    "async_tensor",
 )
 
 

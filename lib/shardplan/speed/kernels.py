@@ -70,6 +70,13 @@ def root_work(setup: Setup, first: bool, last: bool) -> Both:
     return Both(forward, _gradients(setup, products) + _moved(setup, moved, BACKWARD))
 
 
+def weight_gradients_s(setup: Setup, n_blocks: int, last: bool) -> float:
+    """Seconds of the weights' gradients of a stage for a micro-batch: nobody waits for them before the update."""
+    block, head = flops.block_products(setup, busiest=True), flops.head_products(setup) if last else ()
+    each = [(n_blocks, p) for p in block] + [(1, p) for p in head]
+    return sum(n * product_s(setup, q) for n, p in each for q in p.backward()[1:])
+
+
 def moved_s(setup: Setup, n_bytes: float) -> float:
     """Seconds in which the GPU reads and writes these bytes in its own memory."""
     return n_bytes / (setup.machine.gpu.hbm_bandwidth * achievable.MEMORY * setup.machine.gpu.pace)

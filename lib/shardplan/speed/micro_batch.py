@@ -5,8 +5,9 @@ bandwidth, and is slower by `closed_forms.CONTENTION`. The units are slowed by t
 overlapped, and then ordered again.
 
 [Note: model parallel] Tensor parallelism's collectives lie between two products that need each other, so nothing
-overlaps them, nor the all_to_alls between tokens and their experts. Context parallelism's ring overlaps with attention,
-as long as attention takes. In the timeline, what is not overlapped is part of a unit's time; it counts as exposed.
+overlaps them, unless `async_tensor` cuts both; nor the all_to_alls between tokens and their experts. Context
+parallelism's ring overlaps with attention, as long as attention takes. In the timeline, what is not overlapped is part
+of a unit's time; it counts as exposed.
 """
 
 from collections import Counter
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from shardplan.planned_job import Setup
+from shardplan.speed.async_tensor import hidden_s
 from shardplan.speed.collectives import all_s, seconds
 from shardplan.speed.data_parallel import bucket_timeline
 from shardplan.speed.kernels import Both, block_work, moved_s, root_work
@@ -159,7 +161,9 @@ def messages_s(setup: Setup, recomputed: bool) -> tuple[float, float]:
     forward_s = max(0.0, all_s(setup, ring["forward"]) - ahead * work.forward.attention_s)
     backward_s = max(0.0, all_s(setup, ring["backward"]) - ahead * work.backward.attention_s)
     between = {way: tensor[way] + experts[way] for way in ("forward", "backward")}
-    return forward_s + all_s(setup, between["forward"]), backward_s + all_s(setup, between["backward"])
+    hidden = hidden_s(setup)
+    forward_s += all_s(setup, between["forward"]) - hidden[0]
+    return forward_s, backward_s + all_s(setup, between["backward"]) - hidden[1]
 
 
 def root_messages_s(setup: Setup, stage: Stage) -> tuple[float, float]:
