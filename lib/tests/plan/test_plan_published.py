@@ -159,7 +159,7 @@ class TestPredictions:
 
     def test_a_blind_run_is_compared_with_its_forecast_and_not_with_a_later_plan(self):
         blind = [r for r in rows() if r["used"] == "blind" and r["what"] != "fits"]
-        assert len(blind) == 22
+        assert len(blind) == 30
         (line,) = plan_published.summary([blind[0] | {"ratio": 1.0}])
         assert line["median"] == blind[0]["forecast"] / blind[0]["published"] != 1.0
 
