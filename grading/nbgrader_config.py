@@ -64,7 +64,7 @@ c.ExchangeFactory.release_feedback = "grading.gradebook.exchange.ReleaseFeedback
 c.ZipCollectApp.downloaded_directory = "grading/downloaded"
 c.FileNameCollectorPlugin.named_regexp = (
     r".*/(?P<student_id>[^/]+?)((_late)?_\d+_\d+(?=_lab)|_\d+_assignsubmission_file_?)?[/_]"
-    r"(?P<file_id>lab\d_[a-z_]+)(-\d+| ?\(\d+\))?\.ipynb$"
+    r"(?P<file_id>lab\d+_[a-z_]+)(-\d+| ?\(\d+\))?\.ipynb$"
 )
 formgrader = Path(find_spec("nbgrader").origin).parent / "server_extensions" / "formgrader" / "templates"
 c.HTMLExporter.extra_template_basedirs = [str(course / "grading" / "reports" / "templates"), str(formgrader)]

@@ -122,7 +122,7 @@ def test_every_gap_is_left_blank_by_a_sample(lab):
 def test_points_are_those_that_the_statement_says(lab):
     checks = {name: check.points for name, check in lab_module(lab).CHECKS.items()}
     intro = read_lab("labs", lab).cells[0].source
-    rows = re.findall(r"^\| `(lab\d\.\w+)` \|.*\| ([\d.]+) \|$", intro, flags=re.M)
+    rows = re.findall(r"^\| `(lab\d+\.\w+)` \|.*\| ([\d.]+) \|$", intro, flags=re.M)
     assert {name: float(points) for name, points in rows} == checks
     graded = [c for c in read_lab("labs", lab).cells if c.metadata.nbgrader.grade and not is_written(c)]
     assert {check_name(c.metadata.nbgrader.grade_id): c.metadata.nbgrader.points for c in graded} == checks
