@@ -1,0 +1,95 @@
+"""Lab 11 on the ranks: the submission trains on the simulated network; its weights and the network's record come back."""
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from grading.checks.lab11_slow_link.jobs import job_of
+from grading.checks.lab11_slow_link.setting import OPTIMIZERS, Setting, build, flat_weights, samples
+from shardsim import process_group
+from shardsim.network import Network
+
+N_DIRECTIONS = 6
+
+
+class EveryStep:
+    """The program that the team has: every step waits for the slow link. It knows neither rounds nor sites."""
+
+    def __init__(self, model, optimizer, network, H, lr, momentum, late, up):
+        self.model, self.optimizer = model, optimizer
+
+    def step(self, loss, n):
+        loss.backward()
+        total = torch.tensor(float(n))
+        dist.all_reduce(total)
+        for p in self.model.parameters():
+            dist.all_reduce(p.grad.mul_(n / total))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def finish(self):
+        pass
+
+
+def train(implementation, words: str, runs: list) -> list[dict]:
+    """Run each setting. Return the projected weights after each step and after `finish`, times, and the record."""
+    if not callable(implementation):
+        raise TypeError(f"hand in the class, not {implementation!r:.60}: run the cell that defines it")
+    return [_one(implementation, Network.parse(words, dist.get_world_size()), Setting(*run)) for run in runs]
+
+
+def _one(implementation, network: Network, run: Setting) -> dict:
+    rank, model = dist.get_rank(), build(run.seed)
+    optimizer = OPTIMIZERS[run.optimizer](model.parameters())
+    start = flat_weights(model)
+    sites = implementation(model, optimizer, network, run.H, run.lr, run.momentum, run.late, run.up_at)
+    for name in ("step", "finish"):
+        if not callable(getattr(sites, name, None)):
+            raise TypeError(f"{implementation!r:.60} makes {sites!r:.60}, which has no method `{name}`")
+    model.zero_grad()
+    dist.barrier()
+    process_group.clear()
+    projections, ends_s = [], []
+    for step in range(run.steps):
+        x, y = samples(run, step, rank)
+        sites.step(model(x, y), len(x))
+        ends_s.append(time.monotonic())
+        projections.append(project(flat_weights(model) - start, run.seed))
+    sites.finish()
+    projections.append(project(flat_weights(model) - start, run.seed))
+    dist.barrier()
+    time.sleep(0.05)  # the wire's thread writes the last entry
+    return {"weights": projections, "ends_s": ends_s, "record": _record(), "bytes": start.nbytes}
+
+
+def project(flat: Tensor, seed: int) -> list[float]:
+    """Return the products of all weights with a few random directions."""
+    draw = torch.Generator().manual_seed(seed)
+    return (torch.randn(N_DIRECTIONS, flat.numel(), generator=draw, dtype=torch.float64) @ flat.double()).tolist()
+
+
+def _record() -> list[dict]:
+    """Return what this rank's messages were, without the barriers."""
+    return [
+        {"kind": c.kind, "bytes": c.bytes, "ranks": c.ranks, "issued_s": c.issued_s, "finished_s": c.finished_s}
+        for c in process_group.collectives()
+        if c.kind != "barrier"
+    ]
+
+
+def choices(implementation, jobs: list[dict]) -> list[list[int] | str]:
+    """Return what the submission chooses for each job: [H, late], or what it returned in their place."""
+    if not callable(implementation):
+        raise TypeError(f"hand in the function choose(job), not {implementation!r:.60}")
+    return [_plan(implementation(job_of(facts))) for facts in jobs]
+
+
+def _plan(returned) -> list[int] | str:
+    pair = isinstance(returned, tuple) and len(returned) == 2
+    whole = pair and all(isinstance(x, int) and not isinstance(x, bool) for x in returned)
+    return list(returned) if whole else f"{returned!r:.60}"
+
+
+REFERENCE = {"train": EveryStep}
