@@ -24,6 +24,7 @@ RANGES = {
     "step_s": (0.005, 0.02),
 }
 LATENCY_SHARE = (0.02, 0.9)  # of a message's time
+BANDWIDTH = (20e6, 200e6)  # bytes/s
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ def _facts(
     part_of_the_loss_left: float,
     step_s: float,
 ) -> dict:
-    message_s, drift_bytes = message_over_step * step_s, int(rng.uniform(1e6, 50e6))
+    message_s, bandwidth = message_over_step * step_s, rng.uniform(*BANDWIDTH)
     latency_s = latency_share * message_s / (2 * (sites - 1))
-    bandwidth = 2 * (sites - 1) / sites * drift_bytes / ((1 - latency_share) * message_s)
+    drift_bytes = int((1 - latency_share) * message_s * bandwidth * sites / (2 * (sites - 1)))
     slow = f"{bandwidth / 1e6:.3f} MB/s {latency_s * 1e3:.3f} ms between"
     tilt = min(disagreement, 0.7)
     curvature = [

@@ -19,7 +19,7 @@ class Sites:
         dist.all_reduce(total, group=self.inside)
         for p in self.params:
             dist.all_reduce(p.grad, group=self.inside)
-            p.grad /= total
+            p.grad /= total.item()
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.t, self.n = self.t + 1, self.n + total
@@ -33,13 +33,13 @@ class Sites:
     @torch.no_grad()
     def agree(self):
         everybodys = self.n.clone()
-        drifts = [self.n * (a - p) for a, p in zip(self.anchor, self.params, strict=True)]
+        drifts = [self.n.item() * (a - p) for a, p in zip(self.anchor, self.params, strict=True)]
         for t in [everybodys, *drifts]:
             if dist.get_rank() == self.first:
                 dist.all_reduce(t, group=self.leaders)
             dist.broadcast(t, self.first, group=self.inside)
         for p, a, v, d in zip(self.params, self.anchor, self.v, drifts, strict=True):
-            v.mul_(self.momentum).add_(d / everybodys)
-            a.sub_(self.lr * (d / everybodys + self.momentum * v))
+            v.mul_(self.momentum).add_(d / everybodys.item())
+            a.sub_(self.lr * (d / everybodys.item() + self.momentum * v))
             p.copy_(a)
         self.n = 0

@@ -52,7 +52,7 @@ class Sites:
         if self.site not in sites:
             return
         sent = [p.detach().clone() for p in self.net.parameters()]
-        drifts = [(a - p) * self.count for a, p in zip(self.anchor, sent)]
+        drifts = [(a - p) * self.count.item() for a, p in zip(self.anchor, sent)]
         for site in returning:
             if self.me in (giver * self.k, site * self.k):
                 self.hand_over(giver * self.k, site * self.k)
@@ -83,7 +83,7 @@ class Sites:
         for t in [*drifts, count]:
             dist.broadcast(t, self.first, group=self.local)
         for a, d in zip(self.anchor, drifts):
-            a.grad = d / count
+            a.grad = d / count.item()
         self.outer.step()
         for p, a, before in zip(self.net.parameters(), self.anchor, sent):
             p += a - before
