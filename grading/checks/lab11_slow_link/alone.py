@@ -1,4 +1,4 @@
-"""The same run in one process, in float64, with a copy of the model for each site; and the same with a mistake in it."""
+"""The same run in one process, in float64, with a copy of the model for each site; and the same with a mistake."""
 
 from dataclasses import dataclass, field
 

@@ -1,7 +1,7 @@
 """Judge what crosses between sites, when, and what a site waits for: from the simulated network's record.
 
-A third of the points each for rounds, for late messages, and for rounds that sites miss. Bytes have a limit on both sides:
-fewer can't have carried the mean. What they carried is seen in the weights, which the other checks judge.
+A third of the points each for rounds, for late messages, and for rounds that sites miss. Bytes have limits on both
+sides: fewer can't have carried the mean. What they carried is seen in the weights, which the other checks judge.
 """
 
 from grading.checks.lab11_slow_link.judge_weights import (
@@ -69,7 +69,7 @@ def _of_run(replies: list[dict], run: Setting, network: Network) -> tuple[tuple[
                 return figure, f"{place} site {site} sends or gets {crossed:.0f} bytes, and its link is down."
         if total < LEAST * least:
             return (f"{total:.0f} B {place}", ""), (
-                f"{total:.0f} bytes cross {place}, and {least:.0f} are needed: is the drift sent over the given network?"
+                f"{total:.0f} bytes cross {place}, and {least:.0f} are needed: do drifts go over the given network?"
             )
         if fullest / most > worst:
             worst, figure = fullest / most, (f"{fullest:.0f} B leave a site {place}", f"{most:.0f} B")

@@ -1,4 +1,4 @@
-"""Judge the weights of every rank after every step, and after `finish`: rounds, late messages, sites that miss rounds."""
+"""Judge the weights of every rank after every step and after `finish`: rounds, late messages, missed rounds."""
 
 import random
 from functools import cache

@@ -1,4 +1,4 @@
-"""Lab 11 on the ranks: the submission trains on the simulated network; its weights and the network's record come back."""
+"""Lab 11 on the ranks: the submission trains on the simulated network. Return its weights and the network's record."""
 
 import time
 

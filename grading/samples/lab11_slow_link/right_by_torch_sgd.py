@@ -52,7 +52,7 @@ class Sites:
         if self.site not in sites:
             return
         sent = [p.detach().clone() for p in self.net.parameters()]
-        drifts = [(a - p) * self.count.item() for a, p in zip(self.anchor, sent)]
+        drifts = [(a - p) * self.count.item() for a, p in zip(self.anchor, sent, strict=True)]
         for site in returning:
             if self.me in (giver * self.k, site * self.k):
                 self.hand_over(giver * self.k, site * self.k)
@@ -82,8 +82,8 @@ class Sites:
         [work.wait() for work in works]
         for t in [*drifts, count]:
             dist.broadcast(t, self.first, group=self.local)
-        for a, d in zip(self.anchor, drifts):
+        for a, d in zip(self.anchor, drifts, strict=True):
             a.grad = d / count.item()
         self.outer.step()
-        for p, a, before in zip(self.net.parameters(), self.anchor, sent):
+        for p, a, before in zip(self.net.parameters(), self.anchor, sent, strict=True):
             p += a - before
