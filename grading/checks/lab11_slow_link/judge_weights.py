@@ -80,7 +80,7 @@ def missed_runs(seed: int) -> Runs:
         together = (no_b, neither, no_a, neither) if neither else (no_b, everyone, no_a, no_a)
         found[name] = [
             Setting(seed + 5, *shape, first, 13, 2, *outer, 0, one_by_one),
-            Setting(seed + 6, *shape, second, 9, 2, *outer, 0, together),
+            Setting(seed + 6, *shape, second, 8, 2, *outer, 0, together),
         ]
     return found
 
@@ -146,10 +146,8 @@ def _cause(replies: list, i: int, run: Setting, step: int, rank: int) -> str:
     if mine.norm() == 0:
         return f"{when} the weights of rank {rank} have not changed: does `optimizer` get gradients, and step?"
     others = [_weights(replies[r], i, step) for r in range(len(replies)) if r != rank]
-    for slip, words in SLIPS.items():
-        wrong = projected(run, slip)[step][site]
-        if distance(wrong, truth[site]) > SAME_MISTAKE and distance(mine, wrong) < SAME_MISTAKE:
-            return f"{when} the weights of rank {rank} are {words}"
+    if slip := _slip(replies[rank], i, run, step, site):
+        return f"{when} the weights of rank {rank} are {SLIPS[slip]}"
     off = distance(mine, truth[site])
     if off < ROUNDED:
         return f"{when} rank {rank} is off by {off:.0e}: rounded. Messages and sums keep the parameters' dtype."
@@ -160,6 +158,22 @@ def _cause(replies: list, i: int, run: Setting, step: int, rank: int) -> str:
     if right:
         return f"{when} rank {rank} is off by {off:.0%}, and rank {right[0]} of the same site is right."
     return f"{when} the weights of rank {rank} are off by {off:.0%} of their change: {_moment(run, step)}."
+
+
+def _slip(reply: list, i: int, run: Setting, first: int, site: int) -> str:
+    """Return the slip that gives these weights for the most steps, for two at least if there are two; "" if none does."""
+
+    def like(slip: str) -> int:
+        wrong, n = projected(run, slip), 0
+        if distance(wrong[first][site], projected(run)[first][site]) < SAME_MISTAKE:
+            return 0
+        while first + n <= run.steps and distance(_weights(reply, i, first + n), wrong[first + n][site]) < SAME_MISTAKE:
+            n += 1
+        return n
+
+    steps = {slip: like(slip) for slip in SLIPS}
+    longest = max(steps, key=lambda slip: steps[slip])
+    return longest if steps[longest] >= min(2, run.steps + 1 - first) else ""
 
 
 def _moment(run: Setting, step: int) -> str:
