@@ -161,7 +161,7 @@ def _cause(replies: list, i: int, run: Setting, step: int, rank: int) -> str:
 
 
 def _slip(reply: list, i: int, run: Setting, first: int, site: int) -> str:
-    """Return the slip that gives these weights for the most steps, for two at least if there are two; "" if none does."""
+    """Return the slip that gives these weights for the most steps, and for two at least if there are two; else ""."""
 
     def like(slip: str) -> int:
         wrong, n = projected(run, slip), 0
