@@ -69,7 +69,7 @@ def _of_run(replies: list[dict], run: Setting, network: Network) -> tuple[tuple[
                 return figure, f"{place} site {site} sends or gets {crossed:.0f} bytes, and its link is down."
         if total < LEAST * least:
             return (f"{total:.0f} B {place}", ""), (
-                f"{total:.0f} bytes cross {place}, and {least:.0f} are needed: do drifts go over the given network?"
+                f"{total:.0f} bytes cross {place}, and {least:.0f} are needed: do drifts go over the given network, and in this step?"
             )
         if fullest / most > worst:
             worst, figure = fullest / most, (f"{fullest:.0f} B leave a site {place}", f"{most:.0f} B")
@@ -110,8 +110,12 @@ def sent_by_step(replies: list[dict], run: Setting, network: Network, way: str =
 
 
 def _overlap(s: Session, check: str) -> str:
-    """Return a fault if, on a slow link, a step that has no mean to apply waits for a message."""
-    run = Setting(s.seed, 2, 2, "SGD", 10, 4, 0.7, 0.5, 3)
+    """Return a fault if a step waits for a message that it does not apply, twice: the machine may be busy."""
+    return _waits(s, check, s.seed) and _waits(s, check, s.seed + 1)
+
+
+def _waits(s: Session, check: str, seed: int) -> str:
+    run = Setting(seed, 2, 2, "SGD", 10, 4, 0.7, 0.5, 3)
     replies = [reply[0] for reply in s.order(check, "train", runs=[run], **words_of("2x2", SLOW))]
     for rank, reply in enumerate(replies):
         ends_s = reply["ends_s"]
