@@ -69,7 +69,8 @@ def _of_run(replies: list[dict], run: Setting, network: Network) -> tuple[tuple[
                 return figure, f"{place} site {site} sends or gets {crossed:.0f} bytes, and its link is down."
         if total < LEAST * least:
             return (f"{total:.0f} B {place}", ""), (
-                f"{total:.0f} bytes cross {place}, and {least:.0f} are needed: do drifts go over the given network, and in this step?"
+                f"{total:.0f} bytes cross {place}, and {least:.0f} are needed: do drifts go over the given network, "
+                "and in this step?"
             )
         if fullest / most > worst:
             worst, figure = fullest / most, (f"{fullest:.0f} B leave a site {place}", f"{most:.0f} B")
