@@ -1,6 +1,6 @@
 # %% sites
 class Sites:
-    """Parts 1 of the class alone: `late` and `up` are ignored."""
+    """Do rounds alone: `late` and `up` are ignored."""
 
     def __init__(self, model, optimizer, network, H, lr, momentum, late, up):
         self.params, self.optimizer, self.H = list(model.parameters()), optimizer, H
