@@ -1,0 +1,198 @@
+"""Lab 10 on the ranks: what the submission is asked to do, and what the drills record there."""
+
+import base64
+import hashlib
+from itertools import pairwise
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from grading.checks.lab10_eight_bits import draw
+from grading.checks.lab10_eight_bits.draw import Instance
+from shardlab.measure.traffic import record_traffic, wire_bytes
+from shardlab.shard_groups import all_gather
+
+N_STEPS, N_CALLS = 10, 24
+WIRE_CALLS = 8
+POISONS = [("nan", 0), ("inf", 1), ("-inf", 2), ("nan", 3), ("inf", 4), ("-inf", 5)]  # (value, matrix)
+
+
+class Plain:
+    """The program that the team has: everything travels in float32."""
+
+    def __init__(self, shapes, formats, cuts):
+        self.shapes, self.rank, self.n = shapes, dist.get_rank(), dist.get_world_size()
+        self.lengths = [last - first for first, last in pairwise(cuts)]
+
+    def gather(self, shard):
+        padded = shard.new_zeros(max(self.lengths))
+        padded[: len(shard)] = shard
+        received = shard.new_empty(self.n * len(padded))
+        all_gather(received, padded)
+        parts = [part[:length] for part, length in zip(received.chunk(self.n), self.lengths)]
+        whole = torch.cat(parts).split([rows * columns for rows, columns in self.shapes])
+        return [part.view(shape) for part, shape in zip(whole, self.shapes)]
+
+    def reduce(self, gradients):
+        flat, mine = torch.cat([g.flatten() for g in gradients]), self.lengths[self.rank]
+        received = flat.new_empty(self.n * mine)
+        dist.all_to_all_single(received, flat, [mine] * self.n, self.lengths)
+        return received.view(self.n, mine).sum(0) / self.n
+
+
+def build(implementation, instance: Instance, seed: int):
+    """Build the engine on this rank. Every rank's program starts with the same seed, as in a training."""
+    torch.manual_seed(seed)
+    return implementation(list(instance.shapes), list(instance.formats), list(instance.cuts))
+
+
+def own(flat: Tensor, instance: Instance) -> Tensor:
+    """Return this rank's part of a flat tensor, as memory of its own."""
+    first, last = instance.cuts[dist.get_rank() :][:2]
+    return flat[first:last].clone()
+
+
+def gather(implementation, seed: int) -> list[dict]:
+    """Gather the weights of every drawn instance once, each with an engine of its own."""
+    replies = []
+    for i, instance in enumerate(draw.instances(seed, dist.get_world_size())):
+        engine = build(implementation, instance, seed)
+        shard = own(draw.flat(draw.weights(instance, seed + i)), instance)
+        replies.append(gathered(engine.gather(shard), instance))
+    return replies
+
+
+def gathered(whole, instance: Instance) -> dict:
+    """Return the form's fault, a digest of the weights, and on rank 0 the weights."""
+    if words := _wrong_form(whole, instance.shapes):
+        return {"form": words, "bits": "", "whole": ""}
+    flat = draw.flat([w.detach() for w in whole])
+    return {"form": "", "bits": _digest(flat), "whole": packed(flat) if dist.get_rank() == 0 else ""}
+
+
+def _wrong_form(whole, shapes: list[tuple[int, int]]) -> str:
+    if not isinstance(whole, list | tuple) or not all(isinstance(w, Tensor) for w in whole):
+        return f"`gather` returned {whole!r:.60}: a list of float32 tensors is asked for"
+    found = [tuple(w.shape) for w in whole]
+    if found != [tuple(shape) for shape in shapes]:
+        return f"`gather` returned tensors of the shapes {found!r:.80}, where {shapes!r:.80} are due"
+    if other := {str(w.dtype) for w in whole} - {"torch.float32"}:
+        return f"`gather` returned tensors of {', '.join(sorted(other))}: float32 is asked for"
+    return ""
+
+
+def steps(implementation, seed: int) -> list[dict]:
+    """Gather, reduce and update the shard in place, step by step, with one engine."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    instance = draw.one_instance(seed, n, rows=20)
+    engine, whole = build(implementation, instance, seed), draw.weights(instance, seed)
+    shard, replies = own(draw.flat(whole), instance), []
+    for step in range(N_STEPS):
+        reply = gathered(engine.gather(shard), instance)
+        gradients = draw.gradients(instance, seed + step, rank)
+        before = draw.flat(gradients)
+        engine.reduce(gradients)
+        reply["shard changed"] = not torch.equal(shard, own(draw.flat(whole), instance))
+        reply["gradient changed"] = not torch.equal(draw.flat(gradients), before)
+        replies.append(reply)
+        whole = draw.updated(whole, seed, step)
+        shard.copy_(own(draw.flat(whole), instance))
+    return replies
+
+
+def reduce(implementation, seed: int) -> dict:
+    """Reduce the same gradients again and again, with gathers between; then gradients of zeros.
+
+    Return the first result, the sum of all, and the last, or what is wrong with a result's form.
+    """
+    rank, n = dist.get_rank(), dist.get_world_size()
+    instance = draw.one_instance(seed, n)
+    engine = build(implementation, instance, seed)
+    shard = own(draw.flat(draw.weights(instance, seed)), instance)
+    found, total = [], torch.zeros(len(shard), dtype=torch.float64)
+    for call in range(N_CALLS + 1):
+        if call % 4 == 0:
+            engine.gather(shard)
+        found.append(engine.reduce(draw.gradients(instance, seed, rank, poor=call == N_CALLS)))
+        if words := _wrong_slice(found[-1], len(shard)):
+            return {"form": words}
+        if call < N_CALLS:
+            total += found[-1].double()
+    return {"form": "", "first": packed(found[0].double()), "sum": packed(total), "zeros": packed(found[-1].double())}
+
+
+def _wrong_slice(mean, length: int) -> str:
+    if not isinstance(mean, Tensor):
+        return f"`reduce` returned {mean!r:.60}: a tensor of this rank's elements is asked for"
+    if tuple(mean.shape) != (length,) or mean.dtype != torch.float32:
+        found = f"{list(mean.shape)} and {mean.dtype}"
+        return f"`reduce` returned a tensor of {found}: this rank keeps {length} elements, in float32"
+    return ""
+
+
+def poisoned(implementation, seed: int) -> list[dict]:
+    """Put one number that is not finite into one rank's gradients, call by call, with good calls between.
+
+    Return for each call how many of this rank's elements are not finite, and whether the poisoned one is among them.
+    """
+    rank, n = dist.get_rank(), dist.get_world_size()
+    instance = draw.one_instance(seed, n, rows=20)
+    engine, replies = build(implementation, instance, seed), []
+    for call, (value, matrix) in enumerate(POISONS):
+        gradients, place = draw.gradients(instance, seed + call, rank), poisoned_place(instance, seed, call)
+        if rank == (seed + call) % n:
+            draw_matrix = gradients[matrix].view(-1)
+            draw_matrix[place - sum(instance.sizes[:matrix])] = float(value)
+        bad, good = (engine.reduce(g) for g in (gradients, draw.gradients(instance, seed + call, rank)))
+        if words := _wrong_slice(bad, instance.cuts[rank + 1] - instance.cuts[rank]):
+            return [{"form": words}]
+        mine = place - instance.cuts[rank]
+        here = 0 <= mine < len(bad)
+        replies.append({"form": "", "here": here, "shown": here and not bool(torch.isfinite(bad[mine]))})
+        replies[-1]["left over"] = int((~torch.isfinite(good)).sum())
+    return replies
+
+
+def poisoned_place(instance: Instance, seed: int, call: int) -> int:
+    """Return the flat index of the poisoned element."""
+    matrix = POISONS[call][1]
+    begin, size = sum(instance.sizes[:matrix]), instance.sizes[matrix]
+    return begin + (seed * 31 + call * 17) % size
+
+
+def wire_instance(seed: int, n: int) -> Instance:
+    """Return matrices of some 500,000 numbers in shards of almost the same length."""
+    return draw.almost_even(draw.one_instance(seed, n, rows=160, matrices=12), n)
+
+
+def wire(implementation, seed: int, call: str) -> dict:
+    """Call `gather` or `reduce` several times; return the messages and bytes of the last call on this rank."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    instance = wire_instance(seed, n)
+    engine = build(implementation, instance, seed)
+    shard = own(draw.flat(draw.weights(instance, seed)), instance)
+    gradients = draw.gradients(instance, seed, rank)
+    for _ in range(WIRE_CALLS):
+        with record_traffic() as traffic:
+            engine.gather(shard) if call == "gather" else engine.reduce(gradients)
+    sent = [(c.kind, wire_bytes(c, n)) for c in traffic.collectives]
+    return {"messages": sent}
+
+
+def packed(t: Tensor) -> str:
+    return base64.b64encode(t.contiguous().numpy().tobytes()).decode()
+
+
+def unpacked(text: str, dtype: torch.dtype) -> Tensor:
+    """Return the tensor that `packed` has packed. ValueError if it is none."""
+    kind = {torch.float32: np.float32, torch.float64: np.float64}[dtype]
+    return torch.from_numpy(np.frombuffer(base64.b64decode(text), kind).copy())
+
+
+def _digest(t: Tensor) -> str:
+    return hashlib.sha256((t + 0.0).numpy().tobytes()).hexdigest()  # + 0.0: -0 and 0 are the same weight
+
+
+REFERENCE = {"gather": Plain, "reduce": Plain, "wire": Plain}

@@ -1,0 +1,196 @@
+"""Judge whether a reduce rounds by chance: each call gives a neighbour of each number, and the errors' sum does not drift.
+
+A number x between the neighbours a and b becomes b with the chance p = (x - a) / (b - a), so that the mean error is 0
+and the mean square of the error is (b - a)^2 p (1 - p). If all draws are independent, squares of sums of errors have the
+sum of these as their mean. The judge compares the two for sums over calls, rows, columns and matrices.
+"""
+
+import math
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from grading.checks.lab10_eight_bits import draw, truth
+from grading.checks.lab10_eight_bits.draw import Instance
+from grading.checks.lab10_eight_bits.e4m3 import SMALLEST_NORMAL, nearest, neighbours
+from grading.checks.lab10_eight_bits.on_ranks import N_CALLS, unpacked
+from grading.judge.session import Session
+from grading.judge.verdict import Verdict
+
+MOST_DEVIATIONS = 6.0  # of a ratio from 1, in standard deviations; by chance in fewer than 1 of 100,000 gradings
+CLOSE = 1e-5  # relative to the sum of sizes; float32 sums over 8 ranks give less than 1e-6
+
+
+class Problem(NamedTuple):
+    """What the ranks were given, and what follows: tensors of (ranks, elements), in float64."""
+
+    instance: Instance
+    x: Tensor
+    below: Tensor
+    above: Tensor
+    near: Tensor  # rounded to the nearest
+    subnormal: Tensor  # mask: at least one rank's number is so small that the spacing of E4M3 does not shrink with it
+
+    @property
+    def variance(self) -> Tensor:
+        """Mean square of each element's error in one call, summed over ranks."""
+        return ((self.above - self.x) * (self.x - self.below)).sum(0)
+
+
+def problem(seed: int, n_ranks: int) -> Problem:
+    instance = draw.one_instance(seed, n_ranks)
+    x = torch.stack([draw.flat(draw.gradients(instance, seed, rank)).double() for rank in range(n_ranks)])
+    scale = torch.stack([truth.scales(flat, instance.group_sizes) for flat in x])
+    below, above = (t * scale for t in neighbours(x / scale))
+    subnormal = ((x / scale).abs() < SMALLEST_NORMAL).all(0) & (x != 0).any(0)
+    return Problem(instance, x, below, above, nearest(x / scale) * scale, subnormal)
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    """Give 2 of 5 points if each call's numbers are neighbours, and all if the errors behave as independent draws."""
+    replies = s.order(check, "reduce", device="cpu", seed=s.seed)
+    for rank, reply in enumerate(replies):
+        if reply["form"]:
+            return Verdict(check, 0, points, f"on rank {rank} {reply['form']}.")
+    first, total, zeros = (
+        torch.cat([unpacked(reply[name], torch.float64) for reply in replies]) for name in ("first", "sum", "zeros")
+    )
+    given = problem(s.seed, len(replies))
+    if words := wrong_call(first, given):
+        return Verdict(check, 0, points, words)
+    if bool(zeros.any()):
+        cause = f"{int((zeros != 0).sum())} elements of a mean of zeros are not zero: something is left of earlier calls."
+        return Verdict(check, points * 2 / 5, points, cause)
+    ratios = all_ratios(first, total, given)
+    figures = {
+        f"mean square of errors / that of independent draws, {name}": (
+            f"{ratio:.3f}",
+            f"{1 - MOST_DEVIATIONS * sd:.3f} to {1 + MOST_DEVIATIONS * sd:.3f}",
+        )
+        for name, (ratio, sd) in ratios.items()
+    }
+    if all(abs(ratio - 1) <= MOST_DEVIATIONS * sd for ratio, sd in ratios.values()):
+        return Verdict(check, points, points, "errors are independent draws, and their sum does not drift.", "", figures)
+    return Verdict(check, points * 2 / 5, points, f"each call is right, but {drift(first, total, given, ratios)}", "", figures)
+
+
+def wrong_call(mean: Tensor, given: Problem) -> str:
+    """Return what is wrong with one call's means, in words; "" if each is a mean of neighbours."""
+    n = len(given.x)
+    if not torch.isfinite(mean).all():
+        zeros = (given.x[:, ~torch.isfinite(mean)] == 0).any()
+        why = ", where a rank's numbers are all zero" if zeros else ""
+        return f"{int((~torch.isfinite(mean)).sum())} elements of the mean are not finite{why}."
+    off = ~_possible(mean * n, given)
+    if not off.any():
+        return ""
+    slack = CLOSE * given.x.abs().sum(0)
+    known = {
+        "the sum over ranks, not the mean": mean,
+        "the mean divided by the number of ranks once more": mean * n * n,
+    }
+    for words, total in known.items():
+        if _possible(total, given).all():
+            return f"`reduce` returned {words}."
+    if (mean * n - given.x.sum(0)).abs().le(slack).all():
+        return "the mean is that of the gradients themselves: they were not rounded."
+    inside = (given.below.sum(0) - slack <= mean * n) & (mean * n <= given.above.sum(0) + slack)
+    often = f"{int(off.sum())} of {len(mean)} elements are no mean of neighbours in E4M3"
+    if inside.all():
+        return f"{often}, but lie between them: other scales than those of the sender's gradient, or rounded once more."
+    i = int((off & ~inside).nonzero()[0])
+    return (
+        f"{often}. In the first, {float(mean[i]):.6g} was returned, and from "
+        f"{float(given.below[:, i].sum()) / n:.6g} to {float(given.above[:, i].sum()) / n:.6g} is possible."
+    )
+
+
+def _possible(total: Tensor, given: Problem) -> Tensor:
+    """Return a mask of the elements that are a sum of one neighbour of each rank."""
+    slack = CLOSE * given.x.abs().sum(0)
+    found = torch.zeros(len(total), dtype=torch.bool)
+    for choice in product((given.below, given.above), repeat=len(given.x)):
+        found |= (total - sum(of_rank[rank] for rank, of_rank in enumerate(choice))).abs() <= slack
+    return found
+
+
+def all_ratios(first: Tensor, total: Tensor, given: Problem) -> dict[str, tuple[float, float]]:
+    """Return by name the ratio of the mean square of errors to that of independent draws, and its deviation."""
+    n, instance = len(given.x), given.instance
+    one, every = first * n - given.x.sum(0), total * n - N_CALLS * given.x.sum(0)
+    alike = torch.cat([torch.full((size,), i % 3 == 0) for i, size in enumerate(instance.sizes)])
+    elements = torch.arange(len(first))
+    sets = {
+        "one call": (one, 1, elements, None),
+        "sums over calls": (every, N_CALLS, elements, None),
+        "of small numbers": (every, N_CALLS, elements, given.subnormal),
+        "where all ranks have the same": (one, 1, elements, alike),
+        "over rows, too": (every, N_CALLS, _rows(instance), None),
+        "over columns, too": (every, N_CALLS, _columns(instance), None),
+        "over matrices, too": (every, N_CALLS, _positions(instance), None),
+    }
+    return {name: _ratio(given, *each) for name, each in sets.items()}
+
+
+def _ratio(given: Problem, errors: Tensor, calls: int, groups: Tensor, mask: Tensor | None) -> tuple[float, float]:
+    """Sum errors in groups; return the sum of squares over its mean, and the standard deviation of that.
+
+    Errors are divided by the widest gap between neighbours of an element, so that none counts more than others.
+    """
+    gap = given.above - given.below
+    used = (gap > 0).any(0) if mask is None else mask & (gap > 0).any(0)
+    weight = 1 / gap.amax(0)[used]
+    p = torch.where(gap > 0, (given.x - given.below) / gap, 0.0)[:, used]
+    relative = gap[:, used] * weight
+    single = relative**2 * p * (1 - p)
+    fourth = (relative**4 * p * (1 - p) * (1 - 6 * p * (1 - p))).sum(0)  # the fourth cumulant of a draw
+    n_groups = int(groups.max()) + 1
+    summed = torch.zeros(n_groups, dtype=torch.float64).index_add(0, groups[used], errors[used] * weight)
+    due = torch.zeros(n_groups, dtype=torch.float64).index_add(0, groups[used], calls * single.sum(0))
+    variance = 2 * due.square().sum() + calls * fourth.sum()
+    return float(summed.square().sum() / due.sum()), math.sqrt(float(variance)) / float(due.sum())
+
+
+def _rows(instance: Instance) -> Tensor:
+    rows = [columns for rows, columns in instance.shapes for _ in range(rows)]
+    return torch.arange(len(rows)).repeat_interleave(torch.tensor(rows))
+
+
+def _columns(instance: Instance) -> Tensor:
+    found, first = [], 0
+    for rows, columns in instance.shapes:
+        found.append(first + torch.arange(columns).repeat(rows))
+        first += columns
+    return torch.cat(found)
+
+
+def _positions(instance: Instance) -> Tensor:
+    return torch.cat([torch.arange(size) for size in instance.sizes])
+
+
+def drift(first: Tensor, total: Tensor, given: Problem, ratios: dict[str, tuple[float, float]]) -> str:
+    """Return why the errors are no independent draws, in words."""
+    n, slack = len(given.x), CLOSE * given.x.abs().sum(0)
+    high = {name for name, (ratio, sd) in ratios.items() if ratio - 1 > MOST_DEVIATIONS * sd}
+    repeated = (total - N_CALLS * first).abs().le(N_CALLS * slack).all()
+    if (first * n - given.near.sum(0)).abs().le(slack).all():
+        return "numbers were rounded to the nearest: the same error comes back in every call, and adds up."
+    towards = given.x.sign() * torch.minimum(given.below.abs(), given.above.abs())
+    if (first * n - towards.sum(0)).abs().le(slack).all():
+        return "numbers were rounded towards zero: all sums shrink."
+    if repeated:
+        return "every call draws the same random numbers: the same errors come back, and add up."
+    if "where all ranks have the same" in high:
+        return "ranks draw the same random numbers: their errors add up, where independent ones would cancel."
+    if "one call" in high or "sums over calls" in high:
+        if ratios["of small numbers"][0] > 2 * ratios["one call"][0]:
+            return "small numbers drift: below 2^-6 of a scale the numbers of E4M3 are equally far apart, down to 0."
+        return "the errors of an element add up over calls: the chance of a neighbour must be its nearness."
+    for name in ("rows", "columns", "matrices"):
+        if f"over {name}, too" in high:
+            return f"numbers along {name} share a random number: their errors add up."
+    if "of small numbers" in high:
+        return "small numbers drift: below 2^-6 of a scale the numbers of E4M3 are equally far apart, down to 0."
+    return "the errors are smaller than those of independent draws: something of a call is kept for later ones."
