@@ -20,7 +20,7 @@ POISONS = [("nan", 0), ("inf", 1), ("-inf", 2), ("nan", 3), ("inf", 4), ("-inf",
 
 
 class Plain:
-    """The program that the team has: everything travels in float32."""
+    """The program that the team has. Everything travels in float32."""
 
     def __init__(self, shapes, formats, cuts):
         self.shapes, self.rank, self.n = shapes, dist.get_rank(), dist.get_world_size()
@@ -31,9 +31,9 @@ class Plain:
         padded[: len(shard)] = shard
         received = shard.new_empty(self.n * len(padded))
         all_gather(received, padded)
-        parts = [part[:length] for part, length in zip(received.chunk(self.n), self.lengths)]
+        parts = [part[:length] for part, length in zip(received.chunk(self.n), self.lengths, strict=True)]
         whole = torch.cat(parts).split([rows * columns for rows, columns in self.shapes])
-        return [part.view(shape) for part, shape in zip(whole, self.shapes)]
+        return [part.view(shape) for part, shape in zip(whole, self.shapes, strict=True)]
 
     def reduce(self, gradients):
         flat, mine = torch.cat([g.flatten() for g in gradients]), self.lengths[self.rank]

@@ -1,8 +1,8 @@
-"""Judge whether a reduce rounds by chance: each call gives a neighbour of each number, and the errors' sum does not drift.
+"""Judge whether a reduce rounds by chance: a call gives neighbours of each number, and sums of errors do not drift.
 
-A number x between the neighbours a and b becomes b with the chance p = (x - a) / (b - a), so that the mean error is 0
-and the mean square of the error is (b - a)^2 p (1 - p). If all draws are independent, squares of sums of errors have the
-sum of these as their mean. The judge compares the two for sums over calls, rows, columns and matrices.
+A number x between the neighbours a and b becomes b with the chance p = (x - a) / (b - a). Then the mean error is 0, and
+the mean square of the error is (b - a)^2 p (1 - p). If all draws are independent, the squares of sums of errors have the
+sum of these values as their mean. The judge compares the two for sums over calls, rows, columns and matrices.
 """
 
 import math
@@ -61,7 +61,9 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     if words := wrong_call(first, given):
         return Verdict(check, 0, points, words)
     if bool(zeros.any()):
-        cause = f"{int((zeros != 0).sum())} elements of a mean of zeros are not zero: something is left of earlier calls."
+        cause = (
+            f"{int((zeros != 0).sum())} elements of a mean of zeros are not zero: something is left of earlier calls."
+        )
         return Verdict(check, points * 2 / 5, points, cause)
     ratios = all_ratios(first, total, given)
     figures = {
@@ -72,8 +74,12 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         for name, (ratio, sd) in ratios.items()
     }
     if all(abs(ratio - 1) <= MOST_DEVIATIONS * sd for ratio, sd in ratios.values()):
-        return Verdict(check, points, points, "errors are independent draws, and their sum does not drift.", "", figures)
-    return Verdict(check, points * 2 / 5, points, f"each call is right, but {drift(first, total, given, ratios)}", "", figures)
+        return Verdict(
+            check, points, points, "errors are independent draws, and their sum does not drift.", "", figures
+        )
+    return Verdict(
+        check, points * 2 / 5, points, f"each call is right, but {drift(first, total, given, ratios)}", "", figures
+    )
 
 
 def wrong_call(mean: Tensor, given: Problem) -> str:

@@ -8,7 +8,7 @@ from grading.judge.verdict import Verdict
 
 MOST_MESSAGES, SPARE_BYTES = 4, 1024  # of a call, on each rank
 FEWEST = 0.98  # of the codes that have to travel: all ranks together
-SEEN = 0.20, 0.33  # bytes that the system counts, over float32's: 0.25 and scales; bf16 has 0.5
+SEEN = 0.23, 0.29  # bytes that the system counts, over float32's: 0.255 to 0.259 were measured; bf16 has 0.5
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:

@@ -25,14 +25,14 @@ class EightBits:
     def __init__(self, shapes, formats, cuts):
         self.mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         self.sizes = [r * c for r, c in shapes]
-        self.view = lambda flat: [part.view(shape) for part, shape in zip(flat.split(self.sizes), shapes)]
+        self.view = lambda flat: [part.view(shape) for part, shape in zip(flat.split(self.sizes), shapes, strict=True)]
         index, groups = 0, []
-        for (r, c), f in zip(shapes, formats):
+        for (r, c), f in zip(shapes, formats, strict=True):
             ids = torch.arange(r)[:, None].expand(r, c) if f == "row" else torch.zeros(r, c, dtype=torch.long)
             groups.append(index + ids.flatten())
             index += r if f == "row" else 1
         self.groups, self.count = torch.cat(groups), index
-        self.spans = list(zip(cuts[:-1], cuts[1:]))
+        self.spans = list(zip(cuts[:-1], cuts[1:], strict=True))
         self.longest = max(b - a for a, b in self.spans)
         self.a, self.b = self.spans[dist.get_rank()]
         self.random = torch.Generator()
@@ -49,7 +49,7 @@ class EightBits:
         codes = torch.zeros(self.longest, dtype=torch.uint8)
         codes[: len(w)] = (w / divisor[groups]).clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)
         rows = all_of(self.mesh, codes)
-        flat = torch.cat([row[: b - a] for row, (a, b) in zip(rows, self.spans)])
+        flat = torch.cat([row[: b - a] for row, (a, b) in zip(rows, self.spans, strict=True)])
         return self.view(flat.view(torch.float8_e4m3fn).to(torch.float32) * divisor[self.groups])
 
     @loud
@@ -59,7 +59,7 @@ class EightBits:
         divisor = scale + (scale == 0)
         codes = self.by_bits(flat / divisor[self.groups]).to(torch.float8_e4m3fn).view(torch.uint8)
         padded = torch.zeros(len(self.spans), self.longest, dtype=torch.uint8)
-        for row, (a, b) in zip(padded, self.spans):
+        for row, (a, b) in zip(padded, self.spans, strict=True):
             row[: b - a] = codes[a:b]
         arrived = torch.empty_like(padded)
         dist.all_to_all_single(arrived, padded)

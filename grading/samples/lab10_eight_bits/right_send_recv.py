@@ -14,7 +14,7 @@ class EightBits:
     def pieces(self, first, last):
         """Groups that have numbers from `first` to `last`: (their number, begin, end), counted from `first`."""
         group, begin = 0, 0
-        for (rows, columns), word in zip(self.shapes, self.formats):
+        for (rows, columns), word in zip(self.shapes, self.formats, strict=True):
             for size in [columns] * rows if word == "row" else [rows * columns]:
                 low, high = max(begin, first), min(begin + size, last)
                 if low < high:
@@ -22,7 +22,7 @@ class EightBits:
                 group, begin = group + 1, begin + size
 
     def count(self):
-        return sum(rows if word == "row" else 1 for (rows, _), word in zip(self.shapes, self.formats))
+        return sum(rows if word == "row" else 1 for (rows, _), word in zip(self.shapes, self.formats, strict=True))
 
     @torch.no_grad()
     def gather(self, master):
@@ -39,7 +39,9 @@ class EightBits:
         flat = torch.cat(self.exchange([codes] * self.n, room)).view(torch.float8_e4m3fn).float()
         for group, low, high in self.pieces(0, len(flat)):
             flat[low:high] *= scale[group]
-        return list(p.reshape(s) for p, s in zip(flat.split([a * b for a, b in self.shapes]), self.shapes))
+        return list(
+            p.reshape(s) for p, s in zip(flat.split([a * b for a, b in self.shapes]), self.shapes, strict=True)
+        )
 
     @torch.no_grad()
     def reduce(self, grads):
