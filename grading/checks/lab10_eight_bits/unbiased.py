@@ -1,8 +1,8 @@
 """Judge whether a reduce rounds by chance: a call gives neighbours of each number, and sums of errors do not drift.
 
 A number x between the neighbours a and b becomes b with the chance p = (x - a) / (b - a). Then the mean error is 0, and
-the mean square of the error is (b - a)^2 p (1 - p). If all draws are independent, the squares of sums of errors have the
-sum of these values as their mean. The judge compares the two for sums over calls, rows, columns and matrices.
+the mean square of the error is (b - a)^2 p (1 - p). If all draws are independent, the squares of sums of errors have
+the sum of these values as their mean. The judge compares the two for sums over calls, rows, columns and matrices.
 """
 
 import math
