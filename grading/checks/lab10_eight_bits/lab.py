@@ -4,6 +4,7 @@ from grading.checks.lab10_eight_bits import finite, on_ranks, scales, steps, unb
 from grading.judge.session import Check, Ground, Session
 
 DRILLS = on_ranks.__name__
+GIVEN_CELLS = ("program",)  # the answer's messages are those of the given program, in eight bits
 
 
 def pace(s: Session) -> None:

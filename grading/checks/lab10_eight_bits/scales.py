@@ -53,7 +53,7 @@ def _where(found: torch.Tensor, flat: torch.Tensor, scale: torch.Tensor, wrong: 
         return f"{int((~torch.isfinite(found)).sum())} weights are not finite{why}."
     i = int(wrong.nonzero()[0])
     due = float(truth.rounded(flat[i : i + 1], scale[i : i + 1]))
-    clipped = (found.abs() < 0.9 * flat.abs()) & (flat.double().abs() / scale > truth.LARGEST * 0.99)
+    clipped = (found.abs() < 0.9 * flat.abs()) & (flat.double().abs() / scale > truth.TOP * 0.99)
     often = f"{int(wrong.sum())} of {len(flat)} weights are wrong."
     if clipped.any():
         return f"{often} The largest numbers of {int(clipped.sum())} groups were clipped: a scale is too small."

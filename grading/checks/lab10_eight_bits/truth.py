@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from grading.checks.lab10_eight_bits.draw import Instance
-from grading.checks.lab10_eight_bits.e4m3 import F8, LARGEST, nearest
+from grading.checks.lab10_eight_bits.e4m3 import F8, TOP, nearest
 
 CLOSE = 1e-5  # relative error of a decoded number; two float32 roundings give 1.2e-7
 EDGE = 1e-6  # relative: this near to the middle between two codes, either is right
@@ -16,7 +16,7 @@ EDGE = 1e-6  # relative: this near to the middle between two codes, either is ri
 def scales(flat: Tensor, group_sizes: list[int]) -> Tensor:
     """Return each number's scale, float64: the largest size in its group over 448, or 1 if all are zero."""
     amax = torch.stack([part.abs().max() for part in flat.double().split(group_sizes)])
-    return torch.where(amax == 0, 1.0, amax / LARGEST).repeat_interleave(torch.tensor(group_sizes))
+    return torch.where(amax == 0, 1.0, amax / TOP).repeat_interleave(torch.tensor(group_sizes))
 
 
 def rounded(flat: Tensor, scale: Tensor) -> Tensor:
@@ -78,14 +78,14 @@ def without_scale(flat: Tensor, instance: Instance) -> Tensor:
 def largest_not_size(flat: Tensor, instance: Instance) -> Tensor:
     """Take the largest number of a group, which may be far below the size of a negative one, and clip the others."""
     top = torch.stack([part.double().max() for part in flat.split(instance.group_sizes)])
-    scale = torch.where(top > 0, top / LARGEST, 1.0).repeat_interleave(torch.tensor(instance.group_sizes))
+    scale = torch.where(top > 0, top / TOP, 1.0).repeat_interleave(torch.tensor(instance.group_sizes))
     return rounded(flat, scale)
 
 
 def twice(flat: Tensor, instance: Instance) -> Tensor:
     """Round weights that were rounded to bf16 before."""
     scale = scales(flat, instance.group_sizes)
-    return (flat.bfloat16().double() / scale).clamp(-LARGEST, LARGEST).to(F8).double() * scale
+    return (flat.bfloat16().double() / scale).clamp(-TOP, TOP).to(F8).double() * scale
 
 
 MISTAKES = {

@@ -39,9 +39,7 @@ class EightBits:
         flat = torch.cat(self.exchange([codes] * self.n, room)).view(torch.float8_e4m3fn).float()
         for group, low, high in self.pieces(0, len(flat)):
             flat[low:high] *= scale[group]
-        return list(
-            p.reshape(s) for p, s in zip(flat.split([a * b for a, b in self.shapes]), self.shapes, strict=True)
-        )
+        return list(p.reshape(s) for p, s in zip(flat.split([a * b for a, b in self.shapes]), self.shapes, strict=True))
 
     @torch.no_grad()
     def reduce(self, grads):
