@@ -194,6 +194,8 @@ def drift(first: Tensor, total: Tensor, given: Problem, ratios: dict[str, tuple[
         return "every call draws the same random numbers: the same errors come back, and add up."
     if ratios["of small numbers"][0] > 2 * ratios["sums over calls"][0]:
         return "small numbers drift: below 2^-6 of a scale the numbers of E4M3 are equally far apart, down to 0."
+    if ratios["sums over calls"][0] > 2 * ratios["one call"][0]:
+        return "the errors of an element add up over calls: the chance of a neighbour must be its nearness."
     if "where all ranks have the same" in high:
         return "ranks draw the same random numbers: their errors add up, where independent ones would cancel."
     if "one call" in high or "sums over calls" in high:
