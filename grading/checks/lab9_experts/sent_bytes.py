@@ -1,0 +1,107 @@
+"""Judge the bytes that each rank sends: in the constructor, in each forward and in each backward."""
+
+from dataclasses import dataclass
+
+from grading.checks.lab9_experts import gradients, outputs
+from grading.checks.lab9_experts.compared import TOLERANCE, drawn, replies_of, worst
+from grading.checks.lab9_experts.draws import DTYPES, Case, visits
+from grading.checks.lab9_experts.on_ranks import BUDGETS
+from grading.checks.lab9_experts.truth import truth
+from grading.judge.session import Session
+from grading.judge.verdict import Verdict
+
+NUMBERS_FIRST = "bytes count only if the numbers are right: see lab9.outputs and lab9.gradients."
+NEAR = 0.12  # so near to what a usual way sends, relative
+
+
+@dataclass(frozen=True)
+class Due:
+    """What a rank sends in one pass: rows, and the experts chosen on other ranks that these rows are for."""
+
+    rows: int
+    choices: int
+    row_bytes: int
+
+    @property
+    def least(self) -> int:
+        return self.rows * self.row_bytes
+
+    @property
+    def most(self) -> float:
+        return self.least * BUDGETS["row"] + self.choices * BUDGETS["for_each_choice"] + BUDGETS["for_a_pass"]
+
+
+def judge(s: Session, check: str, points: float) -> Verdict:
+    figures = {}
+    for case, replies in zip(drawn(s), replies_of(s, check), strict=True):
+        if not right_numbers(case, replies):
+            return Verdict(check, 0, points, f"{case.name}: {NUMBERS_FIRST}", "", figures)
+        cause, shown = fault(case, replies)
+        figures |= shown
+        if cause:
+            return Verdict(check, 0, points, f"{case.name}: {cause}", "", figures)
+    cause = "each token goes to each rank once, in the dtype that is asked for, and comes back once."
+    return Verdict(check, points, points, cause, "", figures)
+
+
+def right_numbers(case: Case, replies: list[dict]) -> bool:
+    right = truth(case)
+    found = (gradients.router(right, replies), gradients.experts(case, right, replies), gradients.tokens(right, replies))
+    return not outputs.fault(case, replies)[0] and max(map(worst, found)) <= TOLERANCE[case.wire]
+
+
+def due(case: Case, micro_batch: int) -> list[Due]:
+    """Return what each rank may send in a pass: its tokens' rows go out, and those of others go back."""
+    n, row_bytes = len(case.tokens[0]), case.width * DTYPES[case.wire].itemsize
+    seen = [visits(case, micro_batch, rank) for rank in range(n)]
+    found = []
+    for rank in range(n):
+        others = [r for r in range(n) if r != rank]
+        sent, back = seen[rank][:, others], [seen[r][:, rank] for r in others]
+        rows = int((sent > 0).sum()) + sum(int((v > 0).sum()) for v in back)
+        found.append(Due(rows, int(sent.sum()) + sum(int(v.sum()) for v in back), row_bytes))
+    return found
+
+
+def fault(case: Case, replies: list[dict]) -> tuple[str, dict]:
+    """Return the first fault in words ("" if none), and the figures of the rank and pass nearest to its budget."""
+    fullest, figures = 0.0, {}
+    for rank, reply in enumerate(replies):
+        if reply["built"] > BUDGETS["for_a_pass"]:
+            return f"the constructor of rank {rank} sends {reply['built']:,.0f} bytes: it may send 4,096.", figures
+    for i in range(len(case.tokens)):
+        for rank, allowed in enumerate(due(case, i)):
+            for name in ("forward", "backward"):
+                sent = replies[rank]["passes"][i][name]
+                shown = {f"{case.name}: bytes that rank {rank} sends in {name}": (f"{sent:,.0f}", _range(allowed))}
+                if sent < allowed.least:
+                    words = (
+                        f"rank {rank} sends {sent:,.0f} bytes in {name}, and its {allowed.rows} rows alone have "
+                        f"{allowed.least:,}: some rows were not sent, or not as {case.wire}."
+                    )
+                    return words, shown
+                if sent > allowed.most:
+                    return _too_much(case, i, rank, name, sent, allowed), shown
+                if sent / allowed.most > fullest:
+                    fullest, figures = sent / allowed.most, shown
+    return "", figures
+
+
+def _range(allowed: Due) -> str:
+    return f"{allowed.least:,} to {allowed.most:,.0f}"
+
+
+def _too_much(case: Case, i: int, rank: int, name: str, sent: float, allowed: Due) -> str:
+    words = f"rank {rank} sends {sent:,.0f} bytes in {name}, {sent / allowed.most:.2f} times what is allowed"
+    n, tokens = len(case.tokens[0]), case.tokens[i]
+    size, both = DTYPES[case.dtype].itemsize / DTYPES[case.wire].itemsize, sent / allowed.row_bytes
+    alike = {
+        "each token is sent once for each expert, also where two of its experts live on one rank": allowed.choices,
+        f"rows are sent as {case.dtype}": size * allowed.rows,
+        f"rows are sent once for each expert, as {case.dtype}": size * allowed.choices,
+        "all tokens go to all ranks": 2 * (n - 1) * max(tokens),
+        f"all tokens go to all ranks, as {case.dtype}": 2 * size * (n - 1) * max(tokens),
+    }
+    near = [(abs(both / rows - 1), how) for how, rows in alike.items() if rows and rows > 1.05 * allowed.rows]
+    best = min(near, default=(1.0, ""))
+    return f"{words}: about as much as if {best[1]}." if best[0] < NEAR else f"{words}."
