@@ -55,9 +55,9 @@ def _improved(table: np.ndarray, times: np.ndarray, homes: list[int], n: int) ->
 
 
 def _cost(table: np.ndarray, times: np.ndarray, homes: np.ndarray, n: int) -> float:
-    rows = table @ np.eye(n, dtype=np.float32)[homes]
-    load = (times @ rows).max() * n / (times @ rows).sum()
-    visits = times @ (rows > 0).sum(1) / times.sum()
+    rows = np.stack([table[:, homes == rank].sum(1) for rank in range(n)], 1)
+    load = (times[:, None] * rows).sum(0).max() * n / (times[:, None] * rows).sum()
+    visits = (times * (rows > 0).sum(1)).sum() / times.sum()
     return float(visits + (load > BUSIEST) * (TOO_BUSY + load))
 
 

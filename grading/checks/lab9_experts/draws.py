@@ -37,11 +37,16 @@ def cases(seed: int, n: int) -> list[Case]:
         if n > 1 and e != idle and rank == idle_homes[idle]:
             idle_homes[e] = draw.choice(others)
     return [
-        Case("one expert a token", numbers[0], 1, homes(draw, n, 2 * n), _uneven(draw, n, 1)),
         Case("two experts a token", numbers[1], 2, homes(draw, n, 2 * n), _uneven(draw, n, 2)),
+        Case("one expert a token", numbers[0], 1, homes(draw, n, 2 * n), _uneven(draw, n, 1)),
         Case("a skewed layer", numbers[2], 3, idle_homes, _uneven(draw, n, 2), skew=3.0, idle=idle),
         Case(
-            *("a layer that sends bfloat16", numbers[3], draw.choice((4, 5)), homes(draw, n, 3 * n + draw.randrange(3))),
+            *(
+                "a layer that sends bfloat16",
+                numbers[3],
+                draw.choice((4, 5)),
+                homes(draw, n, 3 * n + draw.randrange(3)),
+            ),
             *([[draw.randint(80, 200) for _ in range(n)]], 256, 1.0),
             **{"dtype": "float32", "wire": "bfloat16"},
         ),

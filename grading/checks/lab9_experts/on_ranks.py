@@ -62,7 +62,9 @@ def _run_batch(layer, case: Case, micro_batch: int) -> dict:
     with record_traffic() as forward:
         out = layer(x)
     if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype != x.dtype or not out.requires_grad:
-        raise ValueError(f"the layer got {_described(x)} and has to return the like, with a graph: not {_described(out)}")
+        raise ValueError(
+            f"the layer got {_described(x)} and has to return the like, with a graph: not {_described(out)}"
+        )
     with record_traffic() as backward:
         (out * gradient).sum().backward()
     x_gradient = torch.zeros_like(x) if x.grad is None else x.grad

@@ -24,10 +24,13 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         figures[f"{layer}: rows of the busiest rank, over the mean"] = (f"{load:.3f}", f"{BUSIEST:g}")
         figures[f"{layer}: ranks that a token visits"] = (f"{visited:.3f}", f"{MOST_VISITS * best:.3f}")
         if load > BUSIEST:
-            words = f"{layer}: the busiest rank has {load:.2f} times the mean of the rows; at most {BUSIEST:g} is allowed."
+            words = (
+                f"{layer}: the busiest rank has {load:.2f} times the mean of the rows; at most {BUSIEST:g} is allowed."
+            )
             return Verdict(check, 0, points, words, "", figures)
         if visited > MOST_VISITS * best and not far:
-            far = f"{layer}: a token visits {visited:.2f} ranks, {visited / best:.2f} times as many as with our placement."
+            times = f"{visited / best:.2f} times as many as with our placement"
+            far = f"{layer}: a token visits {visited:.2f} ranks, {times}."
     if far:
         return Verdict(check, 2 * points / 5, points, far, "", figures)
     return Verdict(check, points, points, "no rank is too busy, and tokens visit few ranks.", "", figures)

@@ -46,7 +46,11 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 def right_numbers(case: Case, replies: list[dict]) -> bool:
     right = truth(case)
-    found = (gradients.router(right, replies), gradients.experts(case, right, replies), gradients.tokens(right, replies))
+    found = (
+        gradients.router(right, replies),
+        gradients.experts(case, right, replies),
+        gradients.tokens(right, replies),
+    )
     return not outputs.fault(case, replies)[0] and max(map(worst, found)) <= TOLERANCE[case.wire]
 
 
