@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 
-from grading.checks.lab9_experts import gradients, outputs
-from grading.checks.lab9_experts.compared import TOLERANCE, drawn, replies_of, worst
+import torch
+
+from grading.checks.lab9_experts.compared import ALIKE, drawn, errors, replies_of, rows
 from grading.checks.lab9_experts.draws import DTYPES, Case, visits
-from grading.checks.lab9_experts.on_ranks import BUDGETS
+from grading.checks.lab9_experts.on_ranks import BUDGETS, TOKEN_DIRECTIONS
 from grading.checks.lab9_experts.truth import truth
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
-NUMBERS_FIRST = "bytes count only if the numbers are right: see lab9.outputs and lab9.gradients."
-NEAR = 0.12  # so near to what a usual way sends, relative
+NUMBERS_FIRST = "bytes count only if at least half of the tokens have the right outputs: see lab9.outputs."
+RIGHT_SHARE = 0.5  # of the tokens of a layer
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,9 @@ class Due:
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     figures = {}
-    for case, replies in zip(drawn(s), replies_of(s, check), strict=True):
-        if not right_numbers(case, replies):
+    asked = [*zip(drawn(s), replies_of(s, check), strict=True)]
+    for case, replies in reversed(asked):  # the last layer's rows are the longest, and tell most clearly
+        if not mostly_right(case, replies):
             return Verdict(check, 0, points, f"{case.name}: {NUMBERS_FIRST}", "", figures)
         cause, shown = fault(case, replies)
         figures |= shown
@@ -44,14 +46,14 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     return Verdict(check, points, points, cause, "", figures)
 
 
-def right_numbers(case: Case, replies: list[dict]) -> bool:
-    right = truth(case)
-    found = (
-        gradients.router(right, replies),
-        gradients.experts(case, right, replies),
-        gradients.tokens(right, replies),
-    )
-    return not outputs.fault(case, replies)[0] and max(map(worst, found)) <= TOLERANCE[case.wire]
+def mostly_right(case: Case, replies: list[dict]) -> bool:
+    """Tell whether at least half of the tokens have about the right outputs."""
+    found = []
+    for i, of_ranks in enumerate(truth(case).out):
+        for reply, right in zip(replies, of_ranks, strict=True):
+            mine = rows(reply["passes"][i]["out"], TOKEN_DIRECTIONS)
+            found.append(errors(mine, right, torch.cat(of_ranks))[: len(right)])
+    return float((torch.cat(found) <= ALIKE).double().mean()) >= RIGHT_SHARE
 
 
 def due(case: Case, micro_batch: int) -> list[Due]:
@@ -98,7 +100,7 @@ def _range(allowed: Due) -> str:
 def _too_much(case: Case, i: int, rank: int, name: str, sent: float, allowed: Due) -> str:
     words = f"rank {rank} sends {sent:,.0f} bytes in {name}, {sent / allowed.most:.2f} times what is allowed"
     n, tokens = len(case.tokens[0]), case.tokens[i]
-    size, both = DTYPES[case.dtype].itemsize / DTYPES[case.wire].itemsize, sent / allowed.row_bytes
+    size = DTYPES[case.dtype].itemsize // DTYPES[case.wire].itemsize
     alike = {
         "each token is sent once for each expert, also where two of its experts live on one rank": allowed.choices,
         f"rows are sent as {case.dtype}": size * allowed.rows,
@@ -106,6 +108,6 @@ def _too_much(case: Case, i: int, rank: int, name: str, sent: float, allowed: Du
         "all tokens go to all ranks": 2 * (n - 1) * max(tokens),
         f"all tokens go to all ranks, as {case.dtype}": 2 * size * (n - 1) * max(tokens),
     }
-    near = [(abs(both / rows - 1), how) for how, rows in alike.items() if rows and rows > 1.05 * allowed.rows]
-    best = min(near, default=(1.0, ""))
-    return f"{words}: about as much as if {best[1]}." if best[0] < NEAR else f"{words}."
+    others = {how: Due(n_rows, allowed.choices, allowed.row_bytes) for how, n_rows in alike.items()}
+    near = [(abs(sent - due.least), how) for how, due in others.items() if due.least <= sent <= due.most]
+    return f"{words}: about as much as if {min(near)[1]}." if near else f"{words}."

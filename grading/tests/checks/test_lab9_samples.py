@@ -162,8 +162,13 @@ def test_the_constructor_may_send_a_little():
     assert "constructor of rank 2" in judged("lab9.bytes", builds(BUDGETS["for_a_pass"] + 1)).cause
 
 
-def test_bytes_need_right_numbers():
-    assert judged("lab9.bytes", times=2.0).cause.endswith("see lab9.outputs and lab9.gradients.")
+def test_bytes_need_right_outputs():
+    def nothing(case, rank, reply):
+        for one in reply["passes"]:
+            one["out"] = [[0.0, 0.0] for _ in one["out"]]
+
+    assert judged("lab9.bytes", nothing).cause.endswith("see lab9.outputs.")
+    assert judged("lab9.bytes", times=2.0).points == 5
 
 
 def test_mistakes_can_be_told_apart():
