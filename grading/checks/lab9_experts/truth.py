@@ -1,6 +1,8 @@
 """What one process that holds all experts gets for a case, in float64; and what it would get with a usual mistake."""
 
+import json
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +37,12 @@ class Truth:
 
 def truth(case: Case, mistake: str = "") -> Truth:
     """Return the outputs of all ranks' tokens; gradients of the mean over ranks of their losses, but x's of its own."""
+    return _truth(json.dumps(case), mistake)
+
+
+@cache
+def _truth(written: str, mistake: str) -> Truth:
+    case = Case(*json.loads(written))
     n, parameters = len(case.tokens[0]), [t.double().requires_grad_() for t in weights(case)]
     out, x_gradients = [], []
     for i in range(len(case.tokens)):
