@@ -80,7 +80,7 @@ def batch(case: Case, micro_batch: int, rank: int) -> tuple[Tensor, Tensor]:
     """Return the rank's tokens and the gradient of its loss by the layer's outputs, both (T, D)."""
     n_tokens, router = case.tokens[micro_batch][rank], weights(case)[0]
     draw = torch.Generator().manual_seed(case.seed + 1000 * micro_batch + rank + 1)
-    many = torch.randn(4 * n_tokens, case.width, generator=draw, dtype=torch.float64)
+    many = torch.randn((32 if case.idle >= 0 else 4) * n_tokens, case.width, generator=draw, dtype=torch.float64)
     liked = (case.idle + 1) % len(case.homes)
     many = (many + case.skew * router[liked].double() / router[liked].double().norm()).to(router.dtype)
     x = many[_clear(many, router, case)][:n_tokens]
