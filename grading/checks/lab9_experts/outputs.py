@@ -68,9 +68,10 @@ def _sorted_alike(mine: Tensor, right: Tensor) -> bool:
     if mine.shape != right.shape or len(right) < 2 or not torch.isfinite(mine).all():
         return False
     distances = torch.cdist(mine, right)
-    return bool((distances.min(1).values < 1e-2 * right.norm(dim=1).mean()).all()) and (
-        len(set(distances.argmin(1).tolist())) > len(right) // 2
-    )
+    nearest = distances.argmin(1)
+    moved = (nearest != torch.arange(len(right))).any()
+    found = (distances.min(1).values < 1e-2 * right.norm(dim=1).mean()).all()
+    return bool(moved and found) and len({*nearest.tolist()}) > len(right) // 2
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -76,7 +76,7 @@ def test_sending_once_saves_far_more_than_the_budget_spares():
     for seed in range(10):
         case = draws.cases(seed, 4)[3]
         for due in sent_bytes.due(case, 0):
-            assert due.choices * due.row_bytes > 1.2 * due.most
+            assert due.choices * due.row_bytes > 1.1 * due.most
 
 
 # The judges alone, on what ranks might reply
@@ -134,7 +134,7 @@ def test_factors_of_experts_are_named():
     assert "experts are 4 times" in judged("lab9.gradients", times=4.0).cause
     assert "experts are 1/4" in judged("lab9.gradients", times=0.25).cause
     assert "missing" in judged("lab9.gradients", times=0.0).cause
-    assert judged("lab9.gradients", times=1 + 5e-7).points == 5
+    assert judged("lab9.gradients", times=1 + 1e-7).points == 5
     assert judged("lab9.gradients", times=1 + 5e-6).points == 0
 
 
