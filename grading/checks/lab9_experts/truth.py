@@ -44,11 +44,12 @@ def truth(case: Case, mistake: str = "") -> Truth:
 def _truth(written: str, mistake: str) -> Truth:
     case = Case(*json.loads(written))
     n, parameters = len(case.tokens[0]), [t.double().requires_grad_() for t in weights(case)]
+    router, up, down = parameters
     out, x_gradients = [], []
     for i in range(len(case.tokens)):
         pairs = [[t.double() for t in batch(case, i, rank)] for rank in range(n)]
         x = torch.cat([x for x, _ in pairs]).requires_grad_()
-        y = mixture(x, *parameters, case.top_k, MISTAKES.get(mistake, lambda w: w))
+        y = mixture(x, router, up, down, case.top_k, MISTAKES.get(mistake, lambda w: w))
         (y * torch.cat([gradient for _, gradient in pairs])).sum().backward()
         for found, t, directions in ((out, y, TOKEN_DIRECTIONS), (x_gradients, x.grad, TOKEN_DIRECTIONS)):
             found.append(list(_projected(t, case, directions).split(case.tokens[i])))
