@@ -57,7 +57,7 @@ _UNEVEN = ("scatter", "all_to_all")  # input sizes may differ between ranks
 POINT_TO_POINT = ("send", "recv")
 _TORCHS_API = ("/distributed/distributed_c10d.py", "/distributed/_functional_collectives.py")
 _NOT_THE_CALLER = ("/torch/", "/typing_extensions.py", "/contextlib.py", "/shardlab/measure/", "/shardsim/")
-_NOT_THE_CALLER += ("<frozen",)
+_NOT_THE_CALLER += ("<frozen", "/warnings.py", "/_py_warnings.py")  # the last two: the wrapper of what torch deprecates
 
 
 @dataclass(frozen=True)

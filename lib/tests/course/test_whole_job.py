@@ -200,7 +200,8 @@ def test_from_another_folder_it_trains_and_continues_a_text(tmp_path):
 def test_what_it_cannot_do_is_one_clear_line(tmp_path, flags, words):
     found = alone("--out", tmp_path, *flags)
     assert found.returncode != 0
-    assert re.fullmatch(words, found.stderr.strip())
+    said = re.sub(r"^\[W.*\n", "", found.stderr, flags=re.M)  # gloo warns where the machine's name has no address
+    assert re.fullmatch(words, said.strip())
 
 
 @pytest.mark.night

@@ -336,3 +336,11 @@ def uneven_all_to_alls() -> tuple[list[float], list[float]]:
 def test_an_uneven_all_to_all_sends_all_but_a_ranks_own_part(n):
     for counted, sent in launch(uneven_all_to_alls, n, device="cpu"):
         assert counted == sent
+
+
+@pytest.mark.parametrize("wrapper", ["python3.14/_py_warnings.py", "python3.13/warnings.py", "typing_extensions.py"])
+def test_the_caller_is_not_the_wrapper_of_what_torch_deprecates(wrapper):
+    """`warnings.deprecated` calls the function for us; since Python 3.14 it stands in a file of another name."""
+    files = ["/torch/distributed/distributed_c10d.py", f"/usr/lib/{wrapper}", "/home/ada/step.py"]
+    frames = [{"filename": file, "line": 7, "name": "train"} for file in files]
+    assert flight_recorder.where(frames) == "step.py:7 in train"
