@@ -38,7 +38,9 @@ def fault(case: Case, replies: list[dict]) -> tuple[str, float]:
 def _words(case: Case, i: int, bad: list[int], mine: list, right: list, found: list) -> str:
     for words in MISTAKES:
         like = truth(case, words).out[i]
-        if words != NO_ROUTER_GRADIENT and _agree(case, mine, like):
+        if words == NO_ROUTER_GRADIENT or _agree(case, like, right):  # a mistake that this case can't show
+            continue
+        if _agree(case, mine, like):
             return words
     rank = bad[0]
     if _sorted_alike(mine[rank], right[rank]):

@@ -1,7 +1,7 @@
 """Refuse an answer of lab 9 that uses the course's library or the grader."""
 
-from grading.checks.lab3_zero.allowed_imports import NotAllowed
-from grading.checks.lab3_zero.allowed_imports import refuse_finished_parts as _refuse
+from grading.checks.allowed_imports import NotAllowed
+from grading.checks.allowed_imports import refuse_finished_parts as _refuse
 
 
 def refuse_finished_parts(answer) -> None:

@@ -79,7 +79,8 @@ def write_index(index: Path, course: Path) -> None:
 
 def parts(readme: str) -> dict[str, list[str]]:
     """Return the names of the lessons in each part of the course, as its README lists them."""
-    sections = re.split(r"^### (.+)$", readme, flags=re.M)[1:]
+    listed = readme.split("\n## The lessons\n")[1].split("\n## ")[0]
+    sections = re.split(r"^### (.+)$", listed, flags=re.M)[1:]
     names = [re.findall(r"^\|[^|]*\| \[[^]]+\]\((\w+)\.ipynb\)", section, re.M) for section in sections[1::2]]
     return {part: found for part, found in zip(sections[::2], names, strict=True) if found}
 

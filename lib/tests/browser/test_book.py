@@ -32,6 +32,8 @@ A formula: $a^2 = \\frac{1}{2}$. [The appendix](appendix_claims_on_trial.ipynb).
 
 COURSE = """# The course
 
+## The lessons
+
 ### Ground
 
 | | lesson | its question | minutes |
