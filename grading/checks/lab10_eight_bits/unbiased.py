@@ -34,6 +34,11 @@ class Problem(NamedTuple):
     subnormal: Tensor  # mask: at least one rank's number is so small that the spacing of E4M3 does not shrink with it
 
     @property
+    def sizes(self) -> Tensor:
+        """The largest that each element's sum over ranks can be: float32 rounds the numbers that arrive, not x."""
+        return torch.maximum(self.above.abs(), self.below.abs()).sum(0)
+
+    @property
     def variance(self) -> Tensor:
         """Mean square of each element's error in one call, summed over ranks."""
         return ((self.above - self.x) * (self.x - self.below)).sum(0)
@@ -92,7 +97,7 @@ def wrong_call(mean: Tensor, given: Problem) -> str:
     off = ~_possible(mean * n, given)
     if not off.any():
         return ""
-    slack = CLOSE * given.x.abs().sum(0)
+    slack = CLOSE * given.sizes
     known = {
         "the sum over ranks, not the mean": mean,
         "the mean divided by the number of ranks once more": mean * n * n,
@@ -118,7 +123,7 @@ def _possible(total: Tensor, given: Problem) -> Tensor:
 
     Where float32 can't tell on which side of a number of E4M3 some x lies, the next number beyond it is possible, too.
     """
-    slack = CLOSE * given.x.abs().sum(0)
+    slack = CLOSE * given.sizes
     on_edge = ((given.x - given.near).abs() <= truth.EDGE * given.x.abs()) & (given.x != 0)
     found = on_edge.any(0) & ((total - given.x.sum(0)).abs() <= given.x.abs().sum(0) / 8)
     for choice in product((given.below, given.above), repeat=len(given.x)):

@@ -129,4 +129,4 @@ def place(chosen, n_experts, n_ranks):
                 best = visits, homes.copy()
         return best or (10**9, homes)
 
-    return min(anneal() for _ in range(3))[1]
+    return min(anneal() for _ in range(10))[1]
