@@ -79,6 +79,9 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         for name, (ratio, sd) in ratios.items()
     }
     if all(abs(ratio - 1) <= MOST_DEVIATIONS * sd for ratio, sd in ratios.values()):
+        if repeats(first, given):
+            cause = "each call is right, but numbers at equal distances share a random number: their errors repeat."
+            return Verdict(check, points * 2 / 5, points, cause, "", figures)
         return Verdict(
             check, points, points, "errors are independent draws, and their sum does not drift.", "", figures
         )
@@ -147,6 +150,18 @@ def all_ratios(first: Tensor, total: Tensor, given: Problem) -> dict[str, tuple[
         "over matrices, too": (every, N_CALLS, _positions(instance), None),
     }
     return {name: _ratio(given, *each) for name, each in sets.items()}
+
+
+def repeats(first: Tensor, given: Problem) -> bool:
+    """Return whether one call's errors have a period: of independent draws, all frequencies have about equal power.
+
+    A frequency's power over its mean is above t with the chance exp(-t): above the limit in one of ten million calls.
+    """
+    gap = (given.above - given.below).amax(0)
+    weight = torch.where(gap > 0, 1 / gap, 0.0)
+    errors = (first * len(given.x) - given.x.sum(0)) * weight
+    power = torch.fft.rfft(errors).abs().square()[1:] / (given.variance * weight**2).sum()
+    return bool(power.max() > math.log(len(power)) + 16)
 
 
 def _ratio(given: Problem, errors: Tensor, calls: int, groups: Tensor, mask: Tensor | None) -> tuple[float, float]:

@@ -173,6 +173,15 @@ def test_draws_with_the_right_chance_pass_and_others_drift(given):
     assert judged_calls(given, drawn_calls(given, p), zeros=1e-12).points == 2
 
 
+@pytest.mark.parametrize("period", [48, 128])
+def test_random_numbers_that_repeat_along_the_flat_gradient_are_found(given, period):
+    """Whatever the period: here it is no matrix's width."""
+    p, numbers = chances(given), torch.Generator().manual_seed(1)
+    drawn = torch.rand(N, period, generator=numbers).repeat(1, p.shape[1] // period + 1)[:, : p.shape[1]]
+    assert unbiased.repeats(torch.where(drawn < p, given.above, given.below).sum(0) / N, given)
+    assert not any(unbiased.repeats(call, given) for call in drawn_calls(given, p))
+
+
 def test_ratios_of_right_draws_scatter_as_their_deviation_says(given):
     p, found = chances(given), []
     for seed in range(10):
