@@ -46,8 +46,9 @@ def cell(page, row: str, column: str) -> str:
 
 def test_all_labs_are_there_and_who_handed_in(formgrader):
     formgrader.locator("tr", has_text=LAB).wait_for(timeout=60_000)
-    labs = sorted(folder.name for folder in (ROOT / "labs").glob("lab*"))
-    assert [cell(formgrader, lab, "num-submissions") for lab in labs] == list("02000000")
+    labs = [folder.name for folder in (ROOT / "labs").glob("lab*")]
+    found = {lab: cell(formgrader, lab, "num-submissions") for lab in labs}
+    assert found == dict.fromkeys(labs, "0") | {LAB: "2"}
 
 
 def test_generate_makes_what_students_get(formgrader, course):
@@ -64,7 +65,7 @@ def test_autograde_gives_the_points_that_are_due(formgrader, pictures):
     formgrader.reload()
     formgrader.locator("tr", has_text="ada").wait_for(timeout=60_000)
     formgrader.screenshot(path=pictures / "instructor_graded.png")
-    assert (cell(formgrader, "ada", "score"), cell(formgrader, "bob", "score")) == ("15 / 15", "9 / 15")
+    assert (cell(formgrader, "ada", "score"), cell(formgrader, "bob", "score")) == ("15 / 18", "9 / 18")  # 3 by hand
 
 
 def test_feedback_shows_figures_and_pictures(formgrader, course, pictures):
