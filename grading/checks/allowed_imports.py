@@ -1,4 +1,4 @@
-"""Refuse an answer that uses finished parts of shardlab or of the grader: only `assign_buckets` may be imported."""
+"""Refuse an answer that uses finished parts of shardlab or of the grader."""
 
 import dis
 import sys
@@ -15,15 +15,15 @@ class NotAllowed(ImportError):
     """The student reads this error's message."""
 
 
-def refuse_finished_parts(answer) -> None:
-    """Raise NotAllowed if the answer, or a helper that it reaches, uses more of the libraries than is allowed.
+def refuse_finished_parts(answer, rule: str) -> None:
+    """Raise NotAllowed, with the lab's `rule`, if the answer or a helper that it reaches uses more than ALLOWED.
 
     TypeError if it can't be called at all.
     """
     if not callable(answer):
         raise TypeError(f"what was handed in is {answer!r:.40}: run the cell that defines your function or class")
     if (used := next(_used(answer, {}), None)) is not None:
-        raise NotAllowed(f"the answer uses {used}: of shardlab import only assign_buckets, and write the rest yourself")
+        raise NotAllowed(f"the answer uses {used}: {rule}")
 
 
 def _used(value, seen: dict[int, object]) -> Iterator[str]:

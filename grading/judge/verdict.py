@@ -6,6 +6,11 @@ from html import escape
 MOST_OF_A_CAUSE, MOST_OF_A_DETAIL = 4_000, 20_000  # characters: a submission may have written them
 
 
+def named_ranks(ranks: list[int]) -> str:
+    """Return "rank 1", or "ranks 1, 3"."""
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Points for one check and why. `figures` are name -> (measured, allowed), as text with units."""

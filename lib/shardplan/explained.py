@@ -1,5 +1,4 @@
-"""What is behind some choices of a plan, a line each: Muon's products and messages; what what hides the bubble
-and messages; what offloaded activations move; what 8 bits save."""
+"""Explain some choices of a plan, a line each: Muon's work, a filled bubble, hidden messages, activations, 8 bits."""
 
 from collections.abc import Iterator
 from dataclasses import replace

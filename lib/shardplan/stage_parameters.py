@@ -34,8 +34,9 @@ class Weight:
     stored: float  # bytes an element, between steps
     gathered: float  # bytes an element, while it computes
     trained: bool = True
-    sent: float = 0.0  # bytes an element, as FSDP gathers it
-    unsharded: float = 0.0  # bytes an element, as FSDP keeps what it has gathered
+    in_8_bits: tuple[float, float] | None = (
+        None  # bytes an element as it is sent and as it is kept, if these are others
+    )
     spread: int = 1  # ranks that have different experts: a matrix is shared by so many times fewer ranks
 
     @property
@@ -43,8 +44,18 @@ class Weight:
         return prod(self.shape)
 
     @property
+    def sent(self) -> float:
+        """Bytes an element, as FSDP gathers it."""
+        return self.in_8_bits[0] if self.in_8_bits else self.gathered
+
+    @property
+    def unsharded(self) -> float:
+        """Bytes an element, as FSDP keeps what it has gathered."""
+        return self.in_8_bits[1] if self.in_8_bits else self.gathered
+
+    @property
     def orthogonal(self) -> bool:
-        """Whether Muon updates it: a matrix of a block, not the embedding or the output."""
+        """Tell whether Muon updates it: a matrix of a block, not the embedding or the output."""
         return len(self.shape) == 2 and not self.name.startswith(("embedding", "positions", "output"))
 
     @property
@@ -140,26 +151,23 @@ def _weights(setup: Setup, shapes: dict[str, tuple[int, ...]], lora: bool = True
         shape, spread = _on_this_rank(setup, name, whole), s.expert if name.startswith("experts.") else 1
         shape = (shape[0] // spread, *shape[1:])
         if not (lora and len(shape) == 2 and s.lora_rank):
-            as_sent = _eight_bits(setup, name, shape) or (gathered, gathered)
-            weights.append(Weight(name, shape, b.parameters, gathered, not s.lora_rank, *as_sent, spread=spread))
+            in_8_bits = _eight_bits(setup, name, shape)
+            weights.append(Weight(name, shape, b.parameters, gathered, not s.lora_rank, in_8_bits, spread))
             continue
         weights.append(replace(_frozen_matrix(setup, name, shape, gathered), spread=spread))
         module = name.removesuffix("weight")
         if not s.adapts(module):
             continue
-        as_sent = {"sent": gathered, "unsharded": gathered}
-        weights.append(Weight(f"{module}lora_a", (s.lora_rank, shape[1]), b.parameters, gathered, **as_sent))
-        weights.append(Weight(f"{module}lora_b", (shape[0], s.lora_rank), b.parameters, gathered, **as_sent))
+        weights.append(Weight(f"{module}lora_a", (s.lora_rank, shape[1]), b.parameters, gathered))
+        weights.append(Weight(f"{module}lora_b", (shape[0], s.lora_rank), b.parameters, gathered))
     return tuple(weights)
 
 
 def _frozen_matrix(setup: Setup, name: str, shape: tuple[int, ...], gathered: float) -> Weight:
     if not setup.strategy.base_4bit:
-        return Weight(name, shape, setup.strategy.bytes.parameters, gathered, False, gathered, gathered)
+        return Weight(name, shape, setup.strategy.bytes.parameters, gathered, trained=False)
     each = nf4_bytes_each(setup.strategy.bytes.parameters)
-    return Weight(
-        name, (prod(shape),), each, each, False, each, each
-    )  # codes and scales are gathered, never the matrix
+    return Weight(name, (prod(shape),), each, each, trained=False)  # codes and scales are gathered, never the matrix
 
 
 def nf4_bytes_each(itemsize: int) -> float:

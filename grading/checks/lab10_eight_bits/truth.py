@@ -1,4 +1,4 @@
-"""What one process makes of whole matrices: scales, rounded weights, and what usual mistakes make of them."""
+"""Compute in one process, from whole matrices: scales, rounded weights, and those of usual mistakes."""
 
 from collections.abc import Callable
 from itertools import pairwise

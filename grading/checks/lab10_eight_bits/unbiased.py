@@ -24,7 +24,7 @@ CLOSE = 1e-5  # relative to the sum of sizes; float32 sums over 8 ranks give les
 
 
 class Problem(NamedTuple):
-    """What the ranks were given, and what follows: tensors of (ranks, elements), in float64."""
+    """The gradients that ranks were given, and what follows: tensors of (ranks, elements), in float64."""
 
     instance: Instance
     x: Tensor
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
     subnormal: Tensor  # mask: at least one rank's number is so small that the spacing of E4M3 does not shrink with it
 
     @property
-    def sizes(self) -> Tensor:
+    def largest(self) -> Tensor:
         """The largest that each element's sum over ranks can be: float32 rounds the numbers that arrive, not x."""
         return torch.maximum(self.above.abs(), self.below.abs()).sum(0)
 
@@ -78,16 +78,14 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         )
         for name, (ratio, sd) in ratios.items()
     }
-    if all(abs(ratio - 1) <= MOST_DEVIATIONS * sd for ratio, sd in ratios.values()):
-        if repeats(first, given):
-            cause = "each call is right, but numbers at equal distances share a random number: their errors repeat."
-            return Verdict(check, points * 2 / 5, points, cause, "", figures)
-        return Verdict(
-            check, points, points, "errors are independent draws, and their sum does not drift.", "", figures
-        )
-    return Verdict(
-        check, points * 2 / 5, points, f"each call is right, but {drift(first, total, given, ratios)}", "", figures
-    )
+    if any(abs(ratio - 1) > MOST_DEVIATIONS * sd for ratio, sd in ratios.values()):
+        words = drift(first, total, given, ratios)
+    elif repeats(first, given):
+        words = "numbers at equal distances share a random number: their errors repeat."
+    else:
+        cause = "errors are independent draws, and their sum does not drift."
+        return Verdict(check, points, points, cause, "", figures)
+    return Verdict(check, points * 2 / 5, points, f"each call is right, but {words}", "", figures)
 
 
 def wrong_call(mean: Tensor, given: Problem) -> str:
@@ -100,7 +98,7 @@ def wrong_call(mean: Tensor, given: Problem) -> str:
     off = ~_possible(mean * n, given)
     if not off.any():
         return ""
-    slack = CLOSE * given.sizes
+    slack = CLOSE * given.largest
     known = {
         "the sum over ranks, not the mean": mean,
         "the mean divided by the number of ranks once more": mean * n * n,
@@ -126,7 +124,7 @@ def _possible(total: Tensor, given: Problem) -> Tensor:
 
     Where float32 can't tell on which side of a number of E4M3 some x lies, the next number beyond it is possible, too.
     """
-    slack = CLOSE * given.sizes
+    slack = CLOSE * given.largest
     on_edge = ((given.x - given.near).abs() <= truth.EDGE * given.x.abs()) & (given.x != 0)
     found = on_edge.any(0) & ((total - given.x.sum(0)).abs() <= given.x.abs().sum(0) / 8)
     for choice in product((given.below, given.above), repeat=len(given.x)):

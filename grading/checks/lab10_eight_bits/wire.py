@@ -44,7 +44,7 @@ def _fault(of_ranks: list[list[tuple[str, float]]], instance: Instance, n: int) 
     most, most_bytes = max(n_messages(sent, n) for sent in of_ranks), budget(instance, n)
     worst = max(sum(n_bytes for _, n_bytes in sent) for sent in of_ranks)
     if worst > most_bytes:
-        times = worst / ((n - 1) * (most_bytes - SPARE_BYTES) / (n - 1))
+        times = worst / (most_bytes - SPARE_BYTES)
         kind = " (about two bytes for each number)" if 1.7 < times < 2.3 else ""
         kind = " (about four bytes for each number)" if 3.2 < times < 4.5 else kind
         return f"a rank sent {worst:,.0f} bytes, {times:.2f} times the budget{kind}."

@@ -1,4 +1,4 @@
-"""What `choose` gets: two to four sites, their link, and a small model of what their data disagree about.
+"""The jobs that `choose` gets: two to four sites, their link, and a small model of what their data disagree about.
 
 The loss of site s is 1/2 sum_j curvature[s, j] (w_j - optimum[s, j])^2, so that any schedule can be followed exactly.
 """

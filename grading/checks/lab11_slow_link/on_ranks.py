@@ -8,6 +8,7 @@ from torch import Tensor
 
 from grading.checks.lab11_slow_link.jobs import job_of
 from grading.checks.lab11_slow_link.setting import OPTIMIZERS, Setting, build, flat_weights, samples
+from grading.judge.tensor_projections import project_rows
 from shardsim import process_group
 from shardsim.network import Network
 
@@ -66,8 +67,7 @@ def _one(implementation, network: Network, run: Setting) -> dict:
 
 def project(flat: Tensor, seed: int) -> list[float]:
     """Return the products of all weights with a few random directions."""
-    draw = torch.Generator().manual_seed(seed)
-    return (torch.randn(N_DIRECTIONS, flat.numel(), generator=draw, dtype=torch.float64) @ flat.double()).tolist()
+    return project_rows(flat[None], seed, N_DIRECTIONS)[0]
 
 
 def _record() -> list[dict]:

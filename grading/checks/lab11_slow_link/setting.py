@@ -1,4 +1,4 @@
-"""What a run on ranks is asked to do: the model, the samples of each rank and step, and the schedule."""
+"""The runs on ranks: the model, the samples of each rank and step, and the schedule."""
 
 from collections.abc import Callable
 from typing import NamedTuple

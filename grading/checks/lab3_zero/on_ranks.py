@@ -24,6 +24,7 @@ from shardlab.measure.traffic import record_traffic, wire_bytes
 from shardlab.text_batches import batch
 from shardlab.tier import TIERS
 
+RULE = "of shardlab import only assign_buckets, and write the rest yourself"
 MIB = 1 << 20
 # The model of `record_step`; below, its buckets and budgets a rank in MiB. The notebook states the same. `of_tier` says
 # which tiers share an entry.
@@ -132,7 +133,7 @@ def samples(seed: int, number: int, rank: int, world_size: int, seq_len: int, de
 
 def owned(implementation, instances: list[dict]) -> list[list[list | str]]:
     """Return what the submission gives to each rank of each instance: pieces, or what it returned in their place."""
-    refuse_finished_parts(implementation)
+    refuse_finished_parts(implementation, RULE)
     return [[_pieces(implementation(i["sizes"], i["shares"], r)) for r in range(len(i["shares"]))] for i in instances]
 
 
@@ -150,7 +151,7 @@ def train(
 ) -> list[dict]:
     """Run the plan; return each step's norm, the weights' projected change and checksum, and unchanged elements."""
     if implementation is not Replicated:
-        refuse_finished_parts(implementation)
+        refuse_finished_parts(implementation, RULE)
     device = local_device()
     module = build(seed, SMALL).to(device)
     kernel = [(name, p.detach()) for name, p in module.named_parameters()]  # old addresses, as in compiled code
@@ -273,7 +274,7 @@ class Run:
 
     def __init__(self, implementation, seed: int, tier: str, shares: list[int]) -> None:
         if implementation is not Replicated:
-            refuse_finished_parts(implementation)
+            refuse_finished_parts(implementation, RULE)
         rank, n, device = dist.get_rank(), dist.get_world_size(), local_device()
         shape = of_tier(SIZES, tier)
         with device:

@@ -14,7 +14,7 @@ from grading.checks.lab3_zero.truth import Setting
 from grading.checks.lab3_zero.update import ask, error_of, setting
 from grading.judge.session import Session
 from grading.judge.tensor_projections import vector
-from grading.judge.verdict import Verdict
+from grading.judge.verdict import Verdict, named_ranks
 
 # The ends of the names of parameters: each draw poisons one element of each, in this order but for chance
 POISONED = ("scale", "embedding.weight", ".weight", ".bias", "out.weight")
@@ -64,12 +64,12 @@ def _poisoned(run: Setting, replies: list, k: int) -> str:
         f"{poison.micro_batch + 1} of {MICRO_BATCHES}"
     )
     if infinite := [r for r in changed if not torch.isfinite(vector(replies[r][k]["change"])).all()]:
-        return f"{one}, and now weights of {_ranks(infinite)} are not finite."
+        return f"{one}, and now weights of {named_ranks(infinite)} are not finite."
     if changed:
         returned = "; every rank returned a finite norm" if len(finite) == len(replies) else ""
-        return f"{one}, and the weights of {_ranks(changed)} have changed all the same{returned}."
+        return f"{one}, and the weights of {named_ranks(changed)} have changed all the same{returned}."
     if finite:
-        return f"{one}, but {_ranks(finite)} returned a finite norm, {replies[finite[0]][k]['norm']:.4g}."
+        return f"{one}, but {named_ranks(finite)} returned a finite norm, {replies[finite[0]][k]['norm']:.4g}."
     return ""
 
 
@@ -82,7 +82,3 @@ def _healthy(replies: list, healthy: list, k: int) -> str:
     if k and all(reply[k]["bits"] == reply[k - 1]["bits"] for reply in replies):
         return "every gradient was finite, but no weight has changed, after a step that had to be skipped."
     return "every gradient was finite, but the weights are not those that your engine gets without the skipped steps."
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

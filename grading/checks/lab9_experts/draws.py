@@ -1,4 +1,4 @@
-"""What is drawn for lab 9: where experts live, how many tokens each rank has, and which experts these choose."""
+"""Draw what lab 9 needs: where experts live, how many tokens each rank has, and which experts these choose."""
 
 import random
 from typing import NamedTuple
@@ -41,14 +41,15 @@ def cases(seed: int, n: int) -> list[Case]:
         Case("one expert a token", numbers[0], 1, homes(draw, n, 2 * n), _uneven(draw, n, 1)),
         Case("a skewed layer", numbers[2], 3, idle_homes, _uneven(draw, n, 2), skew=3.0, idle=idle),
         Case(
-            *(
-                "a layer that sends bfloat16",
-                numbers[3],
-                draw.choice((4, 5)),
-                homes(draw, n, 3 * n + draw.randrange(3)),
-            ),
-            *([[draw.randint(80, 200) for _ in range(n)]], 256, 1.0),
-            **{"dtype": "float32", "wire": "bfloat16"},
+            "a layer that sends bfloat16",
+            numbers[3],
+            draw.choice((4, 5)),
+            homes(draw, n, 3 * n + draw.randrange(3)),
+            [[draw.randint(80, 200) for _ in range(n)]],
+            width=256,
+            skew=1.0,
+            dtype="float32",
+            wire="bfloat16",
         ),
     ]
 

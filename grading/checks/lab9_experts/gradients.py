@@ -18,10 +18,8 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         found = {"router": router(right, replies), "experts": experts(case, right, replies)}
         found["tokens"] = tokens(right, replies)
         for what, e in found.items():
-            figures[f"{case.name}: error of the {what}' gradients".replace("router'", "router's")] = (
-                f"{worst(e):.1e}",
-                f"{TOLERANCE[case.wire]:g}",
-            )
+            whose = "router's" if what == "router" else f"{what}'"
+            figures[f"{case.name}: error of the {whose} gradients"] = f"{worst(e):.1e}", f"{TOLERANCE[case.wire]:g}"
         wrong = [what for what, e in found.items() if worst(e) > TOLERANCE[case.wire]]
         if wrong:
             cause = _words(case, right, replies, wrong)

@@ -7,11 +7,13 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from grading.checks.allowed_imports import refuse_finished_parts
 from grading.checks.lab9_experts.draws import DTYPES, Case, batch, weights
-from grading.checks.lab9_experts.refused_parts import refuse_finished_parts
+from grading.judge.tensor_projections import project_rows
 from shardlab import local_device
 from shardlab.measure.traffic import record_traffic
 
+RULE = "this lab is written with torch alone"
 TOKEN_DIRECTIONS, EXPERT_DIRECTIONS = 2, 4
 BUDGETS = {"row": 1.0, "for_each_choice": 32, "for_a_pass": 4096}  # of a message's rows; bytes; bytes
 
@@ -30,7 +32,7 @@ class Local(nn.Module):
 def run(implementation, cases: list) -> list[dict]:
     """Return of each case what `_run_case` records."""
     if implementation is not Local:
-        refuse_finished_parts(implementation)
+        refuse_finished_parts(implementation, RULE)
     return [_run_case(implementation, Case(*case)) for case in cases]
 
 
@@ -52,7 +54,7 @@ def _run_case(implementation, case: Case) -> dict:
         "built": built.sent_bytes(),
         "passes": passes,
         "none": lost,
-        **{name: projected(t.flatten(1), case.seed, EXPERT_DIRECTIONS) for name, t in named},
+        **{name: project_rows(t.flatten(1), case.seed, EXPERT_DIRECTIONS) for name, t in named},
     }
 
 
@@ -69,8 +71,8 @@ def _run_batch(layer, case: Case, micro_batch: int) -> dict:
         (out * gradient).sum().backward()
     x_gradient = torch.zeros_like(x) if x.grad is None else x.grad
     return {
-        "out": projected(out.detach(), case.seed, TOKEN_DIRECTIONS),
-        "x": projected(x_gradient, case.seed, TOKEN_DIRECTIONS),
+        "out": project_rows(out.detach(), case.seed, TOKEN_DIRECTIONS),
+        "x": project_rows(x_gradient, case.seed, TOKEN_DIRECTIONS),
         "forward": forward.sent_bytes(),
         "backward": backward.sent_bytes(),
     }
@@ -82,16 +84,9 @@ def _described(t) -> str:
     return f"a {tuple(t.shape)} tensor of {t.dtype}" + ("" if t.requires_grad else " that needs no gradient")
 
 
-def projected(t: Tensor, seed: int, directions: int) -> list[list[float]]:
-    """Return the products of each row with a few directions that are drawn from the seed."""
-    draw = torch.Generator().manual_seed(seed + t.shape[1])
-    along = torch.randn(t.shape[1], directions, generator=draw, dtype=torch.float64)
-    return (t.detach().cpu().double() @ along / t.shape[1] ** 0.5).tolist()
-
-
 def place(implementation, instances: list[dict]) -> list[list | str]:
     """Return the submission's ranks of experts of each instance, or what it returned in their place."""
-    refuse_finished_parts(implementation)
+    refuse_finished_parts(implementation, RULE)
     return [_homes(implementation(**instance)) for instance in instances]
 
 

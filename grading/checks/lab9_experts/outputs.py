@@ -8,7 +8,7 @@ from grading.checks.lab9_experts.draws import Case, visits
 from grading.checks.lab9_experts.on_ranks import TOKEN_DIRECTIONS
 from grading.checks.lab9_experts.truth import MISTAKES, NO_ROUTER_GRADIENT, truth
 from grading.judge.session import Session
-from grading.judge.verdict import Verdict
+from grading.judge.verdict import Verdict, named_ranks
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
@@ -50,7 +50,7 @@ def _words(case: Case, i: int, bad: list[int], mine: list, right: list, found: l
     n_wrong, n_tokens = int(wrong.sum()), case.tokens[i][rank]
     words = f"{where}{n_wrong} of rank {rank}'s {n_tokens} tokens are wrong"
     if len(bad) < len(mine):
-        words += f", and all of {_ranks(sorted({*range(len(mine))} - {*bad}))} are right"
+        words += f", and all of {named_ranks(sorted({*range(len(mine))} - {*bad}))} are right"
     visited = visits(case, i, rank)
     if len(wrong) == n_tokens and 0 < n_wrong < n_tokens:
         if torch.equal(wrong, (visited > 1).any(1)):
@@ -74,7 +74,3 @@ def _sorted_alike(mine: Tensor, right: Tensor) -> bool:
     moved = (nearest != torch.arange(len(right))).any()
     found = (distances.min(1).values < 1e-2 * right.norm(dim=1).mean()).all()
     return bool(moved and found) and len({*nearest.tolist()}) > len(right) // 2
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

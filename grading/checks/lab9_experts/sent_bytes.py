@@ -19,7 +19,7 @@ RIGHT_SHARE = 0.5  # of the tokens of a layer
 
 @dataclass(frozen=True)
 class Due:
-    """What a rank sends in one pass: rows, and the experts chosen on other ranks that these rows are for."""
+    """Rows that a rank sends in one pass, and the experts chosen on other ranks that these rows are for."""
 
     rows: int
     choices: int

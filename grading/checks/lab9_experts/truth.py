@@ -1,4 +1,4 @@
-"""What one process that holds all experts gets for a case, in float64; and what it would get with a usual mistake."""
+"""Compute a case in one process that holds all experts, in float64, right or with a usual mistake."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from grading.checks.lab9_experts.draws import Case, batch, weights
-from grading.checks.lab9_experts.on_ranks import EXPERT_DIRECTIONS, TOKEN_DIRECTIONS, projected
+from grading.checks.lab9_experts.on_ranks import EXPERT_DIRECTIONS, TOKEN_DIRECTIONS
+from grading.judge.tensor_projections import project_rows
 
 MISTAKES = {  # of the weights (T, k) of a token's experts
     "the weights are divided by their sum: the text says that they stay as the softmax has them.": (
@@ -58,7 +59,7 @@ def _truth(written: str, mistake: str) -> Truth:
 
 
 def _projected(t: Tensor, case: Case, directions: int) -> Tensor:
-    return torch.tensor(projected(t, case.seed, directions), dtype=torch.float64).view(-1, directions)
+    return torch.tensor(project_rows(t, case.seed, directions), dtype=torch.float64).view(-1, directions)
 
 
 def mixture(x: Tensor, router: Tensor, up: Tensor, down: Tensor, top_k: int, change=lambda w: w) -> Tensor:

@@ -30,15 +30,15 @@ def test_only_assign_buckets_is_not_refused(source, used):
     names = {"__name__": "submission"}
     exec(source, names)
     if not used:
-        return refuse_finished_parts(names["f"])
+        return refuse_finished_parts(names["f"], on_ranks.RULE)
     with pytest.raises(NotAllowed, match=used):
-        refuse_finished_parts(names["f"])
+        refuse_finished_parts(names["f"], on_ranks.RULE)
 
 
 @pytest.mark.parametrize("answer", [None, 3.0, "owned", [], {"sizes": 1}])
 def test_what_cannot_be_called_is_refused_in_one_line(answer):
     with pytest.raises(TypeError, match="run the cell that defines"):
-        refuse_finished_parts(answer)
+        refuse_finished_parts(answer, on_ranks.RULE)
 
 
 @pytest.mark.parametrize(

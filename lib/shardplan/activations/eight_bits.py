@@ -1,4 +1,4 @@
-"""What products in 8 bits hold: copies of both factors in 8 bits, while they multiply."""
+"""Products in 8 bits: while they multiply, they hold copies of both factors in 8 bits."""
 
 from shardplan.activations.tape import Tape, Value
 from shardplan.strategy import Strategy

@@ -38,13 +38,8 @@ ACCESSES = {
     ("muon", True): (4, 2, 5),
     ("muon", False): (4, 2, 5),
 }
-OPERATIONS = {
-    "adamw": 8,
-    "adamw-8bit": 1,
-    "momentum": 3,
-    "sgd": 1,
-    "muon": 4,
-}  # of a parameter, unless fused or in lists
+# Of a parameter, unless fused or in lists
+OPERATIONS = {"adamw": 8, "adamw-8bit": 1, "momentum": 3, "sgd": 1, "muon": 4}
 LISTED = 100  # tensors in one kernel of a list, roughly: the space for its arguments limits them
 
 
