@@ -71,11 +71,22 @@ def _instance(
     draw.shuffle(formats)
     whole = Instance(shapes, formats, [])
     n, borders = sum(whole.sizes), whole.row_borders[1:-1]
-    cuts = sorted(draw.sample(borders if between_rows else sorted({*range(1, n)} - {*borders}), n_ranks - 1))
+    possible = borders if between_rows else sorted({*range(1, n)} - {*borders})
+    cuts = draw.sample(possible, n_ranks - 1)
+    if cuts and not between_rows and not _inside_scaled_rows(whole, cuts):  # else amaxes of own rows would do
+        cuts[0] = draw.choice(_inside_scaled_rows(whole, possible) or cuts[:1])
+    cuts.sort()
     if empty and len(cuts) > 1:
         i = draw.randrange(1, len(cuts))
         cuts[i] = cuts[i - 1]
     return whole._replace(cuts=[0, *cuts, n])
+
+
+def _inside_scaled_rows(instance: Instance, elements: list[int]) -> list[int]:
+    """Return those of the elements, none of which begins a row, that lie in matrices with a scale for each row."""
+    begins = accumulate(instance.sizes, initial=0)
+    spans = [(b, b + size) for b, size, f in zip(begins, instance.sizes, instance.formats, strict=False) if f == "row"]
+    return [e for e in elements if any(first < e < last for first, last in spans)]
 
 
 def weights(instance: Instance, seed: int) -> list[Tensor]:

@@ -67,6 +67,21 @@ def test_every_usual_mistake_gives_wrong_weights():
         assert truth.mistake(found, flat, instance), words
 
 
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_some_border_always_cuts_a_row_that_has_a_scale_of_its_own(n):
+    """Else the amax of a rank's own part of each row would be right in all ten steps."""
+    for seed in range(100):
+        instance = draw.one_instance(seed, n, rows=20)
+        begins = dict(zip(instance.row_borders, instance.row_borders[1:], strict=False))
+        scaled, first = set(), 0
+        for size, format in zip(instance.sizes, instance.formats, strict=True):
+            if format == "row":
+                scaled |= {*range(first, first + size)} - {*begins}
+            first += size
+        assert scaled & {*instance.cuts}, seed
+        assert len({*instance.cuts}) == n + 1
+
+
 # Numbers of E4M3
 
 
