@@ -38,7 +38,7 @@ COURSE = """# The course
 
 | | lesson | its question | minutes |
 |--:|---|---|--:|
-| 0 | [A lesson](00_start_here.ipynb) | What is a zebrafinch? | 7 |
+| 10a | [A lesson](00_start_here.ipynb) | What is a zebrafinch? And where does it live, if it lives at all? | 7 |
 
 ### Appendix
 
@@ -46,6 +46,12 @@ COURSE = """# The course
 |--:|---|---|--:|
 |  | [Appendix](appendix_claims_on_trial.ipynb) | | 3 |
 """
+
+N_LINES = """cell => {
+    const words = document.createRange();
+    words.selectNodeContents(cell);
+    return words.getClientRects().length;
+}"""
 
 
 def write(path, cells) -> None:
@@ -81,7 +87,8 @@ def pages(tmp_path_factory):
     write(pages / "course" / "appendix_claims_on_trial.ipynb", [new_markdown_cell("# Appendix\n\nWhich claims?")])
     (pages / "labs").mkdir()
     (pages / "labs" / "README.md").write_text("# The labs\n")
-    write(pages / "labs" / "lab1" / "lab1.ipynb", [new_markdown_cell("# Lab 1")])
+    for name in ("lab10_x", "lab2_y"):
+        write(pages / "labs" / name / f"{name}.ipynb", [new_markdown_cell(f"# {name}")])
     (pages / "course" / "README.md").write_text(COURSE)
     (pages / "course" / "SOURCES.md").write_text("# Sources\n")
     (pages / "course" / "messages.md").write_text("# Error messages\n")
@@ -126,6 +133,21 @@ def test_a_figure_keeps_its_shape_and_nothing_scrolls_sideways_on_a_phone(page):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.set_viewport_size({"width": 1280, "height": 800})
     assert page.locator("article img").bounding_box()["width"] == 740
+
+
+def test_a_short_word_in_a_table_stays_on_one_line(page):
+    page.goto(page.start.replace("index.html", "course/README.html"))
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        for word in ("10a", "minutes"):
+            cell = page.get_by_role("table").first.get_by_text(word, exact=True).first
+            assert cell.evaluate(N_LINES) == 1, (word, width)
+
+
+def test_labs_are_listed_by_their_numbers(page):
+    page.goto(page.start)
+    listed = page.inner_text("nav.bd-links")
+    assert listed.index("lab2_y") < listed.index("lab10_x")
 
 
 def test_a_picture_has_words_and_imports_are_folded(page):
