@@ -88,3 +88,22 @@ def test_a_planted_mistake_is_found(check, old, new):
     text = TEXT if check is misquoted else SOURCES
     assert old in text
     assert len(check(text.replace(old, new))) == 1
+
+
+def test_the_weeks_have_each_lab_by_its_name_with_its_hours():
+    row = r"^\| (\d+) \| \[(.+?)\]\(.*\| (\d+) \| [^|]+ \|$"
+    labs = {
+        n: (name, int(hours)) for n, name, hours in re.findall(row, (ROOT / "labs" / "README.md").read_text(), re.M)
+    }
+    section = TEXT.split("\n## Six weeks with labs\n")[1].split("\n## ")[0]
+    weeks = [line.strip("| ").split(" | ") for line in section.splitlines() if re.match(r"\| \d ", line)]
+    assert [week[0] for week in weeks] == list("123456")
+    for *_, named, hours in weeks:
+        of_week = [each.split(", ", 1) for each in named.split("; ")]
+        assert all(labs[n][0] == name for n, name in of_week)
+        assert sum(labs[n][1] for n, _ in of_week) == int(hours)
+    after = re.findall(r"(\d+) \(([^)]+)\)", section.split("For two weeks more")[1])
+    assert all(labs[n][0] == name for n, name in after)
+    assert {*labs} == {n for *_, named, _ in weeks for n in re.findall(r"(?:^|; )(\d+),", named)} | {
+        n for n, _ in after
+    }
