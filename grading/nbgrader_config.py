@@ -28,7 +28,7 @@ c.Autograde.sanitize_preprocessors = [
     "nbgrader.preprocessors.DeduplicateIds",
     "nbgrader.preprocessors.OverwriteKernelspec",
     "nbgrader.preprocessors.OverwriteCells",
-    "grading.gradebook.written_arguments.WrittenCells",
+    "grading.gradebook.manual_grading.WrittenCells",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
@@ -38,7 +38,7 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
-    "grading.gradebook.written_arguments.ShowRubric",
+    "grading.gradebook.manual_grading.ShowRubric",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.GenerateFeedback.preprocessors = [
@@ -46,7 +46,7 @@ c.GenerateFeedback.preprocessors = [
     "grading.reports.feedback_written.TellWritten",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
-c.ClearSolutions.text_stub = "*Your argument here, up to 150 words.*"  # written_arguments.STUB
+c.ClearSolutions.text_stub = "*Your argument here, up to 150 words.*"  # manual_grading.STUB
 c.ClearMetadataPreprocessor.preserve_nb_metadata_mask = {("language_info", "name"), "shardlab"}  # what was repaired
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
 c.Execute.timeout = 600  # of a cell, for Validate in a student's JupyterLab: a race takes longer than nbgrader's 30 s

@@ -22,8 +22,8 @@ from nbformat.v4 import new_output
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from grading.boxes.inside_setup import become_subreaper, private_pipes
 from grading.boxes.notebook_settings import ANSWERS, MOST_OUTPUTS
+from grading.boxes.pipes_and_subreaper import become_subreaper, private_pipes
 
 LARGEST_ANSWER_BYTES = 32 << 20  # of all answers together, which must fit into the reply
 LONGEST_OUTPUT = 1 << 20  # characters of one text

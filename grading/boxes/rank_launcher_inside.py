@@ -17,7 +17,7 @@ import sys
 
 import cloudpickle
 
-from grading.boxes.inside_setup import become_subreaper, private_pipes
+from grading.boxes.pipes_and_subreaper import become_subreaper, private_pipes
 from grading.boxes.trim_memory import give_back_at_once
 from shardlab.launch import LaunchError, launch, warm_up
 from shardsim import simulated

@@ -114,7 +114,7 @@ class Judge:
     def _run(self, submission: Submission, settings: Settings) -> NotebookRun:
         if self._runner is None:
             self._runner = NotebookRunner(_box(settings))
-            if not self._runner.box.own_world:
+            if not self._runner.box.own_namespaces:
                 logging.getLogger(__name__).warning("submissions run in %s", self._runner.box.name)
         return self._runner.run(
             submission.notebook,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from grading.judge.our_answers import RECORDED
-from grading.kit.record import record
+from grading.kit.record_reference_results import record
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = Path(__file__).with_name("files")  # of the kit alone
@@ -16,7 +16,7 @@ WHOLE = ("course", "labs", "lib")
 OF_GRADING = ("__init__.py", "student", "judge", "boxes", "checks")
 AT_THE_TOP = ("LICENSE", "LICENSE-prose.md", "constraints.txt", "environment.yml", ".gitignore")
 LEFT_OUT = ("lib/tests",)
-LEFT_OUT_NAMES = re.compile(r"__pycache__|.*\.egg-info|\.ipynb_checkpoints|text_rules\.toml|\..*_cache")
+LEFT_OUT_NAMES = re.compile(r"__pycache__|.*\.egg-info|\.ipynb_checkpoints|rule_coverage\.toml|\..*_cache")
 
 
 class KitError(ValueError):

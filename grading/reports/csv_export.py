@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from nbgrader.api import Assignment, Gradebook, Student, SubmittedAssignment
 
 from grading.gradebook.error_advice import shown
+from grading.gradebook.manual_grading import is_written, less_penalty, written
 from grading.gradebook.nbgrader_api import Classroom, has_points
-from grading.gradebook.written_arguments import is_written, less_penalty, written
 
 
 @dataclass(frozen=True)

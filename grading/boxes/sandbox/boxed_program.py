@@ -72,7 +72,7 @@ class BoxedProgram:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=home,
-            env=clean_environment(self.box.home(str(home)), self.box.own_world),
+            env=clean_environment(self.box.home(str(home)), self.box.own_namespaces),
             start_new_session=True,
         )
         os.set_blocking(self._process.stdin.fileno(), False)  # a program that does not read must not block us
@@ -122,7 +122,7 @@ class BoxedProgram:
 
     def counters(self) -> KernelCounters:
         """Return counters of everything in the box, for a `with` block around the wait for a reply."""
-        return KernelCounters(self._process.pid, self.box.limits.scratch_bytes if self.box.own_world else None)
+        return KernelCounters(self._process.pid, self.box.limits.scratch_bytes if self.box.own_namespaces else None)
 
     def settle(self) -> None:
         """Give a program that was told to finish a moment to reply, and ignore the reply."""
@@ -182,7 +182,7 @@ class BoxedProgram:
         self._scratch.close()
 
 
-def clean_environment(home: str, own_world: bool) -> dict[str, str]:
+def clean_environment(home: str, own_namespaces: bool) -> dict[str, str]:
     """Return the environment that a student's process needs, without anything else from the grader's environment.
 
     The process imports our packages from the same place as we do: the box may not show another installed copy.
@@ -191,4 +191,4 @@ def clean_environment(home: str, own_world: bool) -> dict[str, str]:
     ours = os.pathsep.join([str(Path(shardlab.__file__).parents[1]), str(Path(__file__).parents[3])])
     python = {"PYTHONPATH": ours, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"}
     somebody = {"LOGNAME": "student"}  # torch asks for a user's name, and a box has no list of users
-    return kept | gpu_access.variables(own_network=own_world) | python | somebody | {"HOME": home, "TMPDIR": home}
+    return kept | gpu_access.variables(own_network=own_namespaces) | python | somebody | {"HOME": home, "TMPDIR": home}

@@ -33,7 +33,7 @@ _NS_GET_USERNS = 0xB701  # ioctl_ns(2): the user namespace that owns a namespace
 class Bubblewrap:
     name = "bubblewrap"
     ends_with_us = True  # it ends with us, however we end, so it is safe to freeze it
-    own_world = True  # a network and temporary files that nobody else uses
+    own_namespaces = True  # a network and temporary files that nobody else uses
 
     def __init__(self, limits: Limits, dev: Path = gpu_access.DEV) -> None:
         self.limits, self._dev = limits, dev

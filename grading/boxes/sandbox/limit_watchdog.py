@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import psutil
 
-from grading.boxes.sandbox import kernel_objects
+from grading.boxes.sandbox import sockets_and_inodes
 from grading.boxes.sandbox.limits import Limits
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
@@ -42,8 +42,8 @@ class Guard(threading.Thread):
         if len(processes) > MOST_DEAD * most:
             return f"it left {len(processes)} processes, and may run {most}"
         for found, most, what in (
-            (kernel_objects.sockets(processes), self._limits.sockets, "sockets"),
-            (kernel_objects.files(processes, self._limits.scratch_bytes), self._limits.files, "files"),
+            (sockets_and_inodes.sockets(processes), self._limits.sockets, "sockets"),
+            (sockets_and_inodes.files(processes, self._limits.scratch_bytes), self._limits.files, "files"),
         ):
             if found > most:
                 return f"it had {found:,} {what}, and may have {most:,}"

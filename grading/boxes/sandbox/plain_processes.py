@@ -9,7 +9,7 @@ class Processes:
     """A box without isolation. `limits` None: a person's own code on their own machine, which would run anyway."""
 
     ends_with_us = False
-    own_world = False
+    own_namespaces = False
 
     def __init__(self, limits: Limits | None, obstacle: str = "") -> None:
         self.limits = limits

@@ -10,7 +10,7 @@ from grading.checks.lab1_memory.closeness import TOLERANCES
 from grading.checks.lab1_memory.programs import Setup
 from grading.references import lab1_formulas
 from grading.references.lab1_formulas import Weights
-from grading.samples import Sample, samples, text_rules
+from grading.samples import Sample, rule_coverage, samples
 from grading.samples.trial import run_cells
 
 LAB = "lab1_memory"
@@ -89,7 +89,7 @@ def predictors(sample: Sample) -> dict:
 @pytest.mark.night
 def test_who_breaks_a_rule_loses_the_same_points_on_every_draw(monkeypatch):
     monkeypatch.setattr("grading.check", lambda *_: None)
-    breakers = {name for rule in text_rules.rules(LAB) for name in rule.mutants}
+    breakers = {name for rule in rule_coverage.rules(LAB) for name in rule.mutants}
     by_name = {sample.name: sample for sample in samples(LAB)}
     right = predictors(by_name["right"])
     for name in sorted(breakers - {"asks_the_planner", "sizes_by_torch"}):  # refused before they predict

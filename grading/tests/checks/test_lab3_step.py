@@ -13,7 +13,7 @@ from torch.optim import SGD
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab3_zero import memory, on_ranks, overlap, step_record, traffic
 from grading.checks.lab3_zero.collective_waits import watch_waits
-from grading.checks.lab3_zero.held_memory import Newcomers
+from grading.checks.lab3_zero.tracked_memory import Newcomers
 from grading.checks.lab3_zero.updated_elements import watch_optimizers
 from shardlab import launch
 from shardlab.measure.memory import MemoryTracker

@@ -3,14 +3,14 @@
 import pytest
 from submissions import LABS, ROOT
 
-from grading.samples import text_rules
+from grading.samples import rule_coverage
 
-WITH_A_TABLE = [lab for lab in LABS if (ROOT / "grading" / "checks" / lab / "text_rules.toml").exists()]
+WITH_A_TABLE = [lab for lab in LABS if (ROOT / "grading" / "checks" / lab / "rule_coverage.toml").exists()]
 
 
 @pytest.mark.parametrize("lab", WITH_A_TABLE)
 def test_every_rule_of_the_text_has_a_check_and_two_who_break_it_alone(lab):
-    assert text_rules.faults(lab) == []
+    assert rule_coverage.faults(lab) == []
 
 
 TEXT = ["Write `f`.\n1. It must be **fast**: at most 3 s.\n2. It may print.", "Nothing else is asked."]
@@ -21,9 +21,9 @@ TABLE = {
 
 
 def faults_of(monkeypatch, table: dict, text=TEXT) -> list[str]:
-    monkeypatch.setattr(text_rules, "_entries", lambda lab: {name: dict(entry) for name, entry in table.items()})
-    monkeypatch.setattr(text_rules, "_texts", lambda lab: [cell.replace("**", "") for cell in text])
-    found = text_rules.faults("lab5_precision_recompute")
+    monkeypatch.setattr(rule_coverage, "_entries", lambda lab: {name: dict(entry) for name, entry in table.items()})
+    monkeypatch.setattr(rule_coverage, "_texts", lambda lab: [cell.replace("**", "") for cell in text])
+    found = rule_coverage.faults("lab5_precision_recompute")
     return [words for words in found if "looks at no rule" not in words]
 
 

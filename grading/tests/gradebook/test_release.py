@@ -12,8 +12,8 @@ import nbformat
 import pytest
 from submissions import LABS, ROOT
 
+from grading.gradebook.manual_grading import MOST_WORDS, STUB, count_words, is_written
 from grading.gradebook.nbgrader_api import Classroom
-from grading.gradebook.written_arguments import MOST_WORDS, STUB, count_words, is_written
 from grading.judge.find_lab import check_name, lab_module
 from grading.judge.our_answers import answers_for
 from grading.samples import read_lab, samples

@@ -15,14 +15,14 @@ import pytest
 from deadlines import deadline_s
 from submissions import LABS, ROOT
 
-from grading.gradebook.written_arguments import is_written
+from grading.gradebook.manual_grading import is_written
 from grading.judge import our_answers
 from grading.judge.find_lab import lab_module
 from grading.judge.our_answers import NotRecorded, OurAnswers, RecordedAnswers, answers_for, key_of
 from grading.judge.referee import Referee
 from grading.kit import make
 from grading.kit.make import KitError, files_of_students, make_kit
-from grading.kit.record import record
+from grading.kit.record_reference_results import record
 from grading.samples import read_lab, samples
 from grading.samples.trial import handed_in
 
@@ -105,7 +105,7 @@ def test_students_get_the_course_and_nothing_of_the_graders():
         assert needed in given
     for part in ("solutions", "samples", "references", "attacks", "tests", "bench", "gradebook", "reports", "kit"):
         assert not [path for path in given if part in Path(path).parts], part
-    assert not [path for path in given if "text_rules" in path or "nbgrader_config" in path]
+    assert not [path for path in given if "rule_coverage" in path or "nbgrader_config" in path]
 
 
 def test_what_git_does_not_have_is_not_given_away(tmp_path):
@@ -139,7 +139,7 @@ def test_the_kits_project_file_has_no_settings_of_our_tools():
 
 def recorded(lab: str, seeds: list[int], folder: Path, monkeypatch) -> RecordedAnswers:
     """What a student's `check` asks, without what ranks reply."""
-    monkeypatch.setattr("grading.kit.record._of_ranks", lambda *_: ({}, {}))
+    monkeypatch.setattr("grading.kit.record_reference_results._of_ranks", lambda *_: ({}, {}))
     record(lab, seeds, folder, show=lambda words: None)
     return RecordedAnswers(**json.loads(lzma.decompress((folder / f"{lab}.json.xz").read_bytes())))
 

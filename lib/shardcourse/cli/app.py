@@ -111,7 +111,7 @@ def kit(
 ) -> None:
     """Make the folder that students get: course, labs, library and `check`, without solutions (some ten minutes)."""
     from grading.kit.make import KitError, make_kit
-    from grading.kit.record import draw_seeds
+    from grading.kit.record_reference_results import draw_seeds
 
     try:
         make_kit(out, draw_seeds(seeds), show=lambda words: console.print(words, highlight=False, markup=False))

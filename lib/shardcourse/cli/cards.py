@@ -110,7 +110,7 @@ def _in_a_box(n: int) -> list[Finding]:
     command = Bubblewrap(Limits.of_this_machine()).command([sys.executable, "-c", _COUNT])
     told = {"capture_output": True, "text": True, "timeout": 120, "check": False}
     try:
-        seen = subprocess.run(command, env=clean_environment("/tmp", own_world=True), **told)
+        seen = subprocess.run(command, env=clean_environment("/tmp", own_namespaces=True), **told)
     except subprocess.TimeoutExpired:
         return [
             Finding("GPUs in a box", "no answer in 120 s", False, "only to grade: grade without boxes", needed=False)

@@ -29,7 +29,7 @@ MACHINES = {  # what is in /dev -> what the box has of it
 
 def run(box, source: str, *arguments: str, **environment: str) -> str:
     command = box.command([sys.executable, "-c", source, *arguments])
-    given = clean_environment("/tmp", own_world=True) | environment
+    given = clean_environment("/tmp", own_namespaces=True) | environment
     done = subprocess.run(command, capture_output=True, text=True, env=given, timeout=deadline_s(60), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -77,7 +77,7 @@ def test_the_box_knows_which_gpus_and_how(monkeypatch):
     for name, value in (KEPT | OF_THE_NETWORK | NOT_KEPT).items():
         monkeypatch.setenv(name, value)
     names = KEPT | OF_THE_NETWORK | NOT_KEPT
-    inside, plain = (clean_environment("/tmp", own_world) for own_world in (True, False))
+    inside, plain = (clean_environment("/tmp", own_namespaces) for own_namespaces in (True, False))
     assert {k: v for k, v in inside.items() if k in names} == KEPT
     assert {k: v for k, v in plain.items() if k in names} == KEPT | OF_THE_NETWORK
 

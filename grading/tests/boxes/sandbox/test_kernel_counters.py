@@ -34,7 +34,7 @@ def seen_of(source: str, box: Processes | Bubblewrap) -> Seen:
     command = box.command([sys.executable, "-c", program])
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            with KernelCounters(process.pid, box.limits.scratch_bytes if box.own_world else None) as counters:
+            with KernelCounters(process.pid, box.limits.scratch_bytes if box.own_namespaces else None) as counters:
                 process.stdin.write("\n")
                 process.stdin.flush()
                 process.stdout.readline()

@@ -51,7 +51,7 @@ def test_neither_the_course_nor_the_grader_can_be_seen(tmp_path):
 def test_a_program_in_a_box_knows_a_user_name():
     """The box has no list of users, and PyTorch for GPUs asks for the user's name when its compiler is imported."""
     ask, box = "import getpass; print(getpass.getuser())", Bubblewrap(SMALL)
-    command, environment = box.command([sys.executable, "-c", ask]), clean_environment("/tmp", own_world=True)
+    command, environment = box.command([sys.executable, "-c", ask]), clean_environment("/tmp", own_namespaces=True)
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=deadline_s(60))
     assert answer.stdout == "student\n", answer.stderr
 

@@ -73,6 +73,6 @@ def test_what_is_shown_is_enough_and_no_more(lab):
     ask = f"import os, sys, {LAUNCHER}, {drills}; print(*(p for p in sys.argv[1:] if os.path.exists(p)))"
     box = Bubblewrap(Limits.of_this_machine())
     command = box.command([sys.executable, "-c", ask, *(str(ROOT / p) for p in hidden)], (), (LAUNCHER, drills))
-    environment = clean_environment("/tmp", own_world=True)
+    environment = clean_environment("/tmp", own_namespaces=True)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=deadline_s(60), check=False)
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr

@@ -1,6 +1,6 @@
 """Rules of a lab's text: the words that state each, the checks that see it broken, and samples that break it alone.
 
-They stand in `grading/checks/<lab>/text_rules.toml`:
+They stand in `grading/checks/<lab>/rule_coverage.toml`:
 
     [gathered-in-16-bits]
     says = "all that is sent but gradients is at most 0.55"  # words that the notebook's text has once
@@ -31,7 +31,7 @@ _SOUNDS_LIKE_A_RULE = re.compile(
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, as text_rules.toml has it. `says` has the text's words, with single spaces."""
+    """A rule, as rule_coverage.toml has it. `says` has the text's words, with single spaces."""
 
     name: str
     says: str
@@ -40,7 +40,7 @@ class Rule:
 
 
 def rules(lab: str) -> list[Rule]:
-    """Return the lab's rules, in the order of its text_rules.toml."""
+    """Return the lab's rules, in the order of its rule_coverage.toml."""
     entries = _entries(lab)
     entries.pop(_NO_RULES, None)
     return [Rule(name, _spaced(e["says"]), tuple(e["checks"]), tuple(e["mutants"])) for name, e in entries.items()]
@@ -85,7 +85,7 @@ def _faults_of(rule: Rule, lab: str, checks: set[str], table: list[Rule]) -> Ite
 
 
 def _entries(lab: str) -> dict[str, dict]:
-    return tomllib.loads((_CHECKS / lab / "text_rules.toml").read_text(encoding="utf-8"))
+    return tomllib.loads((_CHECKS / lab / "rule_coverage.toml").read_text(encoding="utf-8"))
 
 
 def _texts(lab: str) -> list[str]:

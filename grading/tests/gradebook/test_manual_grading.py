@@ -15,8 +15,8 @@ from rich.console import Console
 from submissions import LAB, ROOT
 
 from grading import instructor_commands
+from grading.gradebook.manual_grading import MOST_WORDS, NO_CELL, STUB, count_words, less_penalty
 from grading.gradebook.nbgrader_api import Classroom
-from grading.gradebook.written_arguments import MOST_WORDS, NO_CELL, STUB, count_words, less_penalty
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judge, Judged
 from grading.judge.verdict import Verdict
