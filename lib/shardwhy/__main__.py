@@ -1,5 +1,6 @@
 """`python -m shardwhy [FILE...]`: the first cause in files, folders or standard input."""
 
+import os
 import sys
 
 from shardwhy.answer import answer
@@ -49,7 +50,13 @@ def main(arguments: list[str]) -> int:
     if wrong := [a for a in arguments if a.startswith("-") and a != "-"]:
         print(f"shardlab why: there is no option {wrong[0]}\n{USAGE}", file=sys.stderr)
         return 2
-    return why(arguments)
+    try:
+        status = why(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough; what is left must not be written when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return status
 
 
 if __name__ == "__main__":

@@ -92,3 +92,16 @@ def test_it_is_a_command_of_the_others(tmp_path):
     assert done.exit_code == 0 and "[ready_only_once]" in done.output
     assert CliRunner().invoke(app, ["why", str(tmp_path / "b.log")]).exit_code == 2
     assert "why" in CliRunner().invoke(app, ["--help"]).output
+
+
+@pytest.mark.parametrize("module", ["shardwhy", "shardcourse.cli.entry"])
+def test_a_reader_that_stops_early_sees_no_traceback(module):
+    reader, writer = os.pipe()
+    os.close(reader)  # as `| head -1` does once it has its line
+    arguments = ["why"] * (module != "shardwhy")
+    command, paths = [sys.executable, "-m", module, *arguments], os.environ | {"PYTHONPATH": str(LIB)}
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            command, input=MESSAGE.encode(), env=paths, stdout=closed, stderr=subprocess.PIPE, timeout=deadline_s(30)
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
