@@ -22,6 +22,8 @@ from grading.judge.verdict import Verdict
 MOST_DEVIATIONS = 6.0  # of a ratio from 1, in standard deviations; by chance in fewer than 1 of 100,000 gradings
 CLOSE = 1e-5  # relative to the sum of sizes; float32 sums over 8 ranks give less than 1e-6
 
+FEWEST_OF_A_SET, MOST_SETS, ROUNDING = 12, 0.9, 1e-4  # of numbers that share a random number; a share; of a chance
+
 
 class Problem(NamedTuple):
     """The gradients that ranks were given, and what follows: tensors of (ranks, elements), in float64."""
@@ -47,7 +49,10 @@ class Problem(NamedTuple):
 def problem(seed: int, n_ranks: int) -> Problem:
     instance = draw.one_instance(seed, n_ranks)
     x = torch.stack([draw.flat(draw.gradients(instance, seed, rank)).double() for rank in range(n_ranks)])
-    scale = torch.stack([truth.scales(flat, instance.group_sizes) for flat in x])
+    return _rounded(instance, x, torch.stack([truth.scales(flat, instance.group_sizes) for flat in x]))
+
+
+def _rounded(instance: Instance, x: Tensor, scale: Tensor) -> Problem:
     below, above = (t * scale for t in neighbours(x / scale))
     subnormal = ((x / scale).abs() < SMALLEST_NORMAL).all(0) & (x != 0).any(0)
     return Problem(instance, x, below, above, nearest(x / scale) * scale, subnormal)
@@ -108,6 +113,9 @@ def wrong_call(mean: Tensor, given: Problem) -> str:
             return f"`reduce` returned {words}."
     if (mean * n - given.x.sum(0)).abs().le(slack).all():
         return "the mean is that of the gradients themselves: they were not rounded."
+    of_all_ranks = truth.scales(given.x.abs().amax(0), given.instance.group_sizes).expand_as(given.x)
+    if _possible(mean * n, _rounded(given.instance, given.x, of_all_ranks)).all():
+        return "all ranks round with the largest scale of any rank: each has to take those of its own gradient."
     inside = (given.below.sum(0) - slack <= mean * n) & (mean * n <= given.above.sum(0) + slack)
     often = f"{int(off.sum())} of {len(mean)} elements are no mean of neighbours in E4M3"
     if inside.all():
@@ -148,6 +156,43 @@ def all_ratios(first: Tensor, total: Tensor, given: Problem) -> dict[str, tuple[
         "over matrices, too": (every, N_CALLS, _positions(instance), None),
     }
     return {name: _ratio(given, *each) for name, each in sets.items()}
+
+
+def who_share(first: Tensor, given: Problem) -> str:
+    """Return which numbers of a call share a random number, in words; "" if none do.
+
+    Numbers that share one went up where their chance is above it, and down elsewhere.
+    """
+    n, slack, instance = len(given.x), CLOSE * given.largest, given.instance
+    gap, matches = given.above - given.below, torch.zeros(len(first), dtype=torch.int64)
+    went_up = torch.zeros_like(given.x, dtype=torch.bool)
+    for choice in product((False, True), repeat=n):
+        total = torch.where(torch.tensor(choice)[:, None], given.above, given.below).sum(0)
+        fits = (total - first * n).abs() <= slack
+        matches += fits
+        went_up[:, fits] = torch.tensor(choice)[:, None]
+    clear = (matches == 1) & (gap > 0).all(0)
+    p, went_up = ((given.x - given.below) / gap)[:, clear], went_up[:, clear]
+    sets = {
+        "all numbers of a rank's call": torch.zeros(len(first), dtype=torch.int64),
+        "numbers with one scale": torch.arange(len(instance.group_sizes)).repeat_interleave(
+            torch.tensor(instance.group_sizes)
+        ),
+        "numbers along rows": _rows(instance),
+        "numbers along columns": _columns(instance),
+    }
+    return next((who for who, ids in sets.items() if _split_by_chance(p, went_up, ids[clear])), "")
+
+
+def _split_by_chance(p: Tensor, went_up: Tensor, ids: Tensor) -> bool:
+    """Return whether in nearly all sets of equal ids the chances of those that went up are above all others."""
+    low = torch.ones(len(p), int(ids.max()) + 1, dtype=p.dtype)  # of those that went up
+    high = torch.zeros_like(low)  # of the others
+    each = ids.expand_as(p)
+    low.scatter_reduce_(1, each, torch.where(went_up, p, 1.0), "amin")
+    high.scatter_reduce_(1, each, torch.where(went_up, 0.0, p), "amax")
+    large = ids.bincount() >= FEWEST_OF_A_SET
+    return bool(large.any()) and float((low + ROUNDING >= high)[:, large].double().mean()) > MOST_SETS
 
 
 def repeats(first: Tensor, given: Problem) -> bool:
@@ -210,6 +255,8 @@ def drift(first: Tensor, total: Tensor, given: Problem, ratios: dict[str, tuple[
         return "numbers were rounded towards zero: all sums shrink."
     if repeated:
         return "every call draws the same random numbers: the same errors come back, and add up."
+    if who := who_share(first, given):
+        return f"{who} share a random number: draw one for each."
     if ratios["of small numbers"][0] > 2 * ratios["sums over calls"][0]:
         return "small numbers drift: below 2^-6 of a scale the numbers of E4M3 are equally far apart, down to 0."
     if ratios["sums over calls"][0] > 2 * ratios["one call"][0]:

@@ -24,6 +24,7 @@ class Due:
     rows: int
     choices: int
     row_bytes: int
+    own_rows: int = 0  # of its own tokens; the others answer rows that have come
 
     @property
     def least(self) -> int:
@@ -72,8 +73,9 @@ def _due(written: str, micro_batch: int) -> list[Due]:
     for rank in range(n):
         others = [r for r in range(n) if r != rank]
         sent, back = seen[rank][:, others], [seen[r][:, rank] for r in others]
-        rows = int((sent > 0).sum()) + sum(int((v > 0).sum()) for v in back)
-        found.append(Due(rows, int(sent.sum()) + sum(int(v.sum()) for v in back), row_bytes))
+        own_rows = int((sent > 0).sum())
+        rows, choices = own_rows + sum(int((v > 0).sum()) for v in back), sent.sum() + sum(v.sum() for v in back)
+        found.append(Due(rows, int(choices), row_bytes, own_rows))
     return found
 
 
@@ -109,7 +111,10 @@ def _too_much(case: Case, i: int, rank: int, name: str, sent: float, allowed: Du
     words = f"rank {rank} sends {sent:,.0f} bytes in {name}, {sent / allowed.most:.2f} times what is allowed"
     n, tokens = len(case.tokens[0]), case.tokens[i]
     size = DTYPES[case.dtype].itemsize // DTYPES[case.wire].itemsize
+    one_way = (size - 1) * allowed.own_rows, (size - 1) * (allowed.rows - allowed.own_rows)
     alike = {
+        f"rows are sent as {case.dtype} in one of the pass's two exchanges": allowed.rows + min(one_way),
+        f"rows are sent as {case.dtype} in one exchange of the two": allowed.rows + max(one_way),
         "each token is sent once for each expert, also where two of its experts live on one rank": allowed.choices,
         f"rows are sent as {case.dtype}": size * allowed.rows,
         f"rows are sent once for each expert, as {case.dtype}": size * allowed.choices,
