@@ -64,7 +64,7 @@ def _wrong_owners(owners: object, shapes: list[tuple[int, int]], ranks: int) -> 
     if not all(0 <= owner < ranks for owner in owners):
         return f"an owner is not among the ranks 0 to {ranks - 1}: {owners}."
     most, least = busiest(owners, shapes, ranks)
-    if most > 4 / 3 * least:  # Graham 1969: what the largest first guarantees
+    if most > 4 / 3 * least:  # Graham 1969 says so of the best assignment; in JOBS it holds for the bound
         return f"the busiest rank computes {most / least:.2f} times the bound, {most:,} FLOPs."
     return ""
 
