@@ -24,6 +24,8 @@ class Case(NamedTuple):
     idle: int = -1  # no token chooses this expert
     dtype: str = "float64"
     wire: str = "float64"
+    together: int = 1  # so many micro-batches go forward before the first backward
+    steps: bool = False  # a step changes all parameters before each micro-batch but the first
 
 
 def cases(seed: int, n: int) -> list[Case]:
@@ -36,10 +38,14 @@ def cases(seed: int, n: int) -> list[Case]:
     for e, rank in enumerate(idle_homes):  # a rank whose only expert nobody chooses
         if n > 1 and e != idle and rank == idle_homes[idle]:
             idle_homes[e] = draw.choice(others)
+    many_homes = homes(draw, n, 140 + draw.randrange(11))
+    growing = sorted(_uneven(draw, n, 3), key=sum)
+    alike = _uneven(draw, n, 2)
+    alike.append(alike[-1])  # the same numbers of tokens once more, and other tokens
     return [
         Case("two experts a token", numbers[1], 2, homes(draw, n, 2 * n), _uneven(draw, n, 2)),
-        Case("one expert a token", numbers[0], 1, homes(draw, n, 2 * n), _uneven(draw, n, 1)),
-        Case("a skewed layer", numbers[2], 3, idle_homes, _uneven(draw, n, 2), skew=3.0, idle=idle),
+        Case("one expert a token", numbers[0], 1, many_homes, growing, steps=True),
+        Case("a skewed layer", numbers[2], 3, idle_homes, alike, skew=3.0, idle=idle, together=2),
         Case(
             "a layer that sends bfloat16",
             numbers[3],
@@ -67,9 +73,9 @@ def _uneven(draw: random.Random, n: int, micro_batches: int) -> list[list[int]]:
     return [[0 if rank == none else draw.randint(9, 60) for rank in range(n)] for none in without]
 
 
-def weights(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the router (E, D) and all experts' matrices (E, D, H) and (E, H, D)."""
-    draw = torch.Generator().manual_seed(case.seed)
+def weights(case: Case, micro_batch: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the router (E, D) and all experts' matrices (E, D, H) and (E, H, D), as they are at a micro-batch."""
+    draw = torch.Generator().manual_seed(case.seed + (micro_batch if case.steps else 0))
     n_experts, width = len(case.homes), case.width
     shapes = (n_experts, width), (n_experts, width, HIDDEN_WIDTH), (n_experts, HIDDEN_WIDTH, width)
     made = (torch.randn(shape, generator=draw, dtype=torch.float64) for shape in shapes)
@@ -79,7 +85,7 @@ def weights(case: Case) -> tuple[Tensor, Tensor, Tensor]:
 
 def batch(case: Case, micro_batch: int, rank: int) -> tuple[Tensor, Tensor]:
     """Return the rank's tokens and the gradient of its loss by the layer's outputs, both (T, D)."""
-    n_tokens, router = case.tokens[micro_batch][rank], weights(case)[0]
+    n_tokens, router = case.tokens[micro_batch][rank], weights(case, micro_batch)[0]
     draw = torch.Generator().manual_seed(case.seed + 1000 * micro_batch + rank + 1)
     many = torch.randn((32 if case.idle >= 0 else 4) * n_tokens, case.width, generator=draw, dtype=torch.float64)
     liked = (case.idle + 1) % len(case.homes)
@@ -99,7 +105,7 @@ def _clear(x: Tensor, router: Tensor, case: Case) -> Tensor:
 
 def choices(case: Case, micro_batch: int, rank: int) -> Tensor:
     """Return the experts (T, k) of the rank's tokens, best first."""
-    x, router = batch(case, micro_batch, rank)[0], weights(case)[0]
+    x, router = batch(case, micro_batch, rank)[0], weights(case, micro_batch)[0]
     return (x.double() @ router.double().T).topk(case.top_k).indices
 
 

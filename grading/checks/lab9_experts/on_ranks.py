@@ -30,35 +30,59 @@ class Local(nn.Module):
 
 
 def run(implementation, cases: list) -> list[dict]:
-    """Return of each case what `_run_case` records."""
+    """Return of each case what `_run_case` records. All layers are built before the first one is called."""
     if implementation is not Local:
         refuse_finished_parts(implementation, RULE)
-    return [_run_case(implementation, Case(*case)) for case in cases]
+    drawn = [Case(*case) for case in cases]
+    return [_run_case(case, *built) for case, built in [(case, _build(implementation, case)) for case in drawn]]
 
 
-def _run_case(implementation, case: Case) -> dict:
-    """Return projected outputs and gradients, and the bytes that this rank sends, of the case's micro-batches."""
-    device, rank, n = local_device(), dist.get_rank(), dist.get_world_size()
-    router, up, down = (t.to(device) for t in weights(case))
-    mine = [e for e, home in enumerate(case.homes) if home == rank]
-    parameters = [nn.Parameter(t) for t in (router, up[mine].clone(), down[mine].clone())]
+def _build(implementation, case: Case) -> tuple:
+    """Return the layer, its parameters, and the bytes that the constructor sends."""
+    parameters = [nn.Parameter(t) for t in _own_weights(case, 0)]
     with record_traffic() as built:
         layer = implementation(*parameters, case.top_k, list(case.homes), DTYPES[case.wire])
-    passes = [_run_batch(layer, case, i) for i in range(len(case.tokens))]
+    return layer, parameters, built.sent_bytes()
+
+
+def _own_weights(case: Case, micro_batch: int) -> list[Tensor]:
+    """Return the router and the matrices of this rank's experts."""
+    router, up, down = (t.to(local_device()) for t in weights(case, micro_batch))
+    mine = [e for e, home in enumerate(case.homes) if home == dist.get_rank()]
+    return [router, up[mine].clone(), down[mine].clone()]
+
+
+def _run_case(case: Case, layer, parameters: list[nn.Parameter], built_bytes: float) -> dict:
+    """Return projected outputs and gradients, and the bytes that this rank sends, of the case's micro-batches."""
+    passes = []
+    for together in [range(case.together), *([i] for i in range(case.together, len(case.tokens)))]:
+        if case.steps:
+            _step(parameters, case, together[0])
+        forwards = [_forward(layer, case, i) for i in together]
+        passes += [_backward(case, *forward) for forward in forwards]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in parameters]
     lost = [name for name, p in zip(("router", "up", "down"), parameters, strict=True) if p.grad is None]
     mean = gradients[0]
     dist.all_reduce(mean)
+    n = dist.get_world_size()
     named = zip(("router", "up", "down"), (mean / n, *gradients[1:]), strict=True)
     return {
-        "built": built.sent_bytes(),
+        "built": built_bytes,
         "passes": passes,
         "none": lost,
         **{name: project_rows(t.flatten(1), case.seed, EXPERT_DIRECTIONS) for name, t in named},
     }
 
 
-def _run_batch(layer, case: Case, micro_batch: int) -> dict:
+@torch.no_grad()
+def _step(parameters: list[nn.Parameter], case: Case, micro_batch: int) -> None:
+    """Change the parameters in place, as an optimizer does."""
+    for p, new in zip(parameters, _own_weights(case, micro_batch), strict=True):
+        p.copy_(new)
+
+
+def _forward(layer, case: Case, micro_batch: int) -> tuple:
+    """Return the rank's tokens, the gradient of its loss by the outputs, the outputs, and the bytes sent."""
     x, gradient = (t.to(local_device()) for t in batch(case, micro_batch, dist.get_rank()))
     x.requires_grad_()
     with record_traffic() as forward:
@@ -67,13 +91,17 @@ def _run_batch(layer, case: Case, micro_batch: int) -> dict:
         raise ValueError(
             f"the layer got {_described(x)} and has to return the like, with a graph: not {_described(out)}"
         )
+    return x, gradient, out, forward.sent_bytes()
+
+
+def _backward(case: Case, x: Tensor, gradient: Tensor, out: Tensor, forward_bytes: float) -> dict:
     with record_traffic() as backward:
         (out * gradient).sum().backward()
     x_gradient = torch.zeros_like(x) if x.grad is None else x.grad
     return {
         "out": project_rows(out.detach(), case.seed, TOKEN_DIRECTIONS),
         "x": project_rows(x_gradient, case.seed, TOKEN_DIRECTIONS),
-        "forward": forward.sent_bytes(),
+        "forward": forward_bytes,
         "backward": backward.sent_bytes(),
     }
 

@@ -44,17 +44,19 @@ def truth(case: Case, mistake: str = "") -> Truth:
 @cache
 def _truth(written: str, mistake: str) -> Truth:
     case = Case(*json.loads(written))
-    n, parameters = len(case.tokens[0]), [t.double().requires_grad_() for t in weights(case)]
-    router, up, down = parameters
+    n, gradients = len(case.tokens[0]), [torch.zeros_like(t).double() for t in weights(case)]
     out, x_gradients = [], []
     for i in range(len(case.tokens)):
+        parameters = [t.double().requires_grad_() for t in weights(case, i)]
+        router, up, down = parameters
         pairs = [[t.double() for t in batch(case, i, rank)] for rank in range(n)]
         x = torch.cat([x for x, _ in pairs]).requires_grad_()
         y = mixture(x, router, up, down, case.top_k, MISTAKES.get(mistake, lambda w: w))
         (y * torch.cat([gradient for _, gradient in pairs])).sum().backward()
         for found, t, directions in ((out, y, TOKEN_DIRECTIONS), (x_gradients, x.grad, TOKEN_DIRECTIONS)):
             found.append(list(_projected(t, case, directions).split(case.tokens[i])))
-    gradients = (p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters)
+        for total, p in zip(gradients, parameters, strict=True):
+            total += 0 if p.grad is None else p.grad
     return Truth(out, x_gradients, *(_projected(g.flatten(1) / n, case, EXPERT_DIRECTIONS) for g in gradients))
 
 
