@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 N_INSTANCES = 12  # of one gather each; in every third, borders lie between rows
+FAINT = 1e-16  # what some groups are multiplied by: a constant in a scale would show there
 
 
 class Instance(NamedTuple):
@@ -40,14 +41,16 @@ class Instance(NamedTuple):
 
 
 def instances(seed: int, n_ranks: int) -> list[Instance]:
-    """Draw the instances of `lab10.scales`. In every second one, a rank keeps nothing."""
-    draw = random.Random(seed)
-    return [_instance(draw, n_ranks, between_rows=i % 3 == 0, empty=i % 2 == 0) for i in range(N_INSTANCES)]
+    """Draw the instances of `lab10.scales`. Where borders cut rows, a rank keeps nothing: the first, the last, ..."""
+    draw, ranks = random.Random(seed), [0, n_ranks - 1, *range(1, n_ranks - 1)]
+    empty = [ranks[i % len(ranks)] if i % 3 else None for i in range(N_INSTANCES)]
+    return [_instance(draw, n_ranks, between_rows=i % 3 == 0, empty=rank) for i, rank in enumerate(empty)]
 
 
-def one_instance(seed: int, n_ranks: int, rows: int = 40, matrices: int = 6) -> Instance:
-    """Draw an instance of larger matrices, cut anywhere, with both formats."""
-    return _instance(random.Random(seed), n_ranks, rows=rows, matrices=matrices)
+def one_instance(seed: int, n_ranks: int, rows: int = 40, matrices: int = 6, empty: bool = False) -> Instance:
+    """Draw an instance of larger matrices, cut anywhere, with both formats. With `empty` a rank keeps nothing."""
+    rank = seed % n_ranks if empty else None
+    return _instance(random.Random(seed), n_ranks, rows=rows, matrices=matrices, empty=rank)
 
 
 def almost_even(instance: Instance, n_ranks: int) -> Instance:
@@ -60,7 +63,7 @@ def _instance(
     draw: random.Random,
     n_ranks: int,
     between_rows: bool = False,
-    empty: bool = False,
+    empty: int | None = None,
     rows: int = 9,
     matrices: int = 5,
 ) -> Instance:
@@ -76,9 +79,12 @@ def _instance(
     if cuts and not between_rows and not _inside_scaled_rows(whole, cuts):  # else amaxes of own rows would do
         cuts[0] = draw.choice(_inside_scaled_rows(whole, possible) or cuts[:1])
     cuts.sort()
-    if empty and len(cuts) > 1:
-        i = draw.randrange(1, len(cuts))
-        cuts[i] = cuts[i - 1]
+    if empty is not None and len(cuts) > 1:
+        borders = [0, *cuts]
+        if empty < len(cuts):
+            cuts[empty] = borders[empty]
+        else:
+            cuts[-1] = n
     return whole._replace(cuts=[0, *cuts, n])
 
 
@@ -92,15 +98,18 @@ def _inside_scaled_rows(instance: Instance, elements: list[int]) -> list[int]:
 def weights(instance: Instance, seed: int) -> list[Tensor]:
     """Draw float32 matrices: each has one number far above its others, and some rows are far above the others.
 
-    The largest number is negative or positive. Some rows are zero, and so is one matrix.
+    The largest number is negative or positive. Some rows are zero, and so is one matrix. Another one is far below
+    all others.
     """
     whole = [_matrix(shape, format, seed * 1000 + i) for i, (shape, format) in enumerate(_matrices(instance))]
     whole[seed % len(whole)] *= 0
+    whole[(seed + 1) % len(whole)] *= FAINT
     return whole
 
 
 def gradients(instance: Instance, seed: int, rank: int, poor: bool = False) -> list[Tensor]:
-    """Draw the gradients of a rank: of every matrix a third of the numbers are far below the others.
+    """Draw the gradients of a rank: of every matrix a third of the numbers are far below the others, a quarter mostly
+    even further, and matrix 2 is far below the others.
 
     Matrices 0, 3, 6, ... are the same on all ranks. Of 1, 4, ... only one rank has any that is not zero. With `poor`
     all are zero.
@@ -110,7 +119,10 @@ def gradients(instance: Instance, seed: int, rank: int, poor: bool = False) -> l
         alike, alone = i % 3 == 0, i % 3 == 1
         draw = _generator(seed * 1000 + 100 * i + (0 if alike else 1 + rank))
         g = torch.randn(shape, generator=draw) * 0.01
-        g = torch.where(torch.rand(shape, generator=draw) < 1 / 3, g * 1e-5, g)
+        kind, power = torch.rand(shape, generator=draw), torch.rand(shape, generator=draw)
+        g = torch.where(kind < 1 / 3, g * 1e-5, g)
+        g = torch.where(kind > 3 / 4, g * 10 ** (5 * power.square() - 8.5), g)
+        g = g * FAINT if i == 2 else g
         if shape[0] > 2:
             g[torch.randint(shape[0], (1,), generator=draw)] = 0
         if poor or (alone and rank != (seed + i) % (len(instance.cuts) - 1)):
@@ -120,7 +132,13 @@ def gradients(instance: Instance, seed: int, rank: int, poor: bool = False) -> l
 
 
 def updated(whole: list[Tensor], seed: int, step: int) -> list[Tensor]:
-    """Return the weights after an update that moves the largest number of every row and matrix."""
+    """Return the weights after an update. In every third step all numbers but the largest of each row shrink; in others
+    the largest number of every row and matrix moves."""
+    if step % 3 == 2:
+        draw = _generator(seed * 1000 + 17 * step)
+        shrunk = [w * (0.5 + torch.rand(w.shape, generator=draw) / 2) for w in whole]
+        tops = [w.abs() == w.abs().amax(1, keepdim=True) for w in whole]
+        return [torch.where(top, w, less) for top, w, less in zip(tops, whole, shrunk, strict=True)]
     found = []
     for i, w in enumerate(whole):
         draw = _generator(seed * 1000 + 17 * step + i)

@@ -103,24 +103,30 @@ def steps(implementation, seed: int) -> list[dict]:
 
 
 def reduce(implementation, seed: int) -> dict:
-    """Reduce the same gradients again and again, with gathers between; then gradients of zeros.
+    """Reduce the same gradients again and again, with gathers between; then other gradients, then zeros.
 
-    Return the first result, the sum of all, and the last, or what is wrong with a result's form.
+    Return the first two results, the sum of all of the same gradients, and the others, or what is wrong with a form.
+    A result is copied at once: an engine may use its memory again.
     """
     rank, n = dist.get_rank(), dist.get_world_size()
-    instance = draw.one_instance(seed, n)
+    instance = reduced_instance(seed, n)
     engine = build(implementation, instance, seed)
     shard = own(draw.flat(draw.weights(instance, seed)), instance)
-    found, total = [], torch.zeros(len(shard), dtype=torch.float64)
-    for call in range(N_CALLS + 1):
+    found = []
+    for call in range(N_CALLS + 2):
         if call % 4 == 0:
             engine.gather(shard)
-        found.append(engine.reduce(draw.gradients(instance, seed, rank, poor=call == N_CALLS)))
-        if words := _wrong_slice(found[-1], len(shard)):
+        drawn, poor = seed + (call == N_CALLS), call == N_CALLS + 1
+        mean = engine.reduce(draw.gradients(instance, drawn, rank, poor=poor))
+        if words := _wrong_slice(mean, len(shard)):
             return {"form": words}
-        if call < N_CALLS:
-            total += found[-1].double()
-    return {"form": "", "first": packed(found[0].double()), "sum": packed(total), "zeros": packed(found[-1].double())}
+        found.append(mean.detach().double().clone())
+    known = {"first": found[0], "second": found[1], "sum": sum(found[:N_CALLS]), "other": found[-2], "zeros": found[-1]}
+    return {"form": ""} | {name: packed(t) for name, t in known.items()}
+
+
+def reduced_instance(seed: int, n: int) -> Instance:
+    return draw.one_instance(seed, n, empty=True)
 
 
 def _wrong_slice(mean, length: int) -> str:
@@ -135,23 +141,32 @@ def _wrong_slice(mean, length: int) -> str:
 def poisoned(implementation, seed: int) -> list[dict]:
     """Put one number that is not finite into one rank's gradients, call by call, with good calls between.
 
-    Return for each call how many of this rank's elements are not finite, and whether the poisoned one is among them.
+    Return for each call whether the poisoned element is not finite on this rank, and the result of the good call; with
+    the first call also the result of one before it.
     """
     rank, n = dist.get_rank(), dist.get_world_size()
     instance = draw.one_instance(seed, n, rows=20)
-    engine, replies = build(implementation, instance, seed), []
+    engine, replies, n_mine = build(implementation, instance, seed), [], instance.cuts[rank + 1] - instance.cuts[rank]
+    before = engine.reduce(draw.gradients(instance, seed, rank))
+    if words := _wrong_slice(before, n_mine):
+        return [{"form": words}]
+    before = packed(before.detach().double())
     for call, (value, matrix) in enumerate(POISONS):
         gradients, place = draw.gradients(instance, seed + call, rank), poisoned_place(instance, seed, call)
         if rank == (seed + call) % n:
             draw_matrix = gradients[matrix].view(-1)
             draw_matrix[place - sum(instance.sizes[:matrix])] = float(value)
-        bad, good = (engine.reduce(g) for g in (gradients, draw.gradients(instance, seed + call, rank)))
-        if words := _wrong_slice(bad, instance.cuts[rank + 1] - instance.cuts[rank]):
+        bad = engine.reduce(gradients)
+        if words := _wrong_slice(bad, n_mine):
             return [{"form": words}]
         mine = place - instance.cuts[rank]
         here = 0 <= mine < len(bad)
         replies.append({"form": "", "here": here, "shown": here and not bool(torch.isfinite(bad[mine]))})
-        replies[-1]["left over"] = int((~torch.isfinite(good)).sum())
+        good = engine.reduce(draw.gradients(instance, seed + call, rank))
+        if words := _wrong_slice(good, n_mine):
+            return [{"form": words}]
+        replies[-1]["good"] = packed(good.detach().double())
+        replies[-1]["before"] = before if call == 0 else ""
     return replies
 
 
@@ -168,16 +183,16 @@ def wire_instance(seed: int, n: int) -> Instance:
 
 
 def wire(implementation, seed: int, call: str) -> dict:
-    """Call `gather` or `reduce` several times; return the messages and bytes of the last call on this rank."""
+    """Call `gather` or `reduce` several times; return the messages and bytes of each call on this rank."""
     rank, n = dist.get_rank(), dist.get_world_size()
     instance = wire_instance(seed, n)
     engine = build(implementation, instance, seed)
     shard = own(draw.flat(draw.weights(instance, seed)), instance)
-    gradients = draw.gradients(instance, seed, rank)
+    gradients, sent = draw.gradients(instance, seed, rank), []
     for _ in range(WIRE_CALLS):
         with record_traffic() as traffic:
             engine.gather(shard) if call == "gather" else engine.reduce(gradients)
-    sent = [(c.kind, wire_bytes(c, n)) for c in traffic.collectives]
+        sent.append([(c.kind, wire_bytes(c, n)) for c in traffic.collectives])
     return {"messages": sent}
 
 

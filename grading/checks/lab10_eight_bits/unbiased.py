@@ -15,14 +15,16 @@ from torch import Tensor
 from grading.checks.lab10_eight_bits import draw, truth
 from grading.checks.lab10_eight_bits.draw import Instance
 from grading.checks.lab10_eight_bits.e4m3 import SMALLEST_NORMAL, nearest, neighbours
-from grading.checks.lab10_eight_bits.on_ranks import N_CALLS, unpacked
+from grading.checks.lab10_eight_bits.on_ranks import N_CALLS, reduced_instance, unpacked
+from grading.checks.lab10_eight_bits.shared_draws import share_draws, who_share
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 MOST_DEVIATIONS = 6.0  # of a ratio from 1, in standard deviations; by chance in fewer than 1 of 100,000 gradings
+RATIO = "mean square of errors / that of independent draws"
+SUM_OF_TINY = "1 + sum of the errors of tiny numbers / sum of their sizes"
+TINY = 2.0**-8  # a chance: random numbers of 8 bits have none below
 CLOSE = 1e-5  # relative to the sum of sizes; float32 sums over 8 ranks give less than 1e-6
-
-FEWEST_OF_A_SET, MOST_SETS, ROUNDING = 12, 0.9, 1e-4  # of numbers that share a random number; a share; of a chance
 
 
 class Problem(NamedTuple):
@@ -45,9 +47,25 @@ class Problem(NamedTuple):
         """Mean square of each element's error in one call, summed over ranks."""
         return ((self.above - self.x) * (self.x - self.below)).sum(0)
 
+    @property
+    def chance(self) -> Tensor:
+        """The chance of `above`; 0 where x is a number of E4M3."""
+        gap = self.above - self.below
+        return torch.where(gap > 0, (self.x - self.below) / gap, 0.0)
+
+    @property
+    def tiny(self) -> Tensor:
+        """Mask: some rank's number is not 0, and each lies so near to 0 that it seldom becomes another one."""
+        gap = (self.above - self.below).clamp(min=torch.finfo(torch.float64).tiny)
+        return self.subnormal & (self.x.abs() < TINY * gap).all(0)
+
 
 def problem(seed: int, n_ranks: int) -> Problem:
-    instance = draw.one_instance(seed, n_ranks)
+    return problem_of(reduced_instance(seed, n_ranks), seed, n_ranks)
+
+
+def problem_of(instance: Instance, seed: int, n_ranks: int) -> Problem:
+    """Return what follows from the gradients that `seed` draws."""
     x = torch.stack([draw.flat(draw.gradients(instance, seed, rank)).double() for rank in range(n_ranks)])
     return _rounded(instance, x, torch.stack([truth.scales(flat, instance.group_sizes) for flat in x]))
 
@@ -64,8 +82,9 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     for rank, reply in enumerate(replies):
         if reply["form"]:
             return Verdict(check, 0, points, f"on rank {rank} {reply['form']}.")
-    first, total, zeros = (
-        torch.cat([unpacked(reply[name], torch.float64) for reply in replies]) for name in ("first", "sum", "zeros")
+    first, second, total, other, zeros = (
+        torch.cat([unpacked(reply[name], torch.float64) for reply in replies])
+        for name in ("first", "second", "sum", "other", "zeros")
     )
     given = problem(s.seed, len(replies))
     if words := wrong_call(first, given):
@@ -75,9 +94,12 @@ def judge(s: Session, check: str, points: float) -> Verdict:
             f"{int((zeros != 0).sum())} elements of a mean of zeros are not zero: something is left of earlier calls."
         )
         return Verdict(check, points * 2 / 5, points, cause)
+    later = problem_of(given.instance, s.seed + 1, len(replies))
+    if words := wrong_call(second, given) or wrong_call(other, later):
+        return Verdict(check, 0, points, f"the first call is right, but a later one is not: {words}")
     ratios = all_ratios(first, total, given)
     figures = {
-        f"mean square of errors / that of independent draws, {name}": (
+        (name if name == SUM_OF_TINY else f"{RATIO}, {name}"): (
             f"{ratio:.3f}",
             f"{1 - MOST_DEVIATIONS * sd:.3f} to {1 + MOST_DEVIATIONS * sd:.3f}",
         )
@@ -85,8 +107,8 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     }
     if any(abs(ratio - 1) > MOST_DEVIATIONS * sd for ratio, sd in ratios.values()):
         words = drift(first, total, given, ratios)
-    elif repeats(first, given):
-        words = "numbers at equal distances share a random number: their errors repeat."
+    elif share_draws(*(weighted(call, given) for call in (first, second)), weighted_variance(given)):
+        words = "numbers at equal distances, or calls, share a random number: their errors repeat."
     else:
         cause = "errors are independent draws, and their sum does not drift."
         return Verdict(check, points, points, cause, "", figures)
@@ -150,61 +172,36 @@ def all_ratios(first: Tensor, total: Tensor, given: Problem) -> dict[str, tuple[
         "one call": (one, 1, elements, None),
         "sums over calls": (every, N_CALLS, elements, None),
         "of small numbers": (every, N_CALLS, elements, given.subnormal),
+        "of tiny numbers": (every, N_CALLS, elements, given.tiny),
         "where all ranks have the same": (one, 1, elements, alike),
         "over rows, too": (every, N_CALLS, _rows(instance), None),
         "over columns, too": (every, N_CALLS, _columns(instance), None),
         "over matrices, too": (every, N_CALLS, _positions(instance), None),
     }
-    return {name: _ratio(given, *each) for name, each in sets.items()}
+    ratios = {name: _ratio(given, *each) for name, each in sets.items()}
+    return ratios | {SUM_OF_TINY: _tiny_sum(every, given)}
 
 
-def who_share(first: Tensor, given: Problem) -> str:
-    """Return which numbers of a call share a random number, in words; "" if none do.
-
-    Numbers that share one went up where their chance is above it, and down elsewhere.
-    """
-    n, slack, instance = len(given.x), CLOSE * given.largest, given.instance
-    gap, matches = given.above - given.below, torch.zeros(len(first), dtype=torch.int64)
-    went_up = torch.zeros_like(given.x, dtype=torch.bool)
-    for choice in product((False, True), repeat=n):
-        total = torch.where(torch.tensor(choice)[:, None], given.above, given.below).sum(0)
-        fits = (total - first * n).abs() <= slack
-        matches += fits
-        went_up[:, fits] = torch.tensor(choice)[:, None]
-    clear = (matches == 1) & (gap > 0).all(0)
-    p, went_up = ((given.x - given.below) / gap)[:, clear], went_up[:, clear]
-    sets = {
-        "all numbers of a rank's call": torch.zeros(len(first), dtype=torch.int64),
-        "numbers with one scale": torch.arange(len(instance.group_sizes)).repeat_interleave(
-            torch.tensor(instance.group_sizes)
-        ),
-        "numbers along rows": _rows(instance),
-        "numbers along columns": _columns(instance),
-    }
-    return next((who for who, ids in sets.items() if _split_by_chance(p, went_up, ids[clear])), "")
+def weighted(call: Tensor, given: Problem) -> Tensor:
+    """Return a call's errors, summed over ranks, over the widest gap between neighbours of each element."""
+    return (call * len(given.x) - given.x.sum(0)) * _weight(given)
 
 
-def _split_by_chance(p: Tensor, went_up: Tensor, ids: Tensor) -> bool:
-    """Return whether in nearly all sets of equal ids the chances of those that went up are above all others."""
-    low = torch.ones(len(p), int(ids.max()) + 1, dtype=p.dtype)  # of those that went up
-    high = torch.zeros_like(low)  # of the others
-    each = ids.expand_as(p)
-    low.scatter_reduce_(1, each, torch.where(went_up, p, 1.0), "amin")
-    high.scatter_reduce_(1, each, torch.where(went_up, 0.0, p), "amax")
-    large = ids.bincount() >= FEWEST_OF_A_SET
-    return bool(large.any()) and float((low + ROUNDING >= high)[:, large].double().mean()) > MOST_SETS
+def weighted_variance(given: Problem) -> Tensor:
+    return given.variance * _weight(given) ** 2
 
 
-def repeats(first: Tensor, given: Problem) -> bool:
-    """Return whether one call's errors have a period: of independent draws, all frequencies have about equal power.
-
-    A frequency's power over its mean is above t with the chance exp(-t): above the limit in one of ten million calls.
-    """
+def _weight(given: Problem) -> Tensor:
     gap = (given.above - given.below).amax(0)
-    weight = torch.where(gap > 0, 1 / gap, 0.0)
-    errors = (first * len(given.x) - given.x.sum(0)) * weight
-    power = torch.fft.rfft(errors).abs().square()[1:] / (given.variance * weight**2).sum()
-    return bool(power.max() > math.log(len(power)) + 16)
+    return torch.where(gap > 0, 1 / gap, 0.0)
+
+
+def _tiny_sum(every: Tensor, given: Problem) -> tuple[float, float]:
+    """Return 1 + the sum of errors over the sum of sizes, of tiny numbers in all calls, and its deviation."""
+    weight = _weight(given)[given.tiny]
+    sizes = N_CALLS * (given.x.abs().sum(0)[given.tiny] * weight).sum()
+    variance = N_CALLS * weighted_variance(given)[given.tiny].sum()
+    return 1 + float((every[given.tiny] * weight).sum() / sizes), math.sqrt(float(variance)) / float(sizes)
 
 
 def _ratio(given: Problem, errors: Tensor, calls: int, groups: Tensor, mask: Tensor | None) -> tuple[float, float]:
@@ -224,6 +221,17 @@ def _ratio(given: Problem, errors: Tensor, calls: int, groups: Tensor, mask: Ten
     due = torch.zeros(n_groups, dtype=torch.float64).index_add(0, groups[used], calls * single.sum(0))
     variance = 2 * due.square().sum() + calls * fourth.sum()
     return float(summed.square().sum() / due.sum()), math.sqrt(float(variance)) / float(due.sum())
+
+
+def _sets(instance: Instance) -> dict[str, Tensor]:
+    """Return by name who may share a random number: an id for each element."""
+    groups = torch.tensor(instance.group_sizes)
+    return {
+        "all numbers of a rank's call": torch.zeros(int(groups.sum()), dtype=torch.int64),
+        "numbers with one scale": torch.arange(len(groups)).repeat_interleave(groups),
+        "numbers along rows": _rows(instance),
+        "numbers along columns": _columns(instance),
+    }
 
 
 def _rows(instance: Instance) -> Tensor:
@@ -255,8 +263,12 @@ def drift(first: Tensor, total: Tensor, given: Problem, ratios: dict[str, tuple[
         return "numbers were rounded towards zero: all sums shrink."
     if repeated:
         return "every call draws the same random numbers: the same errors come back, and add up."
-    if who := who_share(first, given):
+    if who := who_share(first * n, given.below, given.above, given.chance, _sets(given.instance)):
         return f"{who} share a random number: draw one for each."
+    if any(abs(ratio - 1) > MOST_DEVIATIONS * sd for ratio, sd in (ratios["of tiny numbers"], ratios[SUM_OF_TINY])):
+        rest = [name for name, (ratio, sd) in ratios.items() if abs(ratio - 1) > MOST_DEVIATIONS * sd]
+        if {*rest} <= {"of tiny numbers", "of small numbers", SUM_OF_TINY}:
+            return "tiny numbers drift: their chance is below 1/256, and it is that chance, not 0 and not 1/256."
     if ratios["of small numbers"][0] > 2 * ratios["sums over calls"][0]:
         return "small numbers drift: below 2^-6 of a scale the numbers of E4M3 are equally far apart, down to 0."
     if ratios["sums over calls"][0] > 2 * ratios["one call"][0]:

@@ -17,15 +17,21 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     causes, figures = {}, {}
     for call in ("gather", "reduce"):
         mine = s.watch(check, "wire", device="cpu", seed=s.seed, call=call)
-        of_ranks = [[(kind, float(n_bytes)) for kind, n_bytes in reply["messages"]] for reply in mine.replies]
-        worst = max(of_ranks, key=lambda sent: sum(n_bytes for _, n_bytes in sent))
-        most = max(n_messages(sent, n) for sent in of_ranks)
+        calls = [_of_call([reply["messages"][k] for reply in mine.replies]) for k in range(on_ranks.WIRE_CALLS)]
+        everything = [sent for of_ranks in calls for sent in of_ranks]
+        worst = max(everything, key=lambda sent: sum(n_bytes for _, n_bytes in sent))
+        most = max(n_messages(sent, n) for sent in everything)
         figures[f"{call}: messages"] = (f"{most:g}", f"{MOST_MESSAGES}")
         figures[f"{call}: bytes sent"] = (f"{sum(b for _, b in worst):,.0f}", f"{budget(instance, n):,}")
-        causes[call] = _fault(of_ranks, instance, n) or _seen(s, mine, call)
+        faults = [_fault(of_ranks, instance, n) for of_ranks in calls]
+        causes[call] = next(filter(None, faults), "") or _seen(s, mine, call)
     got = points * sum(not words for words in causes.values()) / len(causes)
     cause = " ".join(f"`{call}`: {words}" for call, words in causes.items() if words)
     return Verdict(check, got, points, cause or "every number travels in eight bits, in few messages.", "", figures)
+
+
+def _of_call(replies: list) -> list[list[tuple[str, float]]]:
+    return [[(kind, float(n_bytes)) for kind, n_bytes in sent] for sent in replies]
 
 
 def budget(instance: Instance, n: int) -> int:

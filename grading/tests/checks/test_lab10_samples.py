@@ -9,6 +9,7 @@ from submissions import checks_that_nothing_needs, class_of, judge_replies, try_
 
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab10_eight_bits import draw, e4m3, on_ranks, scales, truth, unbiased, wire
+from grading.checks.lab10_eight_bits.shared_draws import share_draws
 from grading.samples import read_lab, samples
 
 LAB, N = "lab10_eight_bits", 4
@@ -164,11 +165,13 @@ def drawn_calls(given, chances, seed: int = 0) -> list[torch.Tensor]:
     return found
 
 
-def judged_calls(given, calls: list[torch.Tensor], zeros: float = 0.0):
-    first, total, left = calls[0], sum(calls), torch.full_like(calls[0], zeros)
+def judged_calls(given, calls: list[torch.Tensor], zeros: float = 0.0, other: torch.Tensor | None = None):
+    later = unbiased.problem_of(given.instance, SEED + 1, N)
+    known = {"first": calls[0], "second": calls[1], "sum": sum(calls), "zeros": torch.full_like(calls[0], zeros)}
+    known["other"] = later.near.sum(0) / N if other is None else other
     replies = []
     for a, b in zip(given.instance.cuts, given.instance.cuts[1:], strict=False):
-        packed = {n: on_ranks.packed(t[a:b]) for n, t in (("first", first), ("sum", total), ("zeros", left))}
+        packed = {n: on_ranks.packed(t[a:b]) for n, t in known.items()}
         replies.append({"form": ""} | packed)
     return judge_replies("lab10.unbiased", {"reduce": replies})
 
@@ -186,15 +189,35 @@ def test_draws_with_the_right_chance_pass_and_others_drift(given):
         verdict = judged_calls(given, drawn_calls(given, wrong))
         assert verdict.points == 2, verdict.text()
     assert judged_calls(given, drawn_calls(given, p), zeros=1e-12).points == 2
+    later = judged_calls(given, drawn_calls(given, p), other=given.near.sum(0) / N)
+    assert later.points == 0 and "the first call is right, but a later one is not" in later.cause
 
 
-@pytest.mark.parametrize("period", [48, 128])
+def test_random_numbers_of_eight_bits_are_found_where_chances_are_tiny(given):
+    verdict = judged_calls(given, drawn_calls(given, (chances(given) * 256).floor() / 256))
+    assert verdict.points == 2 and "drift" in verdict.cause
+
+
+def alike(given, *calls) -> bool:
+    return share_draws(*(unbiased.weighted(call, given) for call in calls), unbiased.weighted_variance(given))
+
+
+@pytest.mark.parametrize("period", [48, 128, 5000])
 def test_random_numbers_that_repeat_along_the_flat_gradient_are_found(given, period):
     """Whatever the period: here it is no matrix's width."""
     p, numbers = chances(given), torch.Generator().manual_seed(1)
     drawn = torch.rand(N, period, generator=numbers).repeat(1, p.shape[1] // period + 1)[:, : p.shape[1]]
-    assert unbiased.repeats(torch.where(drawn < p, given.above, given.below).sum(0) / N, given)
-    assert not any(unbiased.repeats(call, given) for call in drawn_calls(given, p))
+    right = drawn_calls(given, p)
+    assert alike(given, torch.where(drawn < p, given.above, given.below).sum(0) / N, right[0])
+    assert not any(alike(given, a, b) for a, b in zip(right, right[1:], strict=False))
+
+
+@pytest.mark.parametrize("shift", [-3000, 17, 2000])
+def test_random_numbers_that_two_calls_share_are_found(given, shift):
+    p = chances(given)
+    drawn = torch.rand(p.shape, generator=torch.Generator().manual_seed(2))
+    calls = [torch.where(u < p, given.above, given.below).sum(0) / N for u in (drawn, drawn.roll(shift, 1))]
+    assert alike(given, *calls)
 
 
 def test_ratios_of_right_draws_scatter_as_their_deviation_says(given):
@@ -223,15 +246,19 @@ def test_a_call_is_a_mean_of_neighbours_of_each_rank(given):
     assert [words for words, mean in said.items() if words not in unbiased.wrong_call(mean, given)] == []
 
 
+@pytest.mark.parametrize("call", [0, on_ranks.WIRE_CALLS - 1])
 @pytest.mark.parametrize("rank", range(N))
-def test_bytes_and_messages_of_each_rank_and_call_have_two_bounds(rank):
+def test_bytes_and_messages_of_each_rank_and_call_have_two_bounds(rank, call):
     instance = on_ranks.wire_instance(SEED, N)
     most, least = wire.budget(instance, N), wire.FEWEST * (N - 1) * sum(instance.sizes)
 
     def judged(n_bytes: float, messages: int = 2, seen: float = 0.257):
+        def of_call(r, k):
+            of_rank, times = (n_bytes, messages) if (r, k) == (rank, call) else (least / N + 100, 2)
+            return [["all_gather", of_rank / times]] * times
+
         def reply(r):
-            of_rank = n_bytes if r == rank else least / N + 100
-            return {"messages": [["all_gather", of_rank / messages]] * messages}
+            return {"messages": [of_call(r, k) for k in range(on_ranks.WIRE_CALLS)]}
 
         mine = {"wire": [reply(r) for r in range(N)], "seen": Seen(wire_bytes=int(1e6 * seen))}
         return judge_replies("lab10.wire", mine, {"wire": [], "seen": Seen(wire_bytes=10**6)})
@@ -249,13 +276,20 @@ def test_sends_and_receives_count_as_messages_to_each_other_rank():
 
 
 def test_what_is_not_finite_must_reach_its_owner_and_be_gone():
+    instance = draw.one_instance(SEED, N, rows=20)
+    problems = [unbiased.problem_of(instance, SEED + k, N) for k in range(len(on_ranks.POISONS))]
+
     def judged(change=lambda call, rank, reply: None):
         replies = []
         for rank in range(N):
             calls = []
             for call in range(len(on_ranks.POISONS)):
                 here = rank == call % N
-                reply = {"form": "", "here": here, "shown": here, "left over": 0}
+                mine, before = (
+                    on_ranks.packed((p.near.sum(0) / N)[instance.cuts[rank] : instance.cuts[rank + 1]])
+                    for p in (problems[call], problems[0])
+                )
+                reply = {"form": "", "here": here, "shown": here, "good": mine, "before": before}
                 change(call, rank, reply)
                 calls.append(reply)
             replies.append(calls)
@@ -265,10 +299,13 @@ def test_what_is_not_finite_must_reach_its_owner_and_be_gone():
     for call in range(len(on_ranks.POISONS)):
         hidden = judged(lambda c, rank, reply, call=call: reply.update(shown=False) if c == call else None)
         assert hidden.points == 0 and "its element is finite" in hidden.cause
-        left = judged(
-            lambda c, rank, reply, call=call: reply.update({"left over": 1}) if (c, rank) == (call, 2) else None
-        )
-        assert left.points == 0 and "elements that are not finite" in left.cause
+        length = instance.cuts[3] - instance.cuts[2]
+        for value, words in ((torch.nan, "elements of the mean are not finite"), (0.0, "no mean of neighbours")):
+            good = on_ranks.packed(torch.full((length,), value, dtype=torch.float64))
+            left = judged(
+                lambda c, rank, reply, call=call, good=good: reply.update(good=good) if (c, rank) == (call, 2) else None
+            )
+            assert left.points == 0 and words in left.cause
 
 
 @pytest.mark.parametrize("answer", [None, 3, [], torch.ones(3), [torch.ones(2, 2).double()], [torch.ones(4)]])
