@@ -8,7 +8,11 @@ from torch import Tensor
 MOST_DEVIATIONS = 8.0  # of a sum of products; there are some 50,000 distances
 FEWEST = 0.02  # of the products' variance at distance 0 must be there at a distance that counts
 
-FEWEST_OF_A_SET, MOST_SETS, ROUNDING = 12, 0.9, 1e-4  # of numbers that share a random number; a share; of a chance
+FEWEST_EACH, MOST_SETS, ROUNDING = (
+    4,
+    0.9,
+    1e-4,
+)  # of a set that went up, and of those that went down; a share; of a chance
 
 
 def share_draws(first: Tensor, second: Tensor, variance: Tensor) -> bool:
@@ -57,5 +61,6 @@ def _split(chance: Tensor, went_up: Tensor, ids: Tensor) -> bool:
     each = ids.expand_as(chance)
     low.scatter_reduce_(1, each, torch.where(went_up, chance, 1.0), "amin")
     high.scatter_reduce_(1, each, torch.where(went_up, 0.0, chance), "amax")
-    large = ids.bincount() >= FEWEST_OF_A_SET
-    return bool(large.any()) and float((low + ROUNDING >= high)[:, large].double().mean()) > MOST_SETS
+    ups, downs = (torch.zeros_like(low).scatter_add_(1, each, mask.to(low.dtype)) for mask in (went_up, ~went_up))
+    tells = (ups >= FEWEST_EACH) & (downs >= FEWEST_EACH)
+    return bool(tells.any()) and float((low + ROUNDING >= high)[tells].double().mean()) > MOST_SETS

@@ -23,10 +23,11 @@ SLIPS = {
     "states averaged": "as if the inner optimizer's states were averaged over sites: each site keeps its own.",
     "gradients too": "as if the gradients were averaged over all sites in every step.",
     "weights stay": "as if the sites did not continue from the anchor.",
-    "no last round": "as if `finish` sent nothing: the steps since the last round are in no message.",
+    "no last round": "as if `finish` sent nothing: the steps that a site has done since it last took part are in no message.",
     "overwritten": "as if the steps that a site took while its message was on the way were thrown away.",
     "mixed": "as if a late anchor were mixed with the site's own weights, half and half, as in lesson 22.",
     "at once": "as if the mean drift were applied in the step that sends it, not `late` steps later.",
+    "before the step": "as if a late mean were applied before the optimizer's step: that step belongs before it.",
     "counted twice": "as if the steps taken while a message was on the way were applied, and sent in no message.",
     "work dropped": "as if the steps of a site that was down were thrown away when it came back.",
     "new anchor": "as if a site that came back had measured its drift from the others' anchor, not from its own.",
@@ -102,6 +103,8 @@ class Alone:
             mean = sum(site.newest * g for site, g in zip(self.sites, per_site, strict=True)) / total
             for site in self.sites:
                 vector_to_parameters(mean.clone(), [p.grad for p in site.model.parameters()])
+        if self.slip == "before the step" and self.mean is not None and step == self.due:
+            self._receive()
         for site in self.sites:
             site.inner.step()
 

@@ -156,8 +156,8 @@ def _cause(replies: list, i: int, run: Setting, step: int, rank: int) -> str:
     right = [r for r in range(len(replies)) if r // run.ranks_per_node == site and r != rank]
     right = [r for r in right if distance(_weights(replies[r], i, step), truth[site]) <= TOLERANCE]
     if right:
-        return f"{when} rank {rank} is off by {off:.0%}, and rank {right[0]} of the same site is right."
-    return f"{when} the weights of rank {rank} are off by {off:.0%} of their change: {_moment(run, step)}."
+        return f"{when} rank {rank} is off by {off:.2g} of their change, and rank {right[0]} of the same site is right."
+    return f"{when} the weights of rank {rank} are off by {off:.2g} of their change: {_moment(run, step)}."
 
 
 def _slip(reply: list, i: int, run: Setting, first: int, site: int) -> str:
