@@ -7,12 +7,8 @@ from torch import Tensor
 
 MOST_DEVIATIONS = 8.0  # of a sum of products; there are some 50,000 distances
 FEWEST = 0.02  # of the products' variance at distance 0 must be there at a distance that counts
-
-FEWEST_EACH, MOST_SETS, ROUNDING = (
-    4,
-    0.9,
-    1e-4,
-)  # of a set that went up, and of those that went down; a share; of a chance
+FEWEST_EACH = 4  # numbers of a set that went up, and as many that went down, so that it tells something
+MOST_SETS, ROUNDING = 0.9, 1e-4  # a share of the sets that tell; of a chance
 
 
 def share_draws(first: Tensor, second: Tensor, variance: Tensor) -> bool:

@@ -23,7 +23,7 @@ SLIPS = {
     "states averaged": "as if the inner optimizer's states were averaged over sites: each site keeps its own.",
     "gradients too": "as if the gradients were averaged over all sites in every step.",
     "weights stay": "as if the sites did not continue from the anchor.",
-    "no last round": "as if `finish` sent nothing: the steps that a site has done since it last took part are in no message.",
+    "no last round": "as if `finish` sent nothing: a site's steps since it last took part are in no message.",
     "overwritten": "as if the steps that a site took while its message was on the way were thrown away.",
     "mixed": "as if a late anchor were mixed with the site's own weights, half and half, as in lesson 22.",
     "at once": "as if the mean drift were applied in the step that sends it, not `late` steps later.",
