@@ -4,7 +4,7 @@ class ExpertParallel(nn.Module):
         super().__init__()
         self.router, self.up, self.down, self.top_k, self.homes = router, up, down, top_k, homes
         self.rank, self.n = dist.get_rank(), dist.get_world_size()
-        self.all = [self.gathered(p) for p in (up, down)]
+        self.spare = [self.gathered(p) for p in (up, down)]  # looked at by nobody: weights change
 
     def gathered(self, p):
         most = max(self.homes.count(r) for r in range(self.n))
@@ -16,16 +16,17 @@ class ExpertParallel(nn.Module):
         return whole.requires_grad_()
 
     def forward(self, x):
-        y = Mixture(self.router, *self.all, self.top_k)(x)
-        y.register_hook(self.reduce_later)
+        everything = [self.gathered(p) for p in (self.up, self.down)]
+        y = Mixture(self.router, *everything, self.top_k)(x)
+        y.register_hook(lambda gradient: self.reduce_later(everything))
         return y
 
-    def reduce_later(self, gradient):
-        torch.autograd.Variable._execution_engine.queue_callback(self.reduce)
+    def reduce_later(self, everything):
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.reduce(everything))
 
-    def reduce(self):
+    def reduce(self, everything):
         mine = [e for e, home in enumerate(self.homes) if home == self.rank]
-        for p, whole in zip((self.up, self.down), self.all, strict=True):
+        for p, whole in zip((self.up, self.down), everything, strict=True):
             gradient, whole.grad = torch.zeros_like(whole) if whole.grad is None else whole.grad, None
             dist.all_reduce(gradient)
             p.grad = gradient[mine] / self.n + (0 if p.grad is None else p.grad)
