@@ -107,7 +107,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     }
     if any(abs(ratio - 1) > MOST_DEVIATIONS * sd for ratio, sd in ratios.values()):
         words = drift(first, total, given, ratios)
-    elif share_draws(*(weighted(call, given) for call in (first, second)), weighted_variance(given)):
+    elif share_draws(weighted(first, given), weighted(second, given), weighted_variance(given)):
         words = "numbers at equal distances, or calls, share a random number: their errors repeat."
     else:
         cause = "errors are independent draws, and their sum does not drift."
