@@ -203,6 +203,7 @@ def test_without_references_and_records_there_is_nothing_to_ask(monkeypatch, tmp
 
 
 @pytest.mark.night
+@pytest.mark.timeout(1800)  # it makes a kit, and grades a solution of every lab
 def test_a_kit_is_whole_and_the_solutions_pass_there(tmp_path):
     """One test, since it takes minutes to make a kit: a repository, a wheel, pages, and `check` on every lab."""
     kit = tmp_path / "shardlab"
