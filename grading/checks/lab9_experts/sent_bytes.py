@@ -24,7 +24,7 @@ class Due:
     rows: int
     choices: int
     row_bytes: int
-    own_rows: int = 0  # of its own tokens; the others answer rows that have come
+    own_rows: int = 0  # for its own tokens; the others answer rows that have come
 
     @property
     def least(self) -> int:
@@ -111,10 +111,11 @@ def _too_much(case: Case, i: int, rank: int, name: str, sent: float, allowed: Du
     words = f"rank {rank} sends {sent:,.0f} bytes in {name}, {sent / allowed.most:.2f} times what is allowed"
     n, tokens = len(case.tokens[0]), case.tokens[i]
     size = DTYPES[case.dtype].itemsize // DTYPES[case.wire].itemsize
-    one_way = (size - 1) * allowed.own_rows, (size - 1) * (allowed.rows - allowed.own_rows)
+    own, others_rows = ("tokens", "results") if name == "forward" else ("results' gradients", "tokens' gradients")
+    answers = allowed.rows - allowed.own_rows
     alike = {
-        f"rows are sent as {case.dtype} in one of the pass's two exchanges": allowed.rows + min(one_way),
-        f"rows are sent as {case.dtype} in one exchange of the two": allowed.rows + max(one_way),
+        f"the {own} are sent as {case.dtype}": size * allowed.own_rows + answers,
+        f"the {others_rows} are sent as {case.dtype}": allowed.own_rows + size * answers,
         "each token is sent once for each expert, also where two of its experts live on one rank": allowed.choices,
         f"rows are sent as {case.dtype}": size * allowed.rows,
         f"rows are sent once for each expert, as {case.dtype}": size * allowed.choices,

@@ -154,6 +154,25 @@ def test_bytes_have_two_bounds_on_each_rank(name, rank):
     assert few.points == 0 and "some rows were not sent" in few.cause
 
 
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize(
+    "name, own, words",
+    [
+        ("forward", True, "if the tokens are sent as float32"),
+        ("forward", False, "if the results are sent as float32"),
+        ("backward", True, "if the results' gradients are sent as float32"),
+        ("backward", False, "if the tokens' gradients are sent as float32"),
+    ],
+)
+def test_the_exchange_that_is_too_wide_is_named(rank, name, own, words):
+    def change(case, of, reply):
+        if of == rank and case.wire == "bfloat16":
+            due = sent_bytes.due(case, 0)[rank]
+            reply["passes"][0][name] += due.row_bytes * (due.own_rows if own else due.rows - due.own_rows)
+
+    assert words in judged("lab9.bytes", change).cause
+
+
 def test_the_constructor_may_send_a_little():
     def builds(n):
         return lambda case, rank, reply: reply.update(built=n if rank == 2 else 0)
