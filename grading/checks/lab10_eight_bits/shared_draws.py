@@ -1,5 +1,6 @@
 """Find random numbers that elements share: errors alike at some distance, and sets that one number has decided."""
 
+from collections.abc import Iterator
 from itertools import product
 
 import torch
@@ -34,18 +35,27 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
     return torch.fft.irfft(torch.fft.rfft(a, n).conj() * torch.fft.rfft(b, n), n)
 
 
-def who_share(total: Tensor, below: Tensor, above: Tensor, chance: Tensor, sets: dict[str, Tensor]) -> str:
+def sums_of_rounded(below: Tensor, above: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield each choice of ranks that round up (ranks, 1), and the sums over ranks that follow (elements)."""
+    for choice in product((False, True), repeat=len(below)):
+        up = torch.tensor(choice)[:, None]
+        yield up, torch.where(up, above, below).sum(0)
+
+
+def who_share(
+    total: Tensor, slack: Tensor, below: Tensor, above: Tensor, chance: Tensor, sets: dict[str, Tensor]
+) -> str:
     """Return the name of the first of the sets whose numbers share a random number; "" if none do.
 
-    `total` (elements) is the sum over ranks of rounded numbers, each of `below` or `above` (ranks, elements). A set
-    has an id for each element. Numbers of one id that share a random number went up where their chance is above it.
+    `total` (elements) is the sum over ranks of rounded numbers, each of `below` or `above` (ranks, elements), and off
+    by `slack` at most. A set has an id for each element. Numbers of one id that share a random number went up where
+    their chance is above it.
     """
-    slack = 1e-5 * torch.maximum(below.abs(), above.abs()).sum(0)
     matches, went_up = torch.zeros(len(total), dtype=torch.int64), torch.zeros_like(below, dtype=torch.bool)
-    for choice in product((False, True), repeat=len(below)):
-        fits = (torch.where(torch.tensor(choice)[:, None], above, below).sum(0) - total).abs() <= slack
+    for up, possible in sums_of_rounded(below, above):
+        fits = (possible - total).abs() <= slack
         matches += fits
-        went_up[:, fits] = torch.tensor(choice)[:, None]
+        went_up[:, fits] = up
     clear = (matches == 1) & (above > below).all(0)
     return next((name for name, ids in sets.items() if _split(chance[:, clear], went_up[:, clear], ids[clear])), "")
 

@@ -6,7 +6,6 @@ the sum of these values as their mean. The judge compares the two for sums over 
 """
 
 import math
-from itertools import product
 from typing import NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from grading.checks.lab10_eight_bits import draw, truth
 from grading.checks.lab10_eight_bits.draw import Instance
 from grading.checks.lab10_eight_bits.e4m3 import SMALLEST_NORMAL, nearest, neighbours
 from grading.checks.lab10_eight_bits.on_ranks import N_CALLS, reduced_instance, unpacked
-from grading.checks.lab10_eight_bits.shared_draws import share_draws, who_share
+from grading.checks.lab10_eight_bits.shared_draws import share_draws, sums_of_rounded, who_share
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
@@ -105,7 +104,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         )
         for name, (ratio, sd) in ratios.items()
     }
-    if any(abs(ratio - 1) > MOST_DEVIATIONS * sd for ratio, sd in ratios.values()):
+    if _unlikely(ratios):
         words = drift(first, total, given, ratios)
     elif share_draws(weighted(first, given), weighted(second, given), weighted_variance(given)):
         words = "numbers at equal distances, or calls, share a random number: their errors repeat."
@@ -157,8 +156,8 @@ def _possible(total: Tensor, given: Problem) -> Tensor:
     slack = CLOSE * given.largest
     on_edge = ((given.x - given.near).abs() <= truth.EDGE * given.x.abs()) & (given.x != 0)
     found = on_edge.any(0) & ((total - given.x.sum(0)).abs() <= given.x.abs().sum(0) / 8)
-    for choice in product((given.below, given.above), repeat=len(given.x)):
-        found |= (total - sum(of_rank[rank] for rank, of_rank in enumerate(choice))).abs() <= slack
+    for _, possible in sums_of_rounded(given.below, given.above):
+        found |= (total - possible).abs() <= slack
     return found
 
 
@@ -180,6 +179,11 @@ def all_ratios(first: Tensor, total: Tensor, given: Problem) -> dict[str, tuple[
     }
     ratios = {name: _ratio(given, *each) for name, each in sets.items()}
     return ratios | {SUM_OF_TINY: _tiny_sum(every, given)}
+
+
+def _unlikely(ratios: dict[str, tuple[float, float]]) -> set[str]:
+    """Return the names of the ratios that independent draws would not give."""
+    return {name for name, (ratio, sd) in ratios.items() if abs(ratio - 1) > MOST_DEVIATIONS * sd}
 
 
 def weighted(call: Tensor, given: Problem) -> Tensor:
@@ -211,8 +215,7 @@ def _ratio(given: Problem, errors: Tensor, calls: int, groups: Tensor, mask: Ten
     """
     gap = given.above - given.below
     used = (gap > 0).any(0) if mask is None else mask & (gap > 0).any(0)
-    weight = 1 / gap.amax(0)[used]
-    p = torch.where(gap > 0, (given.x - given.below) / gap, 0.0)[:, used]
+    weight, p = _weight(given)[used], given.chance[:, used]
     relative = gap[:, used] * weight
     single = relative**2 * p * (1 - p)
     fourth = (relative**4 * p * (1 - p) * (1 - 6 * p * (1 - p))).sum(0)  # the fourth cumulant of a draw
@@ -253,8 +256,8 @@ def _positions(instance: Instance) -> Tensor:
 
 def drift(first: Tensor, total: Tensor, given: Problem, ratios: dict[str, tuple[float, float]]) -> str:
     """Return why the errors are no independent draws, in words."""
-    n, slack = len(given.x), CLOSE * given.x.abs().sum(0)
-    high = {name for name, (ratio, sd) in ratios.items() if ratio - 1 > MOST_DEVIATIONS * sd}
+    n, slack, unlikely = len(given.x), CLOSE * given.x.abs().sum(0), _unlikely(ratios)
+    high = {name for name in unlikely if ratios[name][0] > 1}
     repeated = (total - N_CALLS * first).abs().le(N_CALLS * slack).all()
     if (first * n - given.near.sum(0)).abs().le(slack).all():
         return "numbers were rounded to the nearest: the same error comes back in every call, and adds up."
@@ -263,12 +266,12 @@ def drift(first: Tensor, total: Tensor, given: Problem, ratios: dict[str, tuple[
         return "numbers were rounded towards zero: all sums shrink."
     if repeated:
         return "every call draws the same random numbers: the same errors come back, and add up."
-    if who := who_share(first * n, given.below, given.above, given.chance, _sets(given.instance)):
+    rounded, sets = (given.below, given.above, given.chance), _sets(given.instance)
+    if who := who_share(first * n, CLOSE * given.largest, *rounded, sets):
         return f"{who} share a random number: draw one for each."
-    if any(abs(ratio - 1) > MOST_DEVIATIONS * sd for ratio, sd in (ratios["of tiny numbers"], ratios[SUM_OF_TINY])):
-        rest = [name for name, (ratio, sd) in ratios.items() if abs(ratio - 1) > MOST_DEVIATIONS * sd]
-        if {*rest} <= {"of tiny numbers", "of small numbers", SUM_OF_TINY}:
-            return "tiny numbers drift: their chance is below 1/256, and it is that chance, not 0 and not 1/256."
+    of_tiny = {"of tiny numbers", SUM_OF_TINY}
+    if unlikely & of_tiny and unlikely <= of_tiny | {"of small numbers"}:
+        return "tiny numbers drift: their chance is below 1/256, and it is that chance, not 0 and not 1/256."
     if ratios["of small numbers"][0] > 2 * ratios["sums over calls"][0]:
         return "small numbers drift: below 2^-6 of a scale the numbers of E4M3 are equally far apart, down to 0."
     if ratios["sums over calls"][0] > 2 * ratios["one call"][0]:
