@@ -22,6 +22,7 @@ from grading.judge.verdict import Verdict
 MOST_DEVIATIONS = 6.0  # of a ratio from 1, in standard deviations; by chance in fewer than 1 of 100,000 gradings
 RATIO = "mean square of errors / that of independent draws"
 SUM_OF_TINY = "1 + sum of the errors of tiny numbers / sum of their sizes"
+TINY_NOT_ZERO = "tiny numbers whose sum over calls is not 0 / as many as independent draws give"
 TINY = 2.0**-8  # a chance: random numbers of 8 bits have none below
 CLOSE = 1e-5  # relative to the sum of sizes; float32 sums over 8 ranks give less than 1e-6
 
@@ -98,7 +99,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         return Verdict(check, 0, points, f"the first call is right, but a later one is not: {words}")
     ratios = all_ratios(first, total, given)
     figures = {
-        (name if name == SUM_OF_TINY else f"{RATIO}, {name}"): (
+        (name if name in (SUM_OF_TINY, TINY_NOT_ZERO) else f"{RATIO}, {name}"): (
             f"{ratio:.3f}",
             f"{1 - MOST_DEVIATIONS * sd:.3f} to {1 + MOST_DEVIATIONS * sd:.3f}",
         )
@@ -178,7 +179,7 @@ def all_ratios(first: Tensor, total: Tensor, given: Problem) -> dict[str, tuple[
         "over matrices, too": (every, N_CALLS, _positions(instance), None),
     }
     ratios = {name: _ratio(given, *each) for name, each in sets.items()}
-    return ratios | {SUM_OF_TINY: _tiny_sum(every, given)}
+    return ratios | {SUM_OF_TINY: _tiny_sum(every, given), TINY_NOT_ZERO: _tiny_not_zero(total * n, given)}
 
 
 def _unlikely(ratios: dict[str, tuple[float, float]]) -> set[str]:
@@ -206,6 +207,16 @@ def _tiny_sum(every: Tensor, given: Problem) -> tuple[float, float]:
     sizes = N_CALLS * (given.x.abs().sum(0)[given.tiny] * weight).sum()
     variance = N_CALLS * weighted_variance(given)[given.tiny].sum()
     return 1 + float((every[given.tiny] * weight).sum() / sizes), math.sqrt(float(variance)) / float(sizes)
+
+
+def _tiny_not_zero(total: Tensor, given: Problem) -> tuple[float, float]:
+    """Return how many tiny numbers have a sum over calls that is not 0, over the expected number, and its deviation."""
+    gap = (given.above - given.below)[:, given.tiny]
+    leaves = torch.where(gap > 0, given.x[:, given.tiny].abs() / gap, 0.0)  # the chance of a rank's number in a call
+    chance = 1 - ((1 - leaves) ** N_CALLS).prod(0)
+    found = (total[given.tiny].abs() > gap.amax(0) / 1e3).sum()  # ranks' gaps differ
+    expected, variance = chance.sum(), (chance * (1 - chance)).sum()
+    return float(found / expected), math.sqrt(float(variance)) / float(expected)
 
 
 def _ratio(given: Problem, errors: Tensor, calls: int, groups: Tensor, mask: Tensor | None) -> tuple[float, float]:
@@ -269,7 +280,7 @@ def drift(first: Tensor, total: Tensor, given: Problem, ratios: dict[str, tuple[
     rounded, sets = (given.below, given.above, given.chance), _sets(given.instance)
     if who := who_share(first * n, CLOSE * given.largest, *rounded, sets):
         return f"{who} share a random number: draw one for each."
-    of_tiny = {"of tiny numbers", SUM_OF_TINY}
+    of_tiny = {"of tiny numbers", SUM_OF_TINY, TINY_NOT_ZERO}
     if unlikely & of_tiny and unlikely <= of_tiny | {"of small numbers"}:
         return "tiny numbers drift: their chance is below 1/256, and it is that chance, not 0 and not 1/256."
     if ratios["of small numbers"][0] > 2 * ratios["sums over calls"][0]:
