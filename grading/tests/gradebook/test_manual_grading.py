@@ -9,7 +9,7 @@ from contextlib import closing
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
-from class_of_two import grade
+from class_of_two import grade, released_class
 from nbgrader.api import Gradebook
 from rich.console import Console
 from submissions import LAB, ROOT
@@ -77,11 +77,7 @@ def judge(self, submission, settings) -> Judged:
 
 @pytest.fixture(scope="module")
 def classroom(tmp_path_factory):
-    root = tmp_path_factory.mktemp("course")
-    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
-    with pytest.MonkeyPatch.context() as patch, closing(Classroom(root)) as classroom:
-        patch.setattr(Judge, "_judge", judge)
-        classroom.release(LAB)
+    with released_class(tmp_path_factory, judge) as classroom:
         for student in EXPECTED:
             classroom.hand_in(LAB, student, handed_in(student))
         assert grade(classroom) == {student: ("it is new", 6, "") for student in EXPECTED}

@@ -4,12 +4,11 @@ import csv
 import io
 import json
 import os
-import shutil
-from contextlib import closing
 from html import unescape
 from pathlib import Path
 
 import pytest
+from class_of_two import released_class
 from nbformat.v4 import new_output
 from nbgrader.apps import NbGraderAPI
 from rich.console import Console
@@ -170,11 +169,7 @@ def by(student: str) -> str:
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """The course, the outcomes, and the problems with pages."""
-    root = tmp_path_factory.mktemp("course")
-    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
-    with pytest.MonkeyPatch.context() as patch, closing(Classroom(root)) as classroom:
-        patch.setattr(Judge, "_judge", judge)
-        classroom.release(LAB)
+    with released_class(tmp_path_factory, judge) as classroom:
         for student in (*NAMES, *UNUSABLE):
             own = {f"{LAB}.ipynb": by(student), "own.txt": "x", "own.py": "x"}
             hand_in(classroom.submitted(LAB, student), own)
@@ -184,7 +179,7 @@ def graded(tmp_path_factory):
             hand_in(classroom.submitted(LAB, student), {f"{LAB}.ipynb": changed(change)})
         for student, (files, _) in (FILES | ENCODED).items():
             hand_in(classroom.submitted(LAB, student), files)
-        (root / "grading" / "submitted" / "a file").write_text("")
+        (classroom.root / "grading" / "submitted" / "a file").write_text("")
         outcomes = {g.student: g for g in grade_all(classroom, LAB, classroom.students(LAB))}
         yield classroom, outcomes, dict(instructor_commands._feedback(classroom, LAB))
 

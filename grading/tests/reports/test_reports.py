@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from class_of_two import released_class
 from nbgrader.api import Gradebook
 from rich.console import Console
 from submissions import LAB, ROOT
@@ -16,7 +17,7 @@ from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom, Grade
 from grading.instructor_commands import explain
 from grading.judge.find_lab import lab_module
-from grading.judge.judge_submission import Judge, Judged
+from grading.judge.judge_submission import Judged
 from grading.judge.verdict import Verdict
 from grading.reports.class_page import page, show
 from grading.reports.class_report import class_report
@@ -49,11 +50,7 @@ def judge(self, submission, settings) -> Judged:
 
 @pytest.fixture(scope="module")
 def classroom(tmp_path_factory):
-    root = tmp_path_factory.mktemp("course")
-    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
-    with pytest.MonkeyPatch.context() as patch, closing(Classroom(root)) as classroom:
-        patch.setattr(Judge, "_judge", judge)
-        classroom.release(LAB)
+    with released_class(tmp_path_factory, judge) as classroom:
         right, other = (next(s for s in samples(LAB) if s.name == n) for n in ("right", "right_other_style"))
         for student in (*POINTS, NOISY):
             nb = other.notebook() if student == "ada" else right.notebook()

@@ -3,12 +3,11 @@
 import csv
 import io
 import json
-import shutil
-from contextlib import closing
 from functools import partial
 
 import pytest
 from bs4 import BeautifulSoup
+from class_of_two import released_class
 from nbformat.v4 import new_output
 from rich.console import Console
 from submissions import LAB, ROOT
@@ -17,9 +16,8 @@ from grading import instructor_commands
 from grading.gradebook import nbgrader_api
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.limited import limited
-from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.find_lab import lab_module
-from grading.judge.judge_submission import Judge, Judged
+from grading.judge.judge_submission import Judged
 from grading.judge.verdict import Verdict
 from grading.reports.class_page import show
 from grading.reports.class_report import class_report
@@ -41,13 +39,9 @@ def judge(self, submission, settings) -> Judged:
 
 @pytest.fixture(scope="module")
 def classroom(tmp_path_factory):
-    root = tmp_path_factory.mktemp("course")
-    shutil.copytree(ROOT / "solutions" / LAB, root / "solutions" / LAB)
     nb = json.loads((ROOT / "solutions" / LAB / f"{LAB}.ipynb").read_text())
     nb["cells"].append({"cell_type": "markdown", "id": "m", "metadata": {}, "source": f"{FORGED}\n\n# PASSED"})
-    with pytest.MonkeyPatch.context() as patch, closing(Classroom(root)) as classroom:
-        patch.setattr(Judge, "_judge", judge)
-        classroom.release(LAB)
+    with released_class(tmp_path_factory, judge) as classroom:
         for student in NAMES:
             folder = classroom.submitted(LAB, student)
             folder.mkdir(parents=True)
