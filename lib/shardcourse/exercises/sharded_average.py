@@ -69,25 +69,42 @@ def _not_shards(state: dict[str, Tensor], model: nn.Module) -> str:
 
 
 def _swapped(average: Average, folder: Path) -> str:
-    """Check that the model has the averages inside the block, and its own weights after it, even after an error."""
+    """Check that the model has the averages inside the block, and its own weights after it.
+
+    Also if an error ends the block, and if a forward without a backward has left the root whole, before or inside.
+    """
     model = _model()
     mine = average(model, DECAY)
     _train(model, mine)
     before, averages = _all_whole(dict(model.named_parameters())), _all_whole(mine.state_dict())
-    try:
-        with mine.swapped():
-            inside = _all_whole(dict(model.named_parameters()))
-            raise KeyError("planted")
-    except KeyError:
-        pass
-    after = _all_whole(dict(model.named_parameters()))
-    for name in before:
-        if not torch.equal(inside[name], averages[name]):
-            return f"Inside `with swapped()` the model's {name} is not the average."
-        if not torch.equal(after[name], before[name]):
-            return f"After `with swapped()`, left by an error, the model's {name} is not what it was."
+    for evaluates, ends in ((False, "left by an error"), (True, "with an evaluation before and inside it")):
+        if evaluates:
+            _evaluate(model)
+        try:
+            with mine.swapped():
+                inside = _all_whole(dict(model.named_parameters()))
+                if evaluates:
+                    _evaluate(model)
+                raise KeyError("planted")
+        except KeyError:
+            pass
+        except RuntimeError as error:
+            return f"`with swapped()`, {ends}, fails: {str(error).splitlines()[0]}"
+        model.reshard()
+        after = _all_whole(dict(model.named_parameters()))
+        for name in before:
+            if not torch.equal(inside[name], averages[name]):
+                return f"Inside `with swapped()`, {ends}, the model's {name} is not the average."
+            if not torch.equal(after[name], before[name]):
+                return f"After `with swapped()`, {ends}, the model's {name} is not what it was."
     changed = [name for name, tensor in mine.state_dict().items() if not torch.equal(_whole(tensor), averages[name])]
     return f"`with swapped()` changes the average of {changed[0]}." if changed else ""
+
+
+@torch.no_grad()
+def _evaluate(model: nn.Module) -> None:
+    """Run a forward without a backward: the root's weights stay whole."""
+    model(torch.arange(8)[None])
 
 
 def _saved(average: Average, folder: Path) -> str:
