@@ -157,8 +157,9 @@ def train(
     kernel = [(name, p.detach()) for name, p in module.named_parameters()]  # old addresses, as in compiled code
     start = [t.clone() for _, t in kernel]
     optimizer_class, defaults = OPTIMIZERS[optimizer]
-    zero = implementation(module, shares, cap_mb, max_norm, optimizer_class, **defaults)
-    replies, number, moved = [], 0, False
+    other = build(seed + 1, SMALL).to(device)
+    engines = [implementation(model, shares, cap_mb, max_norm, optimizer_class, **defaults) for model in (other, module)]
+    zero, replies, number, moved = engines[1], [], 0, False  # the first one stays, and must not matter
 
     def look() -> None:
         nonlocal moved
