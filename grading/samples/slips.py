@@ -7,8 +7,9 @@ alone runs, or only the first step; `sum` for `mean`; another dtype; all but the
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grading.samples import Sample, read_lab
 
@@ -28,7 +29,10 @@ _METHODS_ALONE = ("sum", "append")  # the built-in sum has no mean beside it
 
 @dataclass(frozen=True)
 class Slip:
-    """A solution cell with one slip. `key` names it without a line number: the cell, the statement, what was done."""
+    """A solution cell with one slip. `key` names it without a line number: the cell, the statement, what was done.
+
+    Where equal statements have equal slips, the second is called "(2)".
+    """
 
     cell: str
     key: str
@@ -42,8 +46,13 @@ def slips_of(lab: str) -> list[Slip]:
     """Return every slip in the cells that students fill in, in the order of the notebook."""
     cells = [c for c in read_lab("solutions", lab).cells if c.cell_type == "code" and c.metadata.nbgrader.solution]
     on_ranks = any("dist." in c.source for c in cells)
-    found = [slip for c in cells for slip in _slips(c.metadata.nbgrader.grade_id, c.source, on_ranks)]
-    return list({slip.key: slip for slip in found}.values())
+    times, by_source = Counter(), {}
+    for slip in (slip for c in cells for slip in _slips(c.metadata.nbgrader.grade_id, c.source, on_ranks)):
+        if slip.source not in by_source:  # two ways to one text are one slip
+            times[slip.key] += 1
+            number = f" ({times[slip.key]})" if times[slip.key] > 1 else ""
+            by_source[slip.source] = replace(slip, key=slip.key + number)
+    return list(by_source.values())
 
 
 def _slips(cell: str, source: str, on_ranks: bool) -> Iterator[Slip]:

@@ -158,7 +158,9 @@ def train(
     start = [t.clone() for _, t in kernel]
     optimizer_class, defaults = OPTIMIZERS[optimizer]
     other = build(seed + 1, SMALL).to(device)
-    engines = [implementation(model, shares, cap_mb, max_norm, optimizer_class, **defaults) for model in (other, module)]
+    engines = [
+        implementation(model, shares, cap_mb, max_norm, optimizer_class, **defaults) for model in (other, module)
+    ]
     zero, replies, number, moved = engines[1], [], 0, False  # the first one stays, and must not matter
 
     def look() -> None:
