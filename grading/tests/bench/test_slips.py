@@ -1,4 +1,4 @@
-"""Slips made by machine: each is another text, each has a name of its own, and the list of those that change nothing is current."""
+"""Slips made by machine: each is another text with its own name. The lists of those that change nothing are current."""
 
 import ast
 
