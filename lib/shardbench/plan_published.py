@@ -2,7 +2,8 @@
 
 A row is one figure of one run. If a run has several figures for the same time (tokens/s, MFU), the first is compared.
 
-A blind run's row has the forecast that was entered before the run's figures were, beside today's prediction.
+The row of a blind or mended run has the forecast that was entered before the run's figures were, beside today's
+prediction.
 
 [Note: conventions] Speeds are compared as rates, so that a ratio above 1 is optimistic whatever the source publishes.
 A source's FLOP/s count the full attention matrix. With recomputation, they count a whole forward once more (Megatron's
@@ -47,7 +48,8 @@ def _memory(r: Run, setup: Setup) -> Iterable[dict]:
     for figure, unit in (("memory_gib", GIB), ("memory_gb", GB)):
         if figure in r.published:
             low, high = (n_bytes / unit for n_bytes in _bytes_of(r, setup, memory_plan(setup)))
-            yield _row(r, "memory", figure, r.published[figure], (low + high) / 2) | {"range": [low, high]}
+            row = _row(r, "memory", figure, r.published[figure], (low + high) / 2, r.forecast.get(figure))
+            yield row | {"range": [low, high]}
 
 
 def _fits(r: Run, setup: Setup) -> Iterable[dict]:
@@ -77,9 +79,10 @@ def _speed(r: Run, setup: Setup) -> Iterable[dict]:
     if figure:
         plan = speed_plan(setup)
         published, predicted = r.published[figure], _rate(figure, setup, plan)
+        forecast = r.forecast.get(figure)
         if figure == "step_s":
-            published = 1 / published
-        row = _row(r, "speed", "steps_per_s" if figure == "step_s" else figure, published, predicted)
+            figure, published, forecast = "steps_per_s", 1 / published, 1 / forecast if forecast else None
+        row = _row(r, "speed", figure, published, predicted, forecast)
         yield row | {"range": [predicted * plan.step_s / step_s for step_s in reversed(plan.range_s)]}
 
 
@@ -102,9 +105,8 @@ def _with_a_forward_more(setup: Setup) -> float:
     return flops.model_flops(setup) + (blocks * forward if s.recompute == "full" else 0.0)
 
 
-def _row(r: Run, what: str, figure: str, published, predicted) -> dict:
+def _row(r: Run, what: str, figure: str, published, predicted, forecast: float | None = None) -> dict:
     about = "memory" if what == "fits" else what
-    forecast = r.forecast.get(figure)
     same = ("table", "source", "read", "model", "machine", "world_size", "strategy")
     return {
         "run": r.id,
@@ -124,12 +126,15 @@ def _row(r: Run, what: str, figure: str, published, predicted) -> dict:
 
 
 def summary(rows: list[dict]) -> list[dict]:
-    """Return for each table and kind of figure the number, median and extremes of the ratios, and why they differ."""
+    """Return for each table and kind of figure the number, median and extremes of the ratios, and why they differ.
+
+    The ratio of a blind or mended run is that of its forecast.
+    """
     found = []
     for key, group in groupby(sorted(rows, key=_kind), key=_kind):
         of_kind = list(group)
         table, what, used, outside = key
-        ratios = sorted(row["forecast_ratio"] or row["ratio"] for row in of_kind)  # of a blind run what was forecast
+        ratios = sorted(row["forecast_ratio"] or row["ratio"] for row in of_kind)
         within = sum(abs(ratio - 1) <= GOALS[what] for ratio in ratios)
         extremes = {"n": len(ratios), "within": within, "median": median(ratios), "low": ratios[0], "high": ratios[-1]}
         words = {"outside": outside, "differs": of_kind[0]["differs"]}

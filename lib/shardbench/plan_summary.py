@@ -15,8 +15,9 @@ def summarise(result: dict) -> dict:
     """Return `result` of `shardbench.plan.run` with each list of compared rows replaced by its summary.
 
     Published rows are summarised by figure, and apart: those that constants were fitted on, those outside of what the
-    planner covers, those that were predicted, and those that were forecast blind. `misses` has every published row that
-    is more than MISS off.
+    planner covers, and those that were predicted. Forecasts are "forecast blind", whatever was done with them later.
+    Today's plan of the same runs is apart: of those that are "blind" still, and of those that the planner was "mended"
+    by. `misses` has every published row that is more than MISS off today.
     """
     found = {name: _part(name, part) if name in _GROUPS else part for name, part in result.items()}
     return found | {
@@ -34,9 +35,12 @@ def _miss(row: dict) -> dict:
 def _part(name: str, rows: list[dict]) -> dict:
     groups: dict[str, list[dict]] = defaultdict(list)
     for row in rows:
-        row = row | {"ratio": row.get("forecast_ratio") or row.get("ratio")}  # of a blind run what was forecast
-        if row["ratio"] is not None:
+        if row.get("ratio") is not None:
             groups[_GROUPS[name](row)].append(row)
+        if row.get("forecast_ratio"):
+            forecast = row | {"ratio": row["forecast_ratio"], "outside": "", "used": "forecast blind"}
+            groups[_GROUPS[name](forecast)].append(forecast)
+            groups[f"{row['what']}, forecast blind, {row['source'].split(',')[0]}"].append(forecast)
     return {group: _group(members) for group, members in sorted(groups.items())}
 
 

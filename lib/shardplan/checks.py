@@ -6,7 +6,7 @@ Not checked, because it works and is only slow: tensor parallelism across nodes,
 from math import gcd, isqrt, prod
 
 from shardplan.job import Job
-from shardplan.strategy import PRECISIONS, SCHEDULES
+from shardplan.strategy import NEWER_ATTENTION, PRECISIONS, SCHEDULES
 
 EXPERT_SHARDINGS = ("FULL_SHARD", "SHARD_GRAD_OP", "ZERO_1")
 
@@ -89,6 +89,9 @@ def _sequence(setup: Job) -> None:
     if s.seq_len % s.context:
         common = gcd(s.seq_len, _left_for(setup, "context"))
         _refuse("context", s.context, f"it must divide seq_len={s.seq_len}", divisor(s.context, common))
+    cards = NEWER_ATTENTION.get(s.attention, ("",))
+    if not setup.machine.gpu.name.startswith(cards):
+        _refuse("attention", s.attention, f"it is planned on {', '.join(cards)}, not on {setup.machine.gpu.name}", "flash")
     if s.context > 1 and s.attention == "math":
         _refuse("attention", s.attention, f"a ring of context={s.context} passes on flash attention's sums", "flash")
     if shape.latent and s.attention == "math":

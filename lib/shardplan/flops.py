@@ -104,6 +104,11 @@ def head_products(setup: Setup) -> tuple[Product, ...]:
     return tuple(_with_lora(setup, *linear))
 
 
+def recomputed_head(setup: Setup) -> tuple[Product, ...]:
+    """Product of the output layer that backward computes again."""
+    return head_products(setup)[:1] if setup.strategy.cross_entropy == "vocabulary" else ()
+
+
 def attention_flops(setup: Setup, causal: bool = False) -> float:
     """FLOPs of a block's scores and mix in forward, for this GPU's queries and heads, each with all T positions.
 
@@ -153,7 +158,7 @@ def hardware_flops(setup: Setup, causal: bool = False) -> float:
     """FLOPs of `model_flops` and of recomputation, without what a fused attention kernel recomputes inside itself."""
     again = _mean_of_blocks(setup, lambda of: sum(p.flops for p in recomputed_products(of)))
     again += recomputed_attention(setup) * attention_flops(setup, causal)
-    return model_flops(setup, causal) + _of_a_step(setup, recomputed_blocks(setup) * again, 0.0)
+    return model_flops(setup, causal) + _of_a_step(setup, recomputed_blocks(setup) * again, sum(p.flops for p in recomputed_head(setup)))
 
 
 def _of_a_step(setup: Setup, block: float, head: float) -> float:

@@ -5,6 +5,9 @@ The file explains itself under `words`. Each run says whether a constant of the 
 [Note: blind] A blind run enters the file in two commits. The first has its configuration, chosen by the table's rule
 for what the source leaves open, and the planner's forecasts. The second has the measured figures. Forecasts are never
 changed; today's plan may say something else, and both are compared with what was measured.
+
+If a cause of a miss is found in some blind runs, and the planner is mended by it, these runs are "mended": their
+forecasts count as before, and today's plan of them is no evidence. What today's plan is worth, the other blind runs say.
 """
 
 import json
@@ -38,11 +41,11 @@ class Run:
     strategy: dict  # the fields that differ from Strategy's defaults
     published: dict[str, float | bool]  # by a name of MEMORY or SPEED
     memory_of: str = ""  # "reserved" by the allocator, or "states" alone
-    used: str = "predicted"  # "fit": a constant was fitted on it; "blind": see [Note: blind]
-    forecast: dict[str, float] = field(default_factory=dict)  # of a blind run, by the same names
+    used: str = "predicted"  # "fit": a constant was fitted on it; "blind" and "mended": see [Note: blind]
+    forecast: dict[str, float] = field(default_factory=dict)  # of a blind or mended run, by the same names
     outside: dict[str, str] | None = None  # "speed" or "memory": why the planner can't predict it
     assumed: str = ""  # what the source leaves open
-    rule: str = ""  # by which a blind run's setup was chosen, for the same
+    rule: str = ""  # by which a blind or mended run's setup was chosen, for the same
     differs: dict[str, str] = field(default_factory=dict)  # "speed" or "memory": why a prediction is off, where known
 
     @property

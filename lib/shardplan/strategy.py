@@ -60,11 +60,17 @@ PRODUCTS = ("compute", "fp8", "fp8-rows", "mxfp8")
 # after the update, or each in a message before its gather; fp8 with scales of rows, which travel with them
 GATHER = ("compute", "fp8", "fp8-each", "fp8-rows")
 OFFLOAD = ("none", "cpu", "nvme")  # where the optimizer's states and the parameters' shards live between steps
-ATTENTION = ("flash", "flash-1", "math")  # FlashAttention-2, its first version; "math" makes the (B, H, T, T) scores
+# FlashAttention-2, its first version, its third one (for Hopper only), cuDNN's kernel; "math" makes the (B, H, T, T)
+# scores
+ATTENTION = ("flash", "flash-1", "flash-3", "cudnn", "math")
+NEWER_ATTENTION = {"flash-3": ("H100", "H200"), "cudnn": ("H100", "H200", "B200", "B300", "GB200", "GB300")}  # and cards
 # From all logits at once: by torch's operations in fp32, compiled, or by flash-attention's kernel, which overwrites the
 # logits with their gradient. Or from a part of the logits at a time: by torch's operations, or by Liger's kernel
 # "shifted": from all logits in fp32 and a copy without the last position, as Hugging Face's models until 2024
-CROSS_ENTROPY = ("whole", "compiled", "in-place", "chunked", "fused", "shifted")
+# "held": from all logits in fp32, which the training loop holds until backward ends, as the model's output
+# "vocabulary": from a part of the vocabulary at a time, whose logits backward makes again, as trainers of reinforcement
+# learning do, which need the log-probabilities
+CROSS_ENTROPY = ("whole", "compiled", "in-place", "chunked", "fused", "shifted", "held", "vocabulary")
 # Linear layers of a block that get adapters. peft's own choice for Llama is query-value, QLoRA's is all
 LORA_TARGETS = {
     "all": ("attention.", "feed_forward."),
@@ -114,6 +120,7 @@ class Strategy:
     attention: Annotated[str, "attention kernel; math stores the whole matrix of scores"] = "flash"
     cross_entropy: Annotated[str, "loss from all logits at once, or from one part at a time"] = "whole"
     cross_entropy_chunks: Annotated[int, "number of parts"] = 8
+    fp32_logits: Annotated[bool, "the output layer's product in fp32, from casts of its factors"] = False
     bucket_cap_mb: Annotated[float, "bucket size of DDP and ZeRO, MiB"] = 25.0
     gradient_as_bucket_view: Annotated[bool, "DDP: gradients are views of the buckets"] = False
     expandable_segments: Annotated[bool, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"] = False

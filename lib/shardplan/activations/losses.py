@@ -131,3 +131,47 @@ def _chunk_by_kernel(t: Tape, itemsize: int, is_trained: bool) -> None:
         of_w = of_w, ops.to(t, of_w, 4, "gradient of the weight from a chunk, in fp32")
         del of_w
     del losses, of_logits
+
+
+def by_vocabulary(t: Tape, x: Value, output: str, computed: int) -> Value:
+    """Compute each token's log-probability from a part of the vocabulary at a time. Keeps x and a number a token.
+
+    Backward makes the logits again. They have `computed` bytes, by default those of x. A part has as many logits as C
+    tokens have with the whole vocabulary.
+    Source: prime-rl 2026, src/prime_rl/trainer/models/layers/lm_head.py, _ChunkedLogProbEntropyFn.
+    """
+    w = ops.weight(t, f"{output}.weight", "V D", x.itemsize)
+    x = ops.to(t, x, w.itemsize)
+    dims, itemsize, w_like = x.dims, x.itemsize, ops.parameter_of(w)
+    is_trained = bool(w.edge)
+
+    def part() -> Value:
+        wide_x = t.new("the output layer's input, cast", dims, computed) if computed > itemsize else None
+        logits = ops.to(t, t.new("logits of a part", "C V", computed or itemsize), 4, "logits of a part")
+        del wide_x
+        return logits
+
+    def backward(g: Value):
+        of_x = t.new("gradient of the last norm's result", dims, itemsize)
+        of_w = t.gradient(w_like, "V D", itemsize) if is_trained else None
+        logits = part()
+        scaled = t.new("logits of a part, over the temperature", "C V", 4)
+        del logits
+        shifted = t.new("logits of a part, less the sum", "C V", 4)
+        exponentials = t.new("probabilities of a part", "C V", 4)
+        del scaled, shifted
+        of_logits = t.new("gradient of a part's logits", "C V", 4)
+        del exponentials
+        of_logits = of_logits, ops.to(t, of_logits, itemsize, "gradient of a part's logits")
+        of_x_part = t.new("gradient of x from a part", dims, itemsize)
+        del of_logits, of_x_part
+        return of_x, of_w
+
+    node = t.node("loss", (x, w), [x, w], backward)
+    logits = part()
+    scaled = t.new("logits of a part, over the temperature", "C V", 4)
+    shifted = t.new("logits of a part, less their maximum", "C V", 4)
+    exponentials = t.new("exponentials of a part", "C V", 4)
+    del logits, scaled, shifted, exponentials
+    t.save_result(node, t.new("log of the sum of a row", "B T", 4))
+    return t.keep(t.new("loss", "1", 4, node))

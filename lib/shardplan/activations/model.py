@@ -174,6 +174,8 @@ class Model:
 
     def head(self, x: Value) -> Value:
         output = "embedding" if self.shape.tied else "output"
+        if self.strategy.cross_entropy == "vocabulary":
+            return losses.by_vocabulary(self.t, self.normed(x), output, 4 if self.strategy.fp32_logits else 0)
         if self.strategy.cross_entropy in ("chunked", "fused"):
             loss = losses.fused if self.strategy.cross_entropy == "fused" else losses.chunked
             return loss(self.t, self.normed(x), output)
@@ -186,6 +188,8 @@ class Model:
         if parallel and not self.strategy.loss_parallel:
             logits, parallel = ops.copied(self.t, logits, "B T Y", "logits, gathered", kind="all_gather"), False
         wide = ops.to(self.t, logits, 4, "logits")
+        if self.strategy.cross_entropy == "held":
+            self.t.keep(wide)
         if self.strategy.cross_entropy == "shifted":
             del logits
             return losses.cross_entropy(

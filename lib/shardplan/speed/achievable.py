@@ -9,7 +9,9 @@ Measured by others in micro-benchmarks, on one GPU or one cluster each:
                published at 0.85 to 0.93 of it; we recalled the upper end, without a single source.
     ATTENTION  FlashAttention-2, head width 128, causal, long sequences. H100: Shah et al. 2024, "FlashAttention-3",
                figures 5 and 6: forward 335 TFLOP/s; backward 322 without a mask, times the 335 / 370 that the mask
-               costs forward. A100: Dao 2023, figures 5 to 7, recalled from memory.
+               costs forward. A100: Dao 2023, figures 5 to 7, recalled from memory. FlashAttention-3 and cuDNN on
+               H100, from the same figures: forward 616 and 539; backward 561 and 516 without a mask, times the 616 / 648
+               and 539 / 595 that the mask costs forward.
 
 `shardsim.closed_forms` has the shares of links, and how much slower computation is while NCCL communicates.
 
@@ -22,6 +24,11 @@ A100's 125M model, which stays 12% too fast, but likelier hide missing memory-bo
 when these runs were made. On the H100 of 2023 it was 73%: cuBLAS 11.8, the first for Hopper, and kernels of Triton that
 did not use its new instructions. With the libraries of today we take the A100's share for all cards; nothing was fitted
 for that. FlashAttention's first version stands for the libraries of its time.
+
+[Note: old instructions] FlashAttention-2 multiplies with the instructions of the A100. Newer cards have faster ones,
+which it does not use, so that it is hardly faster on a B200 than on an H100: we take the H100's TFLOP/s. That was found
+on prime-rl's published runs. cuDNN's kernel on a B200 is the guess OTHER_ATTENTION; forward, FlashAttention-4 has 1,605
+TFLOP/s there and is 1.3 times as fast as cuDNN 9.13, which makes 0.55. Source: Together AI 2026, "FlashAttention-4".
 
 [Note: GeForce] These cards run above their data sheet's clock, so they reach its figure. FlashAttention-2 has 165
 TFLOP/s on an RTX 4090, as much as the sheet: Zhang et al. 2024, "SageAttention", figure 1 (as recalled).
@@ -56,7 +63,13 @@ OTHER_PRODUCTS = 0.8  # cards without a published share: a little above the midd
 MEMORY = 0.92
 ATTENTION = {"A100": (200 / 312, 175 / 312), "H100": (335 / 989, 290 / 989), "H200": (335 / 989, 290 / 989)}
 ATTENTION |= dict.fromkeys(("RTX-3090", "RTX-4090", "RTX-5090"), (1.0, 175 / 200))  # backward as the A100's
+ATTENTION |= {name: (335 / 2250, 290 / 2250) for name in ("B200", "B300")}  # see [Note: old instructions]
+ATTENTION |= {name: (335 / 2500, 290 / 2500) for name in ("GB200", "GB300")}
 OTHER_ATTENTION = (0.5, 0.4)  # forward, backward
+NEWER_ATTENTION = {  # kernels that use the instructions of the newest cards
+    "flash-3": dict.fromkeys(("H100", "H200"), (616 / 989, 533 / 989)),
+    "cudnn": dict.fromkeys(("H100", "H200"), (539 / 989, 467 / 989)),  # the others have OTHER_ATTENTION
+}
 FIRST_FLASH = (0.4 * 312 / 200, 0.3 * 312 / 175)  # relative to these: version 1 had 30-50% of the A100, backward 25-35%
 LEAD_IN = 300  # positions; short sequences are slower: 191 TFLOP/s at 512, 298 at 2048, 335 at 16384
 
@@ -82,7 +95,7 @@ def product_share(gpu: Gpu, kernel: str = "flash", each: int = 2) -> float:
 def attention_shares(gpu: Gpu, kernel: str = "flash") -> tuple[float, float]:
     """Shares that attention reaches in forward and in backward."""
     older = FIRST_FLASH if kernel == "flash-1" else (1.0, 1.0)
-    shares = _by_name(ATTENTION, gpu, OTHER_ATTENTION)
+    shares = _by_name(NEWER_ATTENTION.get(kernel, ATTENTION), gpu, OTHER_ATTENTION)
     return tuple(
         gpu.pace * share * less * gpu.power_share ** (1 / 3) for share, less in zip(shares, older, strict=True)
     )

@@ -67,7 +67,8 @@ def root_work(setup: Setup, first: bool, last: bool) -> Both:
     products = flops.head_products(setup) if last else ()
     moved = (passes.embedding_passes(setup) if first else []) + (passes.head_passes(setup) if last else [])
     forward = _work(setup, products) + _moved(setup, moved, FORWARD)
-    return Both(forward, _gradients(setup, products) + _moved(setup, moved, BACKWARD))
+    again = _work(setup, flops.recomputed_head(setup) if last else ())
+    return Both(forward, again + _gradients(setup, products) + _moved(setup, moved, BACKWARD))
 
 
 def weight_gradients_s(setup: Setup, n_blocks: int, last: bool) -> float:
@@ -95,6 +96,7 @@ def product_s(setup: Setup, p: Product, each: int = 0) -> float:
     s = setup.strategy
     made = s.bytes.compute  # the result, also of a product in 8 bits
     each = each or (1 if s.products != "compute" and s.eight_bits(p.name) else made)
+    each = 4 if s.fp32_logits and p.name == "output" else each
     depth = p.inner / (p.inner + achievable.TILE_DEPTH)
     tiles = ceil(p.rows / TILE) * TILE / p.rows if p.groups > 1 else 1.0  # an expert's last tile may be nearly empty
     computed_s = tiles * p.flops / (peak_flops(setup, each) * _share(setup, each) * depth)

@@ -13,6 +13,9 @@ for bf16; then all that runs in fp32 is cast before and after, for 4 + c bytes e
     residual        3c, twice a block                          3c: two gradients added up
     shared inputs   none                                       3c for each product but the first that reads one
     cross-entropy   cast 4 + c, log-softmax 8; a logit         its gradient 4, through log-softmax 12, cast
+      by vocabulary times the temperature 12, maximum 4,   again 12, less the sum 8, exponential 8, gradient 8,
+                    less it 8, exponential 8, sum 4,       times the temperature 8, cast 6; a logit
+                    times the logits 12, sum 4; a logit
     LayerNorm, GELU 2c, one kernel each, as a fused RMSNorm    3c
 
     casts to fp8    for each input and each matrix of a product,  the same again, and for each incoming gradient
@@ -87,13 +90,16 @@ def head_passes(setup: Setup) -> list[Pass]:
         each = (c, 2 * c)
     elif s.cross_entropy == "compiled":  # reads them for maximum and sum; backward reads them and writes their gradient
         each = (2 * c, 2 * c)
+    elif s.cross_entropy == "vocabulary":  # see the table
+        each = (52, 50)
     else:
         copied = (8, 8) if s.cross_entropy == "shifted" else (0, 0)  # to the copy, and from its gradient
         each = (8 + _cast(c) + copied[0], 16 + _cast(c) + copied[1])
-    chunks = s.cross_entropy_chunks if s.cross_entropy == "chunked" else 1
+    chunks = s.cross_entropy_chunks if s.cross_entropy in ("chunked", "vocabulary") else 1
+    per_chunk = (13, 13) if s.cross_entropy == "vocabulary" else (3, 4)
     return [
         _norm(setup, _stream_elements(setup)),
-        _pass("cross-entropy", logits, *each, (3 * chunks, 4 * chunks)),
+        _pass("cross-entropy", logits, *each, (per_chunk[0] * chunks, per_chunk[1] * chunks)),
     ]
 
 
