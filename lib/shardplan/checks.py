@@ -240,7 +240,9 @@ def _rest(setup: Job) -> None:
         _refuse("recompute_every", s.recompute_every, f"it goes with recompute='full', not with {s.recompute!r}", 1)
     if s.bucket_cap_mb <= 0:
         _refuse("bucket_cap_mb", s.bucket_cap_mb, "a bucket holds something", 25.0)
-    if s.cross_entropy == "chunked" and s.cross_entropy_chunks > setup.tokens:
+    if s.inputs_in_8_bits and s.products == "compute":
+        _refuse("inputs_in_8_bits", True, "it goes with products in 8 bits, such as 'fp8'", False)
+    if s.cross_entropy in ("chunked", "vocabulary") and s.cross_entropy_chunks > setup.tokens:
         why = f"a micro-batch has {setup.tokens} positions on a rank"
         _refuse("cross_entropy_chunks", s.cross_entropy_chunks, why, setup.tokens)
 

@@ -97,6 +97,8 @@ class Strategy:
     shard_size: Annotated[int | None, "hybrid: number of ranks that share one copy of the model; None: all"] = None
     precision: Annotated[str, "dtypes in which tensors are stored, computed and reduced"] = "bf16-mixed"
     products: Annotated[str, "number format of the blocks' matrix products"] = "compute"
+    # as Transformer Engine; torchao keeps them in 16 bits
+    inputs_in_8_bits: Annotated[bool, "with fp8 products: keep their inputs in 8 bits for backward"] = False
     gather: Annotated[str, "number format in which FSDP gathers the blocks' matrices"] = "compute"
     recompute: Annotated[str, "activations that backward recomputes"] = "none"
     recompute_every: Annotated[int, "with full: recompute one block of this many"] = 1

@@ -6,7 +6,7 @@ constant saves only the constant.
 Source: tools/autograd/derivatives.yaml and torch/csrc/autograd/FunctionsManual.cpp, operation by operation.
 """
 
-from shardplan.activations.eight_bits import in_8_bits
+from shardplan.activations.eight_bits import in_8_bits, kept
 from shardplan.activations.tape import Tape, Value
 
 
@@ -29,7 +29,7 @@ def linear(t: Tape, name: str, x: Value, dims: str, words: str, *, weight_dims: 
     w = weight(t, name if "lora_" in name else f"{name}.weight", weight_dims or f"{rows} {columns}", x.itemsize)
     factor = to(t, x, w.itemsize)  # x is live too: the caller holds it until the product is made
     backward = _linear_backward(t, name, factor, w, b)
-    saved = ([factor.share or factor] if w.edge else []) + ([w] if x.edge else [])
+    saved = ([kept(t, name, factor.share or factor)] if w.edge else []) + ([w] if x.edge else [])
     node = t.node(name, (factor, w, b) if b else (factor, w), saved, backward)
     itemsize = w.itemsize
     kind = "grouped" if name.startswith("experts.") else "addmm" if bias else "mm"

@@ -61,6 +61,7 @@ class Value:
     node: Node | None = None
     output: int = 0  # of its node
     share: "Value | None" = None  # kept in its place, to make it again: of a gathered one, what this rank had before
+    in_8_bits: "Value | None" = None  # a copy that linear layers keep in its place
 
     @property
     def edge(self) -> tuple[Node, int] | None:
@@ -94,13 +95,13 @@ class Tape:
         autocast: bool = False,
         on_gpu: bool = False,
         gathers_again: bool = False,
-        codes: Callable[[str], tuple[bool, bool]] = lambda name: (False, False),
+        codes: Callable[[str], tuple[bool, bool, bool]] = lambda name: (False, False, False),
     ) -> None:
         self.sizes, self.is_trained = sizes, is_trained
         self.snapshots: list[Snapshot] = []
         self.region = None  # where values are saved, if not in nodes: see `regions`
         self.on_gpu, self.gathers_again = on_gpu, gathers_again
-        self.codes = codes  # whether a linear layer's products cast activations, and its matrix, to 8 bits
+        self.codes = codes  # see `eight_bits.codes`
         self.autocast, self.casts = autocast, {}  # by the parameter's name: held until autocast ends
         self.until_loss: list[Value] = []  # other values that code outside of the part holds until the loss is made
         self.nodes: list[Node] = []
