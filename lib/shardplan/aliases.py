@@ -32,7 +32,11 @@ ALIASES = {
     "muon_way": {"all-at-once": ("alltoall",), "every-rank": ("allgather", "replicate"), "one-owner": ("owner",)},
     "offload": {"none": ("no", "off"), "cpu": ("host", "yes", "true"), "nvme": ("disk", "ssd")},
     "schedule": {"1f1b": ("schedule1f1b",), "zb-h1": ("zb", "zb1p", "zerobubble"), "zb-h2": ("zb2p",)},
-    "attention": {"flash": ("flash2", "flashattention", "flashattention2", "sdpa"), "math": ("eager",), "flash-3": ("flash3", "flashattention3")},
+    "attention": {
+        "flash": ("flash2", "flashattention", "flashattention2", "sdpa"),
+        "flash-3": ("flash3", "flashattention3"),
+        "math": ("eager",),
+    },
     "wrap": {"block": ("layer", "blocks", "layers")},
     "cross_entropy": {"fused": ("liger",)},
 }

@@ -91,7 +91,8 @@ def _sequence(setup: Job) -> None:
         _refuse("context", s.context, f"it must divide seq_len={s.seq_len}", divisor(s.context, common))
     cards = NEWER_ATTENTION.get(s.attention, ("",))
     if not setup.machine.gpu.name.startswith(cards):
-        _refuse("attention", s.attention, f"it is planned on {', '.join(cards)}, not on {setup.machine.gpu.name}", "flash")
+        why = f"it is planned on {', '.join(cards)}, not on {setup.machine.gpu.name}"
+        _refuse("attention", s.attention, why, "flash")
     if s.context > 1 and s.attention == "math":
         _refuse("attention", s.attention, f"a ring of context={s.context} passes on flash attention's sums", "flash")
     if shape.latent and s.attention == "math":

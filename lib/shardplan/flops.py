@@ -158,7 +158,8 @@ def hardware_flops(setup: Setup, causal: bool = False) -> float:
     """FLOPs of `model_flops` and of recomputation, without what a fused attention kernel recomputes inside itself."""
     again = _mean_of_blocks(setup, lambda of: sum(p.flops for p in recomputed_products(of)))
     again += recomputed_attention(setup) * attention_flops(setup, causal)
-    return model_flops(setup, causal) + _of_a_step(setup, recomputed_blocks(setup) * again, sum(p.flops for p in recomputed_head(setup)))
+    head = sum(p.flops for p in recomputed_head(setup))
+    return model_flops(setup, causal) + _of_a_step(setup, recomputed_blocks(setup) * again, head)
 
 
 def _of_a_step(setup: Setup, block: float, head: float) -> float:

@@ -7,7 +7,7 @@ for what the source leaves open, and the planner's forecasts. The second has the
 changed; today's plan may say something else, and both are compared with what was measured.
 
 If a cause of a miss is found in some blind runs, and the planner is mended by it, these runs are "mended": their
-forecasts count as before, and today's plan of them is no evidence. What today's plan is worth, the other blind runs say.
+forecasts count as before, and today's plan of them is no evidence. The other blind runs say what today's plan is worth.
 """
 
 import json

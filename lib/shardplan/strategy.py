@@ -60,10 +60,10 @@ PRODUCTS = ("compute", "fp8", "fp8-rows", "mxfp8")
 # after the update, or each in a message before its gather; fp8 with scales of rows, which travel with them
 GATHER = ("compute", "fp8", "fp8-each", "fp8-rows")
 OFFLOAD = ("none", "cpu", "nvme")  # where the optimizer's states and the parameters' shards live between steps
-# FlashAttention-2, its first version, its third one (for Hopper only), cuDNN's kernel; "math" makes the (B, H, T, T)
-# scores
+# FlashAttention-2, its first version, its third one, cuDNN's kernel; "math" makes the (B, H, T, T) scores
 ATTENTION = ("flash", "flash-1", "flash-3", "cudnn", "math")
-NEWER_ATTENTION = {"flash-3": ("H100", "H200"), "cudnn": ("H100", "H200", "B200", "B300", "GB200", "GB300")}  # and cards
+_HOPPER, _BLACKWELL = ("H100", "H200"), ("B200", "B300", "GB200", "GB300")
+NEWER_ATTENTION = {"flash-3": _HOPPER, "cudnn": _HOPPER + _BLACKWELL}  # and the cards for which they are planned
 # From all logits at once: by torch's operations in fp32, compiled, or by flash-attention's kernel, which overwrites the
 # logits with their gradient. Or from a part of the logits at a time: by torch's operations, or by Liger's kernel
 # "shifted": from all logits in fp32 and a copy without the last position, as Hugging Face's models until 2024

@@ -170,8 +170,9 @@ def by_vocabulary(t: Tape, x: Value, output: str, computed: int) -> Value:
     node = t.node("loss", (x, w), [x, w], backward)
     logits = part()
     scaled = t.new("logits of a part, over the temperature", "C V", 4)
+    del logits
     shifted = t.new("logits of a part, less their maximum", "C V", 4)
     exponentials = t.new("exponentials of a part", "C V", 4)
-    del logits, scaled, shifted, exponentials
+    del scaled, shifted, exponentials
     t.save_result(node, t.new("log of the sum of a row", "B T", 4))
     return t.keep(t.new("loss", "1", 4, node))

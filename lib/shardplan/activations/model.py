@@ -189,8 +189,9 @@ class Model:
             logits, parallel = ops.copied(self.t, logits, "B T Y", "logits, gathered", kind="all_gather"), False
         wide = ops.to(self.t, logits, 4, "logits")
         if self.strategy.cross_entropy == "held":
+            del logits
             self.t.keep(wide)
-        if self.strategy.cross_entropy == "shifted":
+        elif self.strategy.cross_entropy == "shifted":
             del logits
             return losses.cross_entropy(
                 self.t, ops.all_but_last(self.t, wide, wide.dims.replace("T", "T1"), "logits, shifted")

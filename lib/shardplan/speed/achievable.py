@@ -9,9 +9,9 @@ Measured by others in micro-benchmarks, on one GPU or one cluster each:
                published at 0.85 to 0.93 of it; we recalled the upper end, without a single source.
     ATTENTION  FlashAttention-2, head width 128, causal, long sequences. H100: Shah et al. 2024, "FlashAttention-3",
                figures 5 and 6: forward 335 TFLOP/s; backward 322 without a mask, times the 335 / 370 that the mask
-               costs forward. A100: Dao 2023, figures 5 to 7, recalled from memory. FlashAttention-3 and cuDNN on
-               H100, from the same figures: forward 616 and 539; backward 561 and 516 without a mask, times the 616 / 648
-               and 539 / 595 that the mask costs forward.
+               costs forward. A100: Dao 2023, figures 5 to 7, recalled from memory.
+    NEWER_ATTENTION  The same, from the same figures of H100, for FlashAttention-3 and for cuDNN: forward 616 and 539;
+               backward 561 and 516 without a mask, times the 616 / 648 and 539 / 595 that the mask costs forward.
 
 `shardsim.closed_forms` has the shares of links, and how much slower computation is while NCCL communicates.
 
