@@ -40,7 +40,7 @@ def _part(name: str, rows: list[dict]) -> dict:
         if row.get("forecast_ratio"):
             forecast = row | {"ratio": row["forecast_ratio"], "outside": "", "used": "forecast blind"}
             groups[_GROUPS[name](forecast)].append(forecast)
-            groups[f"{row['what']}, forecast blind, {row['source'].split(',')[0]}"].append(forecast)
+            groups[f"{row['what']}, forecast blind, {row['table']}"].append(forecast)
     return {group: _group(members) for group, members in sorted(groups.items())}
 
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 
 from shardplan.aliases import as_options
 from shardplan.planned_job import Setup
-from shardplan.strategy import CROSS_ENTROPY, OFFLOAD, OPTIMIZER_KERNELS, RECOMPUTE, Strategy
+from shardplan.strategy import CROSS_ENTROPY, NEWER_ATTENTION, OFFLOAD, OPTIMIZER_KERNELS, RECOMPUTE, Strategy
 
+# Not offered: they are how some programs compute the loss, and no way to save anything
+LOSSES = tuple(loss for loss in CROSS_ENTROPY if loss not in ("shifted", "held", "vocabulary"))
 # What a change costs, the cheapest first. A change's price is an index of this tuple.
 PRICES = (
     "nothing but a line of code",
@@ -78,17 +80,19 @@ def _change(price: int, note: str = "", **fields) -> Change:
 def _free(s: Strategy) -> Iterator[Change]:
     if s.sharding.startswith("DDP"):
         yield _change(NOTHING, gradient_as_bucket_view=True)
-    yield _change(NOTHING, attention="flash")
+    for kernel in ("flash", *NEWER_ATTENTION):
+        yield _change(NOTHING, "a package of its own" if kernel == "flash-3" else "", attention=kernel)
     yield _change(NOTHING, wrap="block")
     for kernel in OPTIMIZER_KERNELS:
         yield _change(NOTHING, optimizer_kernel=kernel)
     yield _change(NOTHING, norm_kernel="fused")
     yield _change(NOTHING, expandable_segments=True)
     yield _change(NOTHING, compile=True)
-    for loss in CROSS_ENTROPY:
+    for loss in LOSSES:
         yield _change(NOTHING, cross_entropy=loss)
     if s.tensor > 1:
         yield _change(TRADE, gather_again=True)
+        yield _change(TRADE, async_tensor=True)
     if s.accumulation > 1:
         yield _change(TRADE, accumulate_unsharded=not s.accumulate_unsharded)
 
@@ -98,6 +102,7 @@ def _recompute(s: Strategy) -> Iterator[Change]:
         yield _change(TRADE, recompute=kind, recompute_every=1)
     for every in (4, 2):
         yield _change(TRADE, recompute="full", recompute_every=every)
+    yield _change(TRADE, offload_activations=True)
 
 
 def _batches(s: Strategy) -> Iterator[Change]:
@@ -127,6 +132,9 @@ def _precision(s: Strategy) -> Iterator[Change]:
         yield _change(ROUNDING, "gradients are summed in bf16", precision="bf16-mixed-bf16-reduce")
     if s.optimizer == "adamw":
         yield _change(ROUNDING, optimizer="adamw-8bit")
+    # A scale for each tensor: published runs have been as fast as planned. Those with scales of rows were slower
+    yield _change(ROUNDING, products="fp8", compile=True)
+    yield _change(ROUNDING, products="fp8", gather="fp8", compile=True)
 
 
 def _parallel(setup: Setup) -> Iterator[Change]:

@@ -39,3 +39,16 @@ def test_a_published_miss_is_listed_with_why_and_fitted_runs_stand_apart():
 
 def test_a_row_without_a_ratio_is_no_evidence():
     assert summarise({"published": [published("none", None)]}) == {"published": {}, "misses": []}
+
+
+def test_a_forecast_counts_as_it_was_made_and_todays_plan_apart():
+    """Whatever became of the run: blind still, or one by which the planner was mended."""
+    more = {"what": "speed", "table": "a", "forecast_ratio": 1.4}
+    rows = [published(used, 1.0, used=used, **more) for used in ("blind", "mended")]
+    found = summarise({"published": rows})["published"]
+    assert {name: (group["rows"], group["median_off"]) for name, group in found.items()} == {
+        "mfu, blind": (1, 0.0),
+        "mfu, mended": (1, 0.0),
+        "mfu, forecast blind": (2, 0.4),
+        "speed, forecast blind, a": (2, 0.4),
+    }

@@ -253,3 +253,21 @@ def test_the_plan_of_an_api_call_has_the_advice_in_words():
 def test_where_nothing_helps_nothing_is_advised():
     words = Shape.of("every word there is", ModelConfig(500_000_000, 8192, 1, 64, 8, 28_672, 2048))
     assert advise(figures_of(setup_of(words, "cloud-25gbe", 1))) == ()
+
+
+def test_what_new_cards_can_do_is_offered_where_they_can():
+    """Kernels of attention, products in 8 bits, hops beside products; an A100 has none of the former."""
+    wanted = ({"attention": "flash-3"}, {"attention": "cudnn"}, {"products": "fp8", "gather": "fp8", "compile": True})
+    for machine, able in (("dgx-h100", True), ("dgx-a100", False)):
+        setup = setup_of("8B", machine, 8, seq_len=8192)
+        offered = [(dict(c.fields), c.applied(setup)) for c in single_changes(setup)]
+        for fields in wanted:
+            (applied,) = [after for changed, after in offered if changed == fields]
+            assert bool(applied) == able, (machine, fields)
+    split = setup_of("70B", "dgx-h100", 64, tensor=8, seq_len=8192)
+    assert any(dict(c.fields) == {"async_tensor": True} and c.applied(split) for c in single_changes(split))
+
+
+def test_a_loss_that_saves_nothing_is_not_offered():
+    found = {dict(c.fields).get("cross_entropy") for c in single_changes(setup_of("8B", "dgx-h100", 8))}
+    assert found == {None, "whole", "compiled", "in-place", "chunked", "fused"}
