@@ -25,7 +25,7 @@ from shardplan.speed.kernels import product_s, root_work
 
 
 def measure(at, loss_of):
-    """Measure the output layer, its loss and their backward. What `loss_of` returns beside the loss is held meanwhile."""
+    """Measure the output layer, its loss and their backward. What `loss_of` returns beside the loss is held."""
     head = nn.ModuleList([norm_of(at.shape), nn.Linear(at.shape.dim, at.shape.vocab_size, bias=False)])
     head = _initialised(head, at.strategy.precision)
     leaf, targets = torch.zeros(1, requires_grad=True), torch.zeros(_form(at)[:2], dtype=torch.int64)
