@@ -18,8 +18,8 @@ from shardbench.interconnect_table import show as show
 from shardlab import launch
 from shardlab.model import preset
 from shardsim import closed_forms, simulated
-from shardsim.imitated_job import Imitation, imitate
 from shardsim.network import Network
+from shardsim.time_dilation import Imitation, imitate
 from shardtrace.timeline import Timeline
 
 WORLD_SIZE = 4

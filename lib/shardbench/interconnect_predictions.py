@@ -11,9 +11,9 @@ from shardlab.model import Transformer
 from shardplan.formulas import Expected, units_of
 from shardsim import closed_forms
 from shardsim.closed_forms import Cluster
-from shardsim.imitated_job import Imitation
 from shardsim.network import Network
 from shardsim.step_schedules import Unit, ddp_step, fsdp_step
+from shardsim.time_dilation import Imitation
 from shardtrace.timeline import Timeline
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from shardlab.model import preset
 from shardsim.algorithms import ALGORITHMS, channels, double_tree
-from shardsim.imitated_job import flops_per_token, imitate
 from shardsim.link import Link
 from shardsim.machines import MACHINES
 from shardsim.network import BETWEEN_LATENCY_S, INSIDE_LATENCY_S, Network
+from shardsim.time_dilation import flops_per_token, imitate
 
 S = 7000  # bytes
 PORT, CARD = Link(1000.0, 0.25), Link(100.0, 2.0)

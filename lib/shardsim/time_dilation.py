@@ -14,7 +14,8 @@ same share of each message stays overlapped or exposed, and the best bucket is `
 This holds for as many messages as the real job has: the stand-in needs as many layers, for as many messages from FSDP,
 and as many ranks, for the same (N-1)/N. With fewer layers, each stands for several but pays the latencies of one.
 
-Source: Buckingham 1914 (similarity); dimensional analysis shows that only ratios of times matter.
+Source: Buckingham 1914 (similarity); dimensional analysis shows that only ratios of times matter. Gupta et al. 2006
+("To infinity and beyond: time-warped network emulation") call the factor time dilation.
 """
 
 from dataclasses import dataclass
