@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from shardsim import slept_computation, transfers
 from shardsim.cpu_streams import current_stream, reached_s
-from shardtrace.spans import Queued, Sent
+from shardtrace.labels_to_spans import Queued, Sent
 
 
 class SimulatedEvents:

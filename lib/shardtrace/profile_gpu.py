@@ -16,8 +16,8 @@ import warnings
 from collections import Counter, defaultdict
 from typing import Any
 
+from shardtrace.labels_to_spans import Leaf, Sent, compute_span, leaf_at, leaves
 from shardtrace.profile_labels import Event, element_bytes, numel
-from shardtrace.spans import Leaf, Sent, compute_span, leaf_at, leaves
 from shardtrace.timeline import Span
 
 _LAUNCHES = ("cuda_runtime", "cuda_driver")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
 
+from shardtrace.labels_to_spans import Label
 from shardtrace.range_labels import ROOT, meaning
-from shardtrace.spans import Label
 
 _ENGINE = "autograd::engine::evaluate_function"
 _BREAKS = ("ProfilerStep#", "Optimizer.step#")

@@ -6,8 +6,8 @@
     recording.timeline.exposed_s
 
 A simulated network gives the times of its collectives itself, and recording is cheap: we note torch's and our labels
-(see `range_labels`) as they begin and end. On a real network torch.profiler runs underneath, and `profile` reads its
-trace. This costs far more, and a collective's span begins when this rank hands it over, not when the last rank has
+(see `range_labels`) as they begin and end. On a real network torch.profiler runs underneath, and `read_profile` reads
+its trace. This costs far more, and a collective's span begins when this rank hands it over, not when the last rank has
 arrived.
 
 [Note: waits] A wait is cut in three. "slower rank": another rank has not asked for the collective yet. "link taken":
@@ -25,10 +25,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import record_function
 
-from shardtrace.profile import read_profile
+from shardtrace.labels_to_spans import Label, timeline
 from shardtrace.range_labels import label_units
+from shardtrace.read_profile import read_profile
 from shardtrace.simulated_events import event_source
-from shardtrace.spans import Label, timeline
 from shardtrace.timeline import Timeline
 
 

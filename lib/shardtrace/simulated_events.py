@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch.distributed as dist
 
-from shardtrace.spans import Queued, Sent
+from shardtrace.labels_to_spans import Queued, Sent
 
 
 class EventSource(Protocol):

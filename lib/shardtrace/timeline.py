@@ -14,7 +14,7 @@ once), and A, when the rank computes.
 Only the exposed part makes a step longer; a schedule can at best hide all of it. A wait is not communication: before a
 collective starts, a rank may wait for a slower one while its links are idle.
 
-`record_timeline` makes timelines of a run, `profile` reads them from torch.profiler's traces.
+`record_timeline` makes timelines of a run, `read_profile` reads them from torch.profiler's traces.
 """
 
 from collections.abc import Iterable

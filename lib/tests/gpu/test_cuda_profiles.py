@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from cuda_trace import AUTOGRAD, GLOO, Trace, said_by_c10d
 
-from shardtrace.profile import read_profile
+from shardtrace.read_profile import read_profile
 from shardtrace.timeline import Timeline
 from shardtrace.trace_file import trace_events
 

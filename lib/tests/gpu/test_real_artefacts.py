@@ -15,7 +15,7 @@ import pytest
 
 from shardlab.launch.flight_recorder import read_dump
 from shardlab.launch.hang_report import faulty_ranks, stuck_collectives
-from shardtrace.profile import read_profile
+from shardtrace.read_profile import read_profile
 from shardtrace.timeline import Timeline, union
 
 FOLDER = Path(os.environ.get("SHARDLAB_GPU_ARTEFACTS") or Path(__file__).parents[4] / "shared" / "gpu")

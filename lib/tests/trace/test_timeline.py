@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardcourse.exercises.trace import communication, markdown
+from shardtrace.labels_to_spans import Label, Queued, Sent, timeline
 from shardtrace.range_labels import meaning
-from shardtrace.spans import Label, Queued, Sent, timeline
 from shardtrace.timeline import Span, Timeline, union, without
 from shardtrace.trace_file import trace_events, write_trace
 

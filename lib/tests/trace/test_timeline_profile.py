@@ -20,7 +20,7 @@ from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer
 from shardlab.text_batches import batch
 from shardsim import simulated
-from shardtrace.profile import read_profile
+from shardtrace.read_profile import read_profile
 from shardtrace.record_timeline import record_timeline
 from shardtrace.timeline import Timeline
 

@@ -40,9 +40,19 @@ from typing import Any
 
 import torch
 
+from shardtrace.labels_to_spans import (
+    Leaf,
+    Sent,
+    Served,
+    compute_span,
+    leaves,
+    link_spans,
+    ordered,
+    wait_spans,
+    with_units,
+)
 from shardtrace.profile_gpu import has_kernels, of_gpu
 from shardtrace.profile_labels import Event, element_bytes, host_labels, numel
-from shardtrace.spans import Leaf, Sent, Served, compute_span, leaves, link_spans, ordered, wait_spans, with_units
 from shardtrace.timeline import Span, Timeline
 
 _NOT_COMPUTE = ("c10d", "_c10d_functional", "c10d_functional", "autograd", "torch", "profiler")
