@@ -1,6 +1,13 @@
 """The checks of lab 10, in the order of the notebook."""
 
-from grading.checks.lab10_eight_bits import finite, on_ranks, scales, steps, unbiased, wire
+from grading.checks.lab10_eight_bits import (
+    judge_gathered_weights,
+    judge_nonfinite,
+    judge_ten_steps,
+    judge_unbiased,
+    judge_wire,
+    on_ranks,
+)
 from grading.judge.session import Check, Ground, Session
 
 DRILLS = on_ranks.__name__
@@ -12,9 +19,9 @@ def pace(s: Session) -> None:
 
 
 CHECKS = {
-    "lab10.scales": Check(4, scales.judge),
-    "lab10.steps": Check(3, steps.judge),
-    "lab10.unbiased": Check(5, unbiased.judge),
-    "lab10.finite": Check(1, finite.judge),
-    "lab10.wire": Check(4, wire.judge, ground=Ground.SEEN),
+    "lab10.scales": Check(4, judge_gathered_weights.judge),
+    "lab10.steps": Check(3, judge_ten_steps.judge),
+    "lab10.unbiased": Check(5, judge_unbiased.judge),
+    "lab10.finite": Check(1, judge_nonfinite.judge),
+    "lab10.wire": Check(4, judge_wire.judge, ground=Ground.SEEN),
 }

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from grading.checks.lab10_eight_bits.draw import Instance
-from grading.checks.lab10_eight_bits.e4m3 import F8, TOP, nearest
+from grading.checks.lab10_eight_bits.e4m3_numbers import F8, TOP, nearest
 
 CLOSE = 1e-5  # relative error of a decoded number; two float32 roundings give 1.2e-7
 EDGE = 1e-6  # relative: this near to the middle between two codes, either is right

@@ -8,8 +8,16 @@ import torch
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
 
 from grading.boxes.sandbox.kernel_counters import Seen
-from grading.checks.lab10_eight_bits import draw, e4m3, on_ranks, scales, truth, unbiased, wire
-from grading.checks.lab10_eight_bits.shared_draws import share_draws
+from grading.checks.lab10_eight_bits import (
+    draw,
+    e4m3_numbers,
+    judge_gathered_weights,
+    judge_unbiased,
+    judge_wire,
+    on_ranks,
+    truth,
+)
+from grading.checks.lab10_eight_bits.reused_random_numbers import share_draws
 from grading.samples import read_lab, samples
 
 LAB, N = "lab10_eight_bits", 4
@@ -88,10 +96,10 @@ def test_some_border_always_cuts_a_row_that_has_a_scale_of_its_own(n):
 
 def test_neighbours_and_nearest_are_those_of_the_format():
     x = torch.tensor([0.0, 2.0**-11, 2.0**-9, 0.017, 1.0, 1.05, -1.05, 447.0, 448.0, -500.0], dtype=torch.float64)
-    below, above = e4m3.neighbours(x)
+    below, above = e4m3_numbers.neighbours(x)
     assert below.tolist() == [0, 0, 2**-9, 2**-6, 1, 1, -1.125, 416, 448, -448]
     assert above.tolist() == [0, 2**-9, 2**-9, 2**-6 + 2**-9, 1, 1.125, -1, 448, 448, -448]
-    assert ((e4m3.nearest(x) == below) | (e4m3.nearest(x) == above)).all()
+    assert ((e4m3_numbers.nearest(x) == below) | (e4m3_numbers.nearest(x) == above)).all()
 
 
 # Judges
@@ -109,15 +117,15 @@ def test_a_weight_may_be_off_by_a_hundred_thousandth_and_no_more():
     for share, passes in ((0.5, True), (3.0, False)):
         found = right.clone()
         found[i] += share * truth.CLOSE * float(flat[i])
-        assert (scales.fault(weights_as_replied(found), flat, instance) == "") is passes
+        assert (judge_gathered_weights.fault(weights_as_replied(found), flat, instance) == "") is passes
     replies = weights_as_replied(right)
     for rank in range(1, N):
         other = [dict(reply, bits="other") if r == rank else reply for r, reply in enumerate(replies)]
-        assert f"rank {rank} differ from those of rank 0" in scales.fault(other, flat, instance)
+        assert f"rank {rank} differ from those of rank 0" in judge_gathered_weights.fault(other, flat, instance)
         formless = [
             dict(reply, form="`gather` returned None") if r == rank else reply for r, reply in enumerate(replies)
         ]
-        assert f"on rank {rank} `gather` returned None" in scales.fault(formless, flat, instance)
+        assert f"on rank {rank} `gather` returned None" in judge_gathered_weights.fault(formless, flat, instance)
 
 
 def replied_steps(change=lambda step, rank, reply: None) -> list[list[dict]]:
@@ -152,7 +160,7 @@ def test_each_step_of_each_rank_counts():
 
 @pytest.fixture(scope="module")
 def given():
-    return unbiased.problem(SEED, N)
+    return judge_unbiased.problem(SEED, N)
 
 
 def drawn_calls(given, chances, seed: int = 0) -> list[torch.Tensor]:
@@ -166,7 +174,7 @@ def drawn_calls(given, chances, seed: int = 0) -> list[torch.Tensor]:
 
 
 def judged_calls(given, calls: list[torch.Tensor], zeros: float = 0.0, other: torch.Tensor | None = None):
-    later = unbiased.problem_of(given.instance, SEED + 1, N)
+    later = judge_unbiased.problem_of(given.instance, SEED + 1, N)
     known = {"first": calls[0], "second": calls[1], "sum": sum(calls), "zeros": torch.full_like(calls[0], zeros)}
     known["other"] = later.near.sum(0) / N if other is None else other
     replies = []
@@ -199,7 +207,9 @@ def test_random_numbers_of_eight_bits_are_found_where_chances_are_tiny(given):
 
 
 def alike(given, *calls) -> bool:
-    return share_draws(*(unbiased.weighted(call, given) for call in calls), unbiased.weighted_variance(given))
+    return share_draws(
+        *(judge_unbiased.weighted(call, given) for call in calls), judge_unbiased.weighted_variance(given)
+    )
 
 
 @pytest.mark.parametrize("period", [48, 128, 5000])
@@ -224,33 +234,33 @@ def test_ratios_of_right_draws_scatter_as_their_deviation_says(given):
     p, found = chances(given), []
     for seed in range(10):
         calls = drawn_calls(given, p, 100 + seed)
-        found += [(ratio - 1) / sd for ratio, sd in unbiased.all_ratios(calls[0], sum(calls), given).values()]
+        found += [(ratio - 1) / sd for ratio, sd in judge_unbiased.all_ratios(calls[0], sum(calls), given).values()]
     scatter = torch.tensor(found)
     assert 0.5 < float(scatter.square().mean()) < 2 and float(scatter.abs().max()) < 5
 
 
 def test_a_call_is_a_mean_of_neighbours_of_each_rank(given):
     right = drawn_calls(given, chances(given))[0]
-    assert unbiased.wrong_call(right, given) == ""
+    assert judge_unbiased.wrong_call(right, given) == ""
     off = right.clone()
     i = int((given.x.abs().sum(0) > 0).nonzero()[0])
     for share, passes in ((0.5, True), (3.0, False)):
-        off[i] = right[i] + share * unbiased.CLOSE * float(given.x[:, i].abs().sum()) / N
-        assert (unbiased.wrong_call(off, given) == "") is passes
+        off[i] = right[i] + share * judge_unbiased.CLOSE * float(given.x[:, i].abs().sum()) / N
+        assert (judge_unbiased.wrong_call(off, given) == "") is passes
     said = {
         "the sum over ranks": right * N,
         "once more": right / N,
         "were not rounded": given.x.sum(0) / N,
         "not finite": torch.full_like(right, torch.nan),
     }
-    assert [words for words, mean in said.items() if words not in unbiased.wrong_call(mean, given)] == []
+    assert [words for words, mean in said.items() if words not in judge_unbiased.wrong_call(mean, given)] == []
 
 
 @pytest.mark.parametrize("call", [0, on_ranks.WIRE_CALLS - 1])
 @pytest.mark.parametrize("rank", range(N))
 def test_bytes_and_messages_of_each_rank_and_call_have_two_bounds(rank, call):
     instance = on_ranks.wire_instance(SEED, N)
-    most, least = wire.budget(instance, N), wire.FEWEST * (N - 1) * sum(instance.sizes)
+    most, least = judge_wire.budget(instance, N), judge_wire.FEWEST * (N - 1) * sum(instance.sizes)
 
     def judged(n_bytes: float, messages: int = 2, seen: float = 0.257):
         def of_call(r, k):
@@ -272,12 +282,12 @@ def test_bytes_and_messages_of_each_rank_and_call_have_two_bounds(rank, call):
 
 def test_sends_and_receives_count_as_messages_to_each_other_rank():
     by_hand = [("send", 1.0)] * (N - 1) + [("recv", 0.0)] * (N - 1)
-    assert wire.n_messages(by_hand, N) == 1 and wire.n_messages([*by_hand, ("all_reduce", 8.0)], N) == 2
+    assert judge_wire.n_messages(by_hand, N) == 1 and judge_wire.n_messages([*by_hand, ("all_reduce", 8.0)], N) == 2
 
 
 def test_what_is_not_finite_must_reach_its_owner_and_be_gone():
     instance = draw.one_instance(SEED, N, rows=20)
-    problems = [unbiased.problem_of(instance, SEED + k, N) for k in range(len(on_ranks.POISONS))]
+    problems = [judge_unbiased.problem_of(instance, SEED + k, N) for k in range(len(on_ranks.POISONS))]
 
     def judged(change=lambda call, rank, reply: None):
         replies = []

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from grading.checks.lab10_eight_bits import draw, truth
 from grading.checks.lab10_eight_bits.draw import Instance
-from grading.checks.lab10_eight_bits.e4m3 import SMALLEST_NORMAL, nearest, neighbours
+from grading.checks.lab10_eight_bits.e4m3_numbers import SMALLEST_NORMAL, nearest, neighbours
 from grading.checks.lab10_eight_bits.on_ranks import N_CALLS, reduced_instance, unpacked
-from grading.checks.lab10_eight_bits.shared_draws import share_draws, sums_of_rounded, who_share
+from grading.checks.lab10_eight_bits.reused_random_numbers import share_draws, sums_of_rounded, who_share
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

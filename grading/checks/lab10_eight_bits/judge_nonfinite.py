@@ -2,7 +2,7 @@
 
 import torch
 
-from grading.checks.lab10_eight_bits import draw, on_ranks, unbiased
+from grading.checks.lab10_eight_bits import draw, judge_unbiased, on_ranks
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
@@ -14,7 +14,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         if words := next((call["form"] for call in reply if call["form"]), ""):
             return Verdict(check, 0, points, f"on rank {rank} {words}.")
     before = torch.cat([on_ranks.unpacked(reply[0]["before"], torch.float64) for reply in replies])
-    was_right = not unbiased.wrong_call(before, unbiased.problem_of(instance, s.seed, len(replies)))
+    was_right = not judge_unbiased.wrong_call(before, judge_unbiased.problem_of(instance, s.seed, len(replies)))
     for k, (value, _) in enumerate(on_ranks.POISONS):
         calls = [reply[k] for reply in replies]
         if not any(call["shown"] for call in calls):
@@ -22,7 +22,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
             cause = f"one rank's gradient had {value}, and its element is finite on rank {owner}, which keeps it."
             return Verdict(check, 0, points, cause)
         good = torch.cat([on_ranks.unpacked(call["good"], torch.float64) for call in calls])
-        words = unbiased.wrong_call(good, unbiased.problem_of(instance, s.seed + k, len(replies)))
+        words = judge_unbiased.wrong_call(good, judge_unbiased.problem_of(instance, s.seed + k, len(replies)))
         if words and (was_right or not torch.isfinite(good).all()):
             return Verdict(check, 0, points, f"after a call with {value}, the next one is wrong: {words}")
     return Verdict(check, points, points, "nan and inf reach the owner of their element, and are gone afterwards.")
