@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from grading.checks.lab11_slow_link.jobs import H_ALLOWED, MOST_STEPS, Job, draw, job_of, loss_of
+from grading.checks.lab11_slow_link.drawn_jobs import H_ALLOWED, MOST_STEPS, Job, draw, job_of, loss_of
 
 
 def asked(seed: int) -> Iterator[tuple]:

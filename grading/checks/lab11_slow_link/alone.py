@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import Optimizer
 
-from grading.checks.lab11_slow_link.setting import OPTIMIZERS, Setting, build, samples
+from grading.checks.lab11_slow_link.model_samples_schedule import OPTIMIZERS, Setting, build, samples
 
 # A mistake's name, and what it does to the weights, in words. The first that fits is the one that is named.
 SLIPS = {

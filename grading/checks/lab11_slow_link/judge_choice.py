@@ -1,6 +1,6 @@
 """Compare the seconds that a chosen schedule takes to the target's loss with those of the best one, job by job."""
 
-from grading.checks.lab11_slow_link.jobs import H_ALLOWED, MOST_STEPS, draw, job_of
+from grading.checks.lab11_slow_link.drawn_jobs import H_ALLOWED, MOST_STEPS, draw, job_of
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

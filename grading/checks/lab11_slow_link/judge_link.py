@@ -12,7 +12,7 @@ from grading.checks.lab11_slow_link.judge_weights import (
     replies_of,
     words_of,
 )
-from grading.checks.lab11_slow_link.setting import Setting
+from grading.checks.lab11_slow_link.model_samples_schedule import Setting
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardsim.network import Network

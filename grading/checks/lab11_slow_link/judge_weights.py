@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from grading.checks.lab11_slow_link.alone import SLIPS, Alone
+from grading.checks.lab11_slow_link.model_samples_schedule import Setting, build, flat_weights
 from grading.checks.lab11_slow_link.on_ranks import project
-from grading.checks.lab11_slow_link.setting import Setting, build, flat_weights
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance
 from grading.judge.verdict import Verdict

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grading.checks.lab11_slow_link.jobs import job_of
-from grading.checks.lab11_slow_link.setting import OPTIMIZERS, Setting, build, flat_weights, samples
+from grading.checks.lab11_slow_link.drawn_jobs import job_of
+from grading.checks.lab11_slow_link.model_samples_schedule import OPTIMIZERS, Setting, build, flat_weights, samples
 from grading.judge.tensor_projections import project_rows
 from shardsim import process_group
 from shardsim.network import Network

@@ -8,10 +8,10 @@ import torch
 from submissions import falls_short, judge_replies
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from grading.checks.lab11_slow_link import jobs, judge_choice, judge_link, judge_weights
+from grading.checks.lab11_slow_link import drawn_jobs, judge_choice, judge_link, judge_weights
 from grading.checks.lab11_slow_link.alone import SLIPS, Alone
+from grading.checks.lab11_slow_link.model_samples_schedule import Setting, build, flat_weights, samples
 from grading.checks.lab11_slow_link.on_ranks import project
-from grading.checks.lab11_slow_link.setting import Setting, build, flat_weights, samples
 from grading.judge.tensor_projections import distance
 from grading.references import lab11_slow_link
 from shardsim.network import Network
@@ -263,13 +263,13 @@ def test_what_is_no_schedule_is_refused():
 @pytest.mark.parametrize("seed", (0, pytest.param(11, marks=pytest.mark.night)))
 def test_no_rule_of_thumb_is_near_the_best_on_all_jobs(seed):
     worst: dict[str, float] = {}
-    for facts in jobs.draw(seed):
+    for facts in drawn_jobs.draw(seed):
         times = {tuple(map(int, key.split())): t or float("inf") for key, t in lab11_slow_link.times(facts).items()}
         best = min(times.values())
         assert best < float("inf")
-        rules = {f"always {H}": min(times[H, late] for late in range(H)) for H in jobs.H_ALLOWED}
-        rules["never late"] = min(times[H, 0] for H in jobs.H_ALLOWED)
-        rules["as late as can be"] = min(times[H, H - 1] for H in jobs.H_ALLOWED)
+        rules = {f"always {H}": min(times[H, late] for late in range(H)) for H in drawn_jobs.H_ALLOWED}
+        rules["never late"] = min(times[H, 0] for H in drawn_jobs.H_ALLOWED)
+        rules["as late as can be"] = min(times[H, H - 1] for H in drawn_jobs.H_ALLOWED)
         worst = {name: max(worst.get(name, 0.0), t / best) for name, t in rules.items()}
     assert min(worst.values()) > judge_choice.HALF
 
@@ -277,15 +277,15 @@ def test_no_rule_of_thumb_is_near_the_best_on_all_jobs(seed):
 def test_rounds_needed_are_those_of_step_by_step_training():
     """The reference takes many steps at once; here they are taken one by one, with autograd."""
     rng = random.Random(5)
-    for facts in rng.sample(jobs.draw(2), 3):
-        job, H, late = jobs.job_of(facts), 8, rng.randrange(8)
+    for facts in rng.sample(drawn_jobs.draw(2), 3):
+        job, H, late = drawn_jobs.job_of(facts), 8, rng.randrange(8)
         assert lab11_slow_link.rounds_needed(job, H, late) == step_by_step(job, H, late)
 
 
 def step_by_step(job, H: int, late: int) -> int | None:
     w = torch.zeros_like(job.optimum)
     anchor, v, sent = torch.zeros_like(w[0]), torch.zeros_like(w[0]), None
-    for step in range(1, jobs.MOST_STEPS + late + 1):
+    for step in range(1, drawn_jobs.MOST_STEPS + late + 1):
         w = w.detach().requires_grad_()
         (job.curvature * (w - job.optimum) ** 2 / 2).sum().backward()
         w = w.detach() - job.inner_lr * w.grad
@@ -294,7 +294,7 @@ def step_by_step(job, H: int, late: int) -> int | None:
         if sent is not None and step % H == late:
             v = job.momentum * v + d
             anchor = anchor - job.lr * (d + job.momentum * v)
-            if jobs.loss_of(job, anchor) <= job.target:
+            if drawn_jobs.loss_of(job, anchor) <= job.target:
                 return (step - late) // H
             w, sent = anchor + w - sent, None
     return None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
-from grading.checks.lab11_slow_link import jobs, on_ranks
+from grading.checks.lab11_slow_link import drawn_jobs, on_ranks
 from grading.references import lab11_slow_link
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
@@ -52,12 +52,12 @@ def notebook():
 
 @pytest.mark.parametrize("seed", (0, 7))
 def test_jobs_are_drawn_as_the_notebook_draws_them(notebook, seed):
-    names = [f.name for f in fields(jobs.Job)]
+    names = [f.name for f in fields(drawn_jobs.Job)]
     assert [f.name for f in fields(notebook["Job"])] == names
-    assert notebook["RANGES"] == jobs.RANGES
-    for facts, shown in zip(jobs.draw(seed), notebook["draw"](seed), strict=True):
+    assert notebook["RANGES"] == drawn_jobs.RANGES
+    for facts, shown in zip(drawn_jobs.draw(seed), notebook["draw"](seed), strict=True):
         for name in names:
-            mine, theirs = getattr(jobs.job_of(facts), name), getattr(shown, name)
+            mine, theirs = getattr(drawn_jobs.job_of(facts), name), getattr(shown, name)
             if isinstance(mine, torch.Tensor):
                 torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
             else:
@@ -65,7 +65,7 @@ def test_jobs_are_drawn_as_the_notebook_draws_them(notebook, seed):
 
 
 def test_the_solutions_seconds_are_the_references(notebook):
-    facts = jobs.draw(3)[5]
+    facts = drawn_jobs.draw(3)[5]
     for key, seconds in lab11_slow_link.times(facts).items():
-        found = notebook["predicted_s"](jobs.job_of(facts), *map(int, key.split()))
+        found = notebook["predicted_s"](drawn_jobs.job_of(facts), *map(int, key.split()))
         assert found == pytest.approx(seconds if seconds else float("inf"), rel=1e-9), key
