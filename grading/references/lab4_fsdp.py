@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from grading.checks.lab4_fsdp.offload_cost import instances_of
 from grading.checks.lab4_fsdp.scaling_efficiency import KINDS, tables_of
-from grading.references import lab4_efficiencies, lab4_prices
+from grading.references import lab4_efficiencies, lab4_offload_costs
 
 ON_RANKS = {}  # ranks run PyTorch's DDP and FSDP
 
@@ -15,12 +15,12 @@ def asked(seed: int) -> Iterator[tuple]:
 
 
 def priced(instances: list[dict]) -> dict:
-    right = [lab4_prices.truth(**i) for i in instances]
+    right = [lab4_offload_costs.truth(**i) for i in instances]
     mistakes = {
         name: {
             words: [mistaken(i, t) for i, t in zip(instances, right, strict=True)] for words, mistaken in known.items()
         }
-        for name, known in lab4_prices.MISTAKES.items()
+        for name, known in lab4_offload_costs.MISTAKES.items()
     }
     return {"right": right, "mistakes": mistakes}
 

@@ -12,7 +12,7 @@ from grading.checks.lab4_fsdp import (
     offload_cost,
     scaling_efficiency,
 )
-from grading.references import lab4_efficiencies, lab4_fsdp, lab4_prices
+from grading.references import lab4_efficiencies, lab4_fsdp, lab4_offload_costs
 from grading.samples import read_lab
 from shardlab.model import ModelConfig, preset
 from shardplan.api import setup_of
@@ -123,7 +123,7 @@ def test_an_answer_that_is_no_dict_of_numbers_is_said_so_in_one_line(answer):
 
 def test_a_grader_s_own_formula_is_no_answer():
     instances = offload_cost.instances_of(0)
-    taken = lambda c, *machine: lab4_prices.truth(asdict(c), *machine)  # noqa: E731
+    taken = lambda c, *machine: lab4_offload_costs.truth(asdict(c), *machine)  # noqa: E731
     reply = arithmetic_answers_on_rank.price(taken, instances)
     verdict = judge_replies("lab4.price", {"price": [reply]})
     assert (verdict.points, "which is finished" in verdict.cause) == (0, True)
@@ -147,21 +147,21 @@ def test_the_solutions_price_counts_a_tied_root_once():
     exec(cell.source, names)
     for config in (preset("1M"), preset("1M", tied=True)):
         price = names["offload_price"](config, 4, 25e9, 200e9)
-        assert (price["to_device_bytes"], price["to_host_bytes"]) == lab4_prices.copied_bytes(config, 4)
+        assert (price["to_device_bytes"], price["to_host_bytes"]) == lab4_offload_costs.copied_bytes(config, 4)
 
 
 def test_bytes_that_cross_are_the_planners():
     """`offload` finds them on real ranks, in sample `right`: three accounts of one thing."""
     config = preset("1M")
     setup = setup_of(Shape.of("1M", config), "dgx-h100", 4, offload="cpu", precision="fp32", seq_len=64)
-    assert sum(lab4_prices.copied_bytes(config, 4)) == host_bytes(setup)["host"]
+    assert sum(lab4_offload_costs.copied_bytes(config, 4)) == host_bytes(setup)["host"]
 
 
 @pytest.mark.parametrize("seed", range(0, 200, 7))
 def test_no_usual_mistake_gives_the_right_price(seed):
     instances = offload_cost.instances_of(seed)
-    truths = [lab4_prices.truth(**i) for i in instances]
-    for name, mistakes in lab4_prices.MISTAKES.items():
+    truths = [lab4_offload_costs.truth(**i) for i in instances]
+    for name, mistakes in lab4_offload_costs.MISTAKES.items():
         for words, mistaken in mistakes.items():
             off = [abs(mistaken(i, t) / t[name] - 1) for i, t in zip(instances, truths, strict=True)]
             assert max(off) > 0.05, (name, words)
@@ -171,7 +171,7 @@ def test_no_usual_mistake_gives_the_right_price(seed):
 def test_a_last_norm_that_is_forgotten_is_found(seed):
     off = []
     for i in offload_cost.instances_of(seed):
-        c, due = ModelConfig(**i["config"]), lab4_prices.truth(**i)["to_device_bytes"]
+        c, due = ModelConfig(**i["config"]), lab4_offload_costs.truth(**i)["to_device_bytes"]
         off.append(4 * c.dim / i["world_size"] / due)
     assert max(off) > 3 * offload_cost.CLOSE
 
@@ -182,7 +182,7 @@ def test_every_number_of_a_machine_changes_a_price(name):
     assert len({i[name] for i in instances}) == 3
     for i in instances:
         other = i | {name: 2 * i[name]}
-        assert abs(lab4_prices.truth(**other)["seconds"] / lab4_prices.truth(**i)["seconds"] - 1) > 0.03
+        assert abs(lab4_offload_costs.truth(**other)["seconds"] / lab4_offload_costs.truth(**i)["seconds"] - 1) > 0.03
 
 
 # Efficiency

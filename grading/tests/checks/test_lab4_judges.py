@@ -8,13 +8,13 @@ from submissions import judge_replies
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab4_fsdp import (
     judge_budget,
-    judge_learning,
+    judge_gradients_and_steps,
     judge_sharded_units_recompute,
     on_ranks,
     speed,
     unit_messages,
 )
-from grading.checks.lab4_fsdp.learning_on_ranks import FREQUENCIES, SCALES
+from grading.checks.lab4_fsdp.gradients_and_steps_on_ranks import FREQUENCIES, SCALES
 from grading.checks.lab4_fsdp.unit_messages import Message
 from grading.judge.timed_laps import Lap
 from grading.judge.timing_verdict import Timing
@@ -62,7 +62,7 @@ def fault(**changes) -> str:
         order=lambda *_, **__: replies,
         order_reference=lambda *_, **__: [_whole()] * 4,
     )
-    return judge_learning.fault(session, "lab4.fits", 1)
+    return judge_gradients_and_steps.fault(session, "lab4.fits", 1)
 
 
 def _whole() -> dict:

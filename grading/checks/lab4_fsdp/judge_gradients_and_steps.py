@@ -1,10 +1,10 @@
-"""Judge what a wrapped model learns: DDP's gradients, AdamW's steps, all in float32."""
+"""Judge that a wrapped model learns as DDP does: DDP's gradients, AdamW's steps, all in float32."""
 
 from math import isfinite
 
 import torch
 
-from grading.checks.lab4_fsdp.learning_on_ranks import SCALES
+from grading.checks.lab4_fsdp.gradients_and_steps_on_ranks import SCALES
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, factor
 
