@@ -7,8 +7,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grading.checks.allowed_imports import refuse_finished_parts
 from grading.checks.lab9_experts.draws import DTYPES, Case, batch, weights
+from grading.checks.refused_library_parts import refuse_finished_parts
 from grading.judge.tensor_projections import project_rows
 from shardlab import local_device
 from shardlab.measure.traffic import record_traffic

@@ -5,8 +5,8 @@ import pytest
 import torch
 from submissions import judge_replies
 
-from grading.checks.allowed_imports import NotAllowed, refuse_finished_parts
 from grading.checks.lab3_zero import on_ranks, owners
+from grading.checks.refused_library_parts import NotAllowed, refuse_finished_parts
 
 
 @pytest.mark.parametrize(
