@@ -4,7 +4,7 @@ import re
 
 from nbgrader.api import MissingEntry
 
-from grading.gradebook.known_form import SubmissionError
+from grading.gradebook.normalise_notebook import SubmissionError
 
 LOCKED = "another program holds grading/gradebook.db: close it (formgrader, a viewer of databases), and try again"
 FULL = "the disk is full: make room, and try again; what was graded before stays"

@@ -19,7 +19,7 @@ from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.utils import parse_utc
 
 from grading.gradebook.inspect_files import inspect
-from grading.gradebook.known_form import SubmissionError
+from grading.gradebook.normalise_notebook import SubmissionError
 
 _BACKDATED_S = 600
 

@@ -16,8 +16,8 @@ from nbformat import NotebookNode
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.utils import parse_utc
 
-from grading.gradebook.known_form import SubmissionError, is_blank, known_form
 from grading.gradebook.limited import LimitError, limited
+from grading.gradebook.normalise_notebook import SubmissionError, is_blank, normalise_notebook
 
 MOST_FILES, MOST_BYTES = 1000, 200 << 20
 MOST_NOTEBOOK_BYTES = 20 << 20
@@ -82,7 +82,7 @@ def read_submission(folder: Path, lab: str, released: NotebookNode) -> NotebookN
     if not file.is_file():
         raise SubmissionError(f"there is no {file.name}, {_which(others, file.name)}")
     try:
-        nb = limited(known_form, file.read_bytes(), lab, released)
+        nb = limited(normalise_notebook, file.read_bytes(), lab, released)
     except LimitError as error:
         raise SubmissionError(f"{file.name} can't be read: {error}; ask for it without its outputs") from None
     others = [other for other in others if not other.lower().endswith(".json")]  # data

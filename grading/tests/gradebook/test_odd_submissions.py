@@ -25,7 +25,7 @@ from grading.reports.class_page import show, write_page
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
 
-# test_known_form tries the same notebooks one by one, by day
+# test_normalise_notebook tries the same notebooks one by one, by day
 pytestmark = [pytest.mark.night, pytest.mark.filterwarnings("error::nbformat.warnings.DuplicateCellId")]
 RELEASED = json.loads((ROOT / "solutions" / LAB / f"{LAB}.ipynb").read_text())
 OTHER_LAB = json.loads((ROOT / "solutions" / "lab1_memory" / "lab1_memory.ipynb").read_text())

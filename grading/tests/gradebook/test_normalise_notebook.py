@@ -8,7 +8,7 @@ import pytest
 from nbformat import NotebookNode
 from submissions import LABS
 
-from grading.gradebook.known_form import SubmissionError, is_blank, known_form, repairs_of
+from grading.gradebook.normalise_notebook import SubmissionError, is_blank, normalise_notebook, repairs_of
 from grading.samples import read_lab
 
 LAB = "lab1_memory"
@@ -21,7 +21,7 @@ def released() -> NotebookNode:
 
 def read(nb: dict | str | bytes, lab: NotebookNode | None = None) -> NotebookNode:
     text = json.dumps(nb) if isinstance(nb, dict) else nb
-    made = known_form(text.encode() if isinstance(text, str) else text, LAB, lab or released())
+    made = normalise_notebook(text.encode() if isinstance(text, str) else text, LAB, lab or released())
     nbformat.validate(made)
     return made
 
@@ -41,13 +41,13 @@ def solved() -> NotebookNode:
 @pytest.mark.parametrize("lab", LABS)
 def test_what_was_released_is_in_the_known_form(lab):
     given = read_lab("labs", lab)
-    made = known_form(json.dumps(given).encode(), lab, given)
+    made = normalise_notebook(json.dumps(given).encode(), lab, given)
     assert repairs_of(made) == []
     assert [(c.cell_type, c.source, c.metadata.nbgrader) for c in made.cells] == [
         (c.cell_type, c.source, c.metadata.nbgrader) for c in given.cells
     ]
     assert is_blank(made, given)
-    assert not is_blank(known_form(json.dumps(read_lab("solutions", lab)).encode(), lab, given), given)
+    assert not is_blank(normalise_notebook(json.dumps(read_lab("solutions", lab)).encode(), lab, given), given)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "cp1252"])

@@ -1,4 +1,4 @@
-"""The folders of a class in grading/: who handed in, what lies in a wrong place, and who may read them."""
+"""The submitted folders of a class: who handed in, what lies in a wrong place, and who may read a class's work."""
 
 from contextlib import suppress
 from pathlib import Path

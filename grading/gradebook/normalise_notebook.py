@@ -1,4 +1,4 @@
-"""Put a submitted notebook into one known form, before nbformat, nbgrader or nbconvert read it.
+"""Normalise a submitted notebook: put it into one known form, before nbformat, nbgrader or nbconvert read it.
 
 In this form the text is whole, each cell of the lab is there once and has the lab's own metadata, locked code is as it
 was released, and nothing else is left but the sources of the student's own cells. Each repair is a sentence, for the
@@ -57,7 +57,7 @@ class _Lab:
         return bool(cell.name) and _stripped(cell.source) == _stripped(self.cells[cell.name].source)
 
 
-def known_form(raw: bytes, lab: str, released: NotebookNode) -> NotebookNode:
+def normalise_notebook(raw: bytes, lab: str, released: NotebookNode) -> NotebookNode:
     """Return a notebook file in the known form, with its repairs. SubmissionError if it is no notebook of this lab."""
     given, repairs = _Lab(released), []
     nb = _parsed(raw, f"{lab}.ipynb", repairs)
