@@ -1,6 +1,7 @@
-"""Put answers with slips made by machine before a lab's judges: what no check sees is a hole, or changes nothing.
+"""Test a lab's checks by mutation: judge the solution with one small change made by a program, for each such change.
 
-What changes nothing stands in `grading/checks/<lab>/equivalent_slips.toml`: the slip's key = why nobody can see it.
+A mutation that no check sees is a hole in the checks, or it is equivalent: it changes nothing. Equivalent ones stand in
+`grading/checks/<lab>/equivalent_mutations.toml`: the mutation's key = why nobody can see it.
 """
 
 import argparse
@@ -18,49 +19,49 @@ from pathlib import Path
 from grading.gradebook.nbgrader_api import ROOT
 from grading.judge.referee import Referee
 from grading.judge.verdict import Verdict
-from grading.samples.slips import Slip, slips_of
+from grading.samples.mutations import Mutation, mutations_of
 from grading.samples.trial import RETRIES, handed_in
 
-NOTEBOOK_S = 120  # for the cells that no judge runs: a slip may loop for ever
+NOTEBOOK_S = 120  # for the cells that no judge runs: a mutation may loop for ever
 
 
 def equivalent(lab: str) -> dict[str, str]:
-    """Return the slips of a lab that change nothing: key -> why."""
-    file = ROOT / "grading" / "checks" / lab / "equivalent_slips.toml"
+    """Return the mutations of a lab that change nothing: key -> why."""
+    file = ROOT / "grading" / "checks" / lab / "equivalent_mutations.toml"
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
-def survivors(lab: str, slips: list[Slip], at_a_time: int = 1) -> dict[str, str]:
-    """Judge the slips of a lab. Return those that no check saw: key -> what the checks said."""
+def survivors(lab: str, mutations: list[Mutation], at_a_time: int = 1) -> dict[str, str]:
+    """Judge the mutations of a lab. Return those that no check saw: key -> what the checks said."""
     with ProcessPoolExecutor(at_a_time, mp_context=get_context("spawn")) as workers:
-        said = workers.map(partial(_said, lab), [slips[i::at_a_time] for i in range(at_a_time)])
+        said = workers.map(partial(_said, lab), [mutations[i::at_a_time] for i in range(at_a_time)])
         return {key: words for found in said for key, words in found.items() if words}
 
 
 def run(lab: str, first: int = 0, last: int | None = None, at_a_time: int = 2) -> dict:
-    """Return how many slips there are, how many some check saw, and which nobody saw nor is known to change nothing."""
-    begin, slips, known = time.monotonic(), slips_of(lab)[first:last], equivalent(lab)
-    asked = [slip for slip in slips if slip.key not in known]
+    """Return how many mutations there are, how many some check saw, and which nobody saw and no file explains."""
+    begin, mutations, known = time.monotonic(), mutations_of(lab)[first:last], equivalent(lab)
+    asked = [mutation for mutation in mutations if mutation.key not in known]
     left = survivors(lab, asked, at_a_time)
     return {
-        "slips": len(slips),
+        "mutations": len(mutations),
         "seen by a check": len(asked) - len(left),
-        "change nothing": len(slips) - len(asked),
+        "change nothing": len(mutations) - len(asked),
         "seen by none": left,
         "minutes": round((time.monotonic() - begin) / 60, 1),
     }
 
 
-def _said(lab: str, slips: list[Slip]) -> dict[str, str]:
-    """Return for each slip what the checks said if none took a point, else ""."""
+def _said(lab: str, mutations: list[Mutation]) -> dict[str, str]:
+    """Return for each mutation what the checks said if none took a point, else ""."""
     with Referee(lab, "cpu", same_player=True) as referee:
-        return {slip.key: _points_lost(slip, lab, referee) for slip in slips}
+        return {mutation.key: _points_lost(mutation, lab, referee) for mutation in mutations}
 
 
-def _points_lost(slip: Slip, lab: str, referee: Referee) -> str:
+def _points_lost(mutation: Mutation, lab: str, referee: Referee) -> str:
     try:
         with _at_most(NOTEBOOK_S):
-            answers = handed_in(slip.sample(lab))
+            answers = handed_in(mutation.sample(lab))
     except Exception:  # a cell that shows the answer failed: students would see it, and no check is asked
         return ""
     if set(answers) != set(referee.checks):

@@ -1,8 +1,8 @@
-"""Slips made by machine: an answer with one small change each, as people make them. A judge should see every one.
+"""Mutations: the solution with one small change each, made by a program. A judge should see every one.
 
-Two tools were looked at, cosmic-ray 8.7 and mutmut 3. Both change files on disk and run a test command, and their slips
-are those of arithmetic and logic. The slips of this course are others: an argument left out, a statement that one rank
-alone runs, or only the first step; `sum` for `mean`; another dtype; all but the first of several.
+Two tools were looked at, cosmic-ray 8.7 and mutmut 3. Both change files on disk and run a test command, and they mutate
+arithmetic and logic. The mistakes of this course are others: an argument left out, a statement that one rank alone
+runs, or only the first step; `sum` for `mean`; another dtype; all but the first of several.
 """
 
 import ast
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from grading.samples import Sample, read_lab
 
-Slips = Iterator[tuple[str, ast.AST]]  # in words; what stands there instead
+Mutations = Iterator[tuple[str, ast.AST]]  # in words; what stands there instead
 
 _TURNED: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -28,10 +28,10 @@ _METHODS_ALONE = ("sum", "append")  # the built-in sum has no mean beside it
 
 
 @dataclass(frozen=True)
-class Slip:
-    """A solution cell with one slip. `key` names it without a line number: the cell, the statement, what was done.
+class Mutation:
+    """A mutated solution cell. `key` names it without a line number: the cell, the statement, what was done.
 
-    Where equal statements have equal slips, the second is called "(2)".
+    Where equal statements have equal mutations, the second is called "(2)".
     """
 
     cell: str
@@ -42,20 +42,21 @@ class Slip:
         return Sample(lab, self.key, self.key, cells={self.cell: self.source})
 
 
-def slips_of(lab: str) -> list[Slip]:
-    """Return every slip in the cells that students fill in, in the order of the notebook."""
+def mutations_of(lab: str) -> list[Mutation]:
+    """Return every mutation in the cells that students fill in, in the order of the notebook."""
     cells = [c for c in read_lab("solutions", lab).cells if c.cell_type == "code" and c.metadata.nbgrader.solution]
     on_ranks = any("dist." in c.source for c in cells)
     times, by_source = Counter(), {}
-    for slip in (slip for c in cells for slip in _slips(c.metadata.nbgrader.grade_id, c.source, on_ranks)):
-        if slip.source not in by_source:  # two ways to one text are one slip
-            times[slip.key] += 1
-            number = f" ({times[slip.key]})" if times[slip.key] > 1 else ""
-            by_source[slip.source] = replace(slip, key=slip.key + number)
+    for made in (m for c in cells for m in _mutations(c.metadata.nbgrader.grade_id, c.source, on_ranks)):
+        if made.source not in by_source:  # two ways to one text are one mutation
+            times[made.key] += 1
+            number = f" ({times[made.key]})" if times[made.key] > 1 else ""
+            by_source[made.source] = replace(made, key=made.key + number)
     return list(by_source.values())
 
 
-def _slips(cell: str, source: str, on_ranks: bool) -> Iterator[Slip]:
+
+def _mutations(cell: str, source: str, on_ranks: bool) -> Iterator[Mutation]:
     tree = ast.parse(source)
     places = list(_places(tree))
     for i, (parent, field, position) in enumerate(places):
@@ -65,7 +66,7 @@ def _slips(cell: str, source: str, on_ranks: bool) -> Iterator[Slip]:
             _put(*list(_places(changed))[i], new)
             text = ast.unparse(ast.fix_missing_locations(changed))
             if text != ast.unparse(tree):
-                yield Slip(cell, f"{cell} | {_line(tree, node)} | {words}", text)
+                yield Mutation(cell, f"{cell} | {_line(tree, node)} | {words}", text)
 
 
 def _places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
@@ -97,7 +98,7 @@ def _line(tree: ast.AST, node: ast.AST) -> str:
     return ast.unparse(innermost).splitlines()[0]
 
 
-def _made_of(node: ast.AST, on_ranks: bool) -> Slips:
+def _made_of(node: ast.AST, on_ranks: bool) -> Mutations:
     if isinstance(node, ast.stmt):
         yield from _of_statement(node, on_ranks)
     for kind, make in _OF_EXPRESSION.items():
@@ -105,7 +106,7 @@ def _made_of(node: ast.AST, on_ranks: bool) -> Slips:
             yield from make(node)
 
 
-def _of_statement(node: ast.stmt, on_ranks: bool) -> Slips:
+def _of_statement(node: ast.stmt, on_ranks: bool) -> Mutations:
     does = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) or isinstance(node, ast.AugAssign)
     stores = isinstance(node, ast.Assign) and not all(isinstance(t, ast.Name) for t in node.targets)
     if does or stores or isinstance(node, ast.Delete):
@@ -127,7 +128,7 @@ def _of_statement(node: ast.stmt, on_ranks: bool) -> Slips:
             yield words, ast.For(node.target, some, node.body, node.orelse)
 
 
-def _of_compare(node: ast.Compare) -> Slips:
+def _of_compare(node: ast.Compare) -> Mutations:
     for i, op in enumerate(node.ops):
         if other := _TURNED.get(type(op)):
             yield (
@@ -136,7 +137,7 @@ def _of_compare(node: ast.Compare) -> Slips:
             )
 
 
-def _of_constant(node: ast.Constant) -> Slips:
+def _of_constant(node: ast.Constant) -> Mutations:
     if isinstance(node.value, bool):
         yield f"{node.value} turned", ast.Constant(not node.value)
     elif isinstance(node.value, int | float):
@@ -144,12 +145,12 @@ def _of_constant(node: ast.Constant) -> Slips:
         yield f"{node.value} becomes {new}", ast.Constant(new)
 
 
-def _of_operation(node: ast.BinOp) -> Slips:
+def _of_operation(node: ast.BinOp) -> Mutations:
     yield f"{ast.unparse(node)} without its first part", node.right
     yield f"{ast.unparse(node)} without its second part", node.left
 
 
-def _of_call(node: ast.Call) -> Slips:
+def _of_call(node: ast.Call) -> Mutations:
     if len(node.args) > 1 and not isinstance(node.args[-1], ast.Starred):
         yield f"{ast.unparse(node.func)} without its last argument", ast.Call(node.func, node.args[:-1], node.keywords)
     for i, keyword in enumerate(node.keywords):
@@ -160,38 +161,38 @@ def _of_call(node: ast.Call) -> Slips:
             )
 
 
-def _of_logic(node: ast.BoolOp) -> Slips:
+def _of_logic(node: ast.BoolOp) -> Mutations:
     for i, value in enumerate(node.values):
         rest = node.values[:i] + node.values[i + 1 :]
         yield f"without {ast.unparse(value)}", rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)
 
 
-def _of_sign(node: ast.UnaryOp) -> Slips:
+def _of_sign(node: ast.UnaryOp) -> Mutations:
     yield f"{ast.unparse(node)} turned", node.operand
 
 
-def _of_choice(node: ast.IfExp) -> Slips:
+def _of_choice(node: ast.IfExp) -> Mutations:
     yield f"always {ast.unparse(node.body)}", node.body
     yield f"always {ast.unparse(node.orelse)}", node.orelse
 
 
-def _of_loop_inside(node: ast.comprehension) -> Slips:
+def _of_loop_inside(node: ast.comprehension) -> Mutations:
     for i, condition in enumerate(node.ifs):
         rest = node.ifs[:i] + node.ifs[i + 1 :]
         yield f"also without {ast.unparse(condition)}", ast.comprehension(node.target, node.iter, rest, node.is_async)
 
 
-def _of_attribute(node: ast.Attribute) -> Slips:
+def _of_attribute(node: ast.Attribute) -> Mutations:
     if other := _OTHER_NAME.get(node.attr):
         yield f"{node.attr} becomes {other}", ast.Attribute(node.value, other, node.ctx)
 
 
-def _of_name(node: ast.Name) -> Slips:
+def _of_name(node: ast.Name) -> Mutations:
     if (other := _OTHER_NAME.get(node.id)) and node.id not in _METHODS_ALONE:
         yield f"{node.id} becomes {other}", ast.Name(other, node.ctx)
 
 
-_OF_EXPRESSION: dict[type, Callable[..., Slips]] = {
+_OF_EXPRESSION: dict[type, Callable[..., Mutations]] = {
     ast.Compare: _of_compare,
     ast.Constant: _of_constant,
     ast.BinOp: _of_operation,

@@ -1,0 +1,32 @@
+"""Mutations: each is another text with its own name. The lists of those that change nothing are current."""
+
+import ast
+
+import pytest
+
+from grading.bench.mutation_testing import equivalent
+from grading.gradebook.nbgrader_api import ROOT
+from grading.samples.mutations import _mutations, mutations_of
+
+LABS = sorted(path.name for path in (ROOT / "solutions").glob("lab*"))
+
+
+@pytest.mark.night
+@pytest.mark.parametrize("lab", LABS)
+def test_each_mutation_is_one_text_with_one_name(lab):
+    mutations = mutations_of(lab)
+    assert len({mutation.key for mutation in mutations}) == len({mutation.source for mutation in mutations}) == len(mutations) > 50
+
+
+@pytest.mark.parametrize("lab", [lab for lab in LABS if equivalent(lab)])
+def test_what_changes_nothing_is_still_there(lab):
+    known = equivalent(lab)
+    assert known.keys() <= {mutation.key for mutation in mutations_of(lab)}
+    assert all(len(why.split()) > 3 for why in known.values())
+
+
+def test_equal_statements_have_a_mutation_each():
+    twice = "def f(x):\n    if x > 1:\n        x = x * 2\n    if x > 1:\n        x = x * 3\n    return x"
+    never = [mutation for mutation in _mutations("f", twice, on_ranks=False) if mutation.key.endswith("| never")]
+    assert len({mutation.source for mutation in never}) == 2
+    assert all(ast.parse(mutation.source) for mutation in never)
