@@ -14,8 +14,8 @@ LABS = sorted(path.name for path in (ROOT / "solutions").glob("lab*"))
 @pytest.mark.night
 @pytest.mark.parametrize("lab", LABS)
 def test_each_mutation_is_one_text_with_one_name(lab):
-    mutations = mutations_of(lab)
-    assert len({mutation.key for mutation in mutations}) == len({mutation.source for mutation in mutations}) == len(mutations) > 50
+    made = mutations_of(lab)
+    assert len({mutation.key for mutation in made}) == len({mutation.source for mutation in made}) == len(made) > 50
 
 
 @pytest.mark.parametrize("lab", [lab for lab in LABS if equivalent(lab)])
