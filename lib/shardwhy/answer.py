@@ -1,8 +1,9 @@
 """The answer to a log or a message, in at most ten lines."""
 
+from itertools import islice
 from pathlib import Path
 
-from shardwhy.first_cause import CONSEQUENCE, WAIT, WARNING, Diagnosis, Found
+from shardwhy.first_cause import BARE, CONSEQUENCE, WAIT, WARNING, Diagnosis, Found
 from shardwhy.index import Entry
 from shardwhy.logs import Line, Log, ranks_in_words
 
@@ -24,7 +25,7 @@ def answer(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
         f"{_heading(cause)}{_where(cause)}: {_cut(entry.message, 100)} [{entry.id}]",
         f"The line: {_cut(cause.line.text)}",
         f"It means: {entry.means}",
-        f"Likely cause: {entry.causes[0]}{_more(entry)}",
+        f"Likely cause: {entry.likely_cause(cause.line.text)}{_more(entry)}",
         f"How to tell: {entry.tell}",
         f"What to do: {entry.do}",
         f'Read: course/{entry.lesson}, "{entry.section}"',
@@ -41,7 +42,8 @@ def answer(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
 def _unknown(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
     lines = []
     if cause := diagnosis.cause:
-        lines.append(f"I don't know this message. The first error is{_where(cause)}: {_cut(cause.line.text)}")
+        words = _cut(cause.line.text) + _raised_by(cause.line)
+        lines.append(f"I don't know this message. The first error is{_where(cause)}: {words}")
     elif line := diagnosis.error_line:
         looks = f"The first line that looks like an error is {_at(line)}"
         lines.append(f"I don't know this message. {looks}: {_cut(line.text)}")
@@ -51,6 +53,14 @@ def _unknown(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
     if diagnosis.others:
         lines.append(f"Found, but it follows from another error: {_names(diagnosis.others)}")
     return [_one_line(line) for line in (*lines, *UNKNOWN_NEXT)]
+
+
+def _raised_by(line: Line) -> str:
+    """Return the code that raised an error without words: a bare AssertionError says nothing."""
+    if not BARE.match(line.text):
+        return ""
+    above = next((x.text.strip() for x in islice(line.log.before(line), 50) if x.rank == line.rank), "")
+    return f", raised by: {_cut(above)}" if above else ""
 
 
 def _more(entry: Entry) -> str:

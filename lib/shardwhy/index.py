@@ -39,10 +39,16 @@ class Entry:
     program: bool = False  # programs/ID.py raises it on CPU ranks
     gpu_only: str = ""  # or why that is impossible
     min_torch: str = ""
+    signs: tuple[tuple[int, str], ...] = ()  # a cause's number, and words of a line that point to this cause
 
     @cached_property
     def regex(self) -> re.Pattern:
         return re.compile(self.pattern)
+
+    def likely_cause(self, text: str) -> str:
+        """Return the cause that the words of a line point to, or else the most frequent one."""
+        signed = (number for number, sign in self.signs if re.search(sign, text))
+        return self.causes[next(signed, 1) - 1]
 
     @property
     def program_file(self) -> Path:
@@ -77,7 +83,7 @@ def _entry(file: Path, name: str, fields: object) -> Entry:
         raise refuse("", "belongs to no entry; write it below a [name]")
     if not ID.fullmatch(name):
         raise refuse("", "an id is lowercase_with_underscores")
-    known = {*TEXTS, "causes", "consequence", "program", "gpu_only", "min_torch"}
+    known = {*TEXTS, "causes", "consequence", "program", "gpu_only", "min_torch", "signs"}
     for field in fields:
         if field not in known:
             raise refuse(field, "there is no such field")
@@ -106,9 +112,25 @@ def _entry(file: Path, name: str, fields: object) -> Entry:
         pattern = re.compile(fields["pattern"])
     except re.error as error:
         raise refuse("pattern", f"is not a regular expression: {error}") from None
+    signs = fields.get("signs", {})
+    if not isinstance(signs, dict) or not signs.keys() <= {str(n + 1) for n in range(len(causes))}:
+        raise refuse("signs", "has the number of a cause on the left of each =")
+    if not all(isinstance(sign, str) and _is_pattern(sign) for sign in signs.values()):
+        raise refuse("signs", "has a regular expression on the right of each =")
     if pattern.search("") or pattern.search("loss: 2.31, step 7, rank 0"):
         raise refuse("pattern", "matches any line")
-    return Entry(id=name, topic=file.stem, **{**fields, "causes": tuple(causes)})
+    return Entry(
+        id=name,
+        topic=file.stem,
+        **{**fields, "causes": tuple(causes), "signs": tuple((int(n), s) for n, s in signs.items())},
+    )
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        return bool(re.compile(text))
+    except re.error:
+        return False
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ COLLECTIVES = ("/distributed/distributed_c10d.py", "/distributed/_functional_col
 NOT_THE_CALLER = re.compile(r"(?:^|/)torch/|/lib/python3|<frozen|<string>")
 THREAD = re.compile(r'^Thread (?:0x)?\w+ \([^)]*\)(?:: "(?P<name>[^"]*)")?')
 FRAME = re.compile(r"^\s+(?P<name>\S.*?) \((?P<place>[^()]*:\d+)\)$")
+THREAD_OF = ", thread "
 PROCESS = re.compile(r"^Process (\d+): ")
 
 
@@ -140,12 +141,16 @@ def _first_difference(calls: Mapping[int, Mapping[int, Call]]) -> tuple[int, dic
 
 
 def stacks_of(log: Log) -> list[tuple[str, str, bool]]:
-    """Return (process, where its main thread is, whether it waits in a collective) for each py-spy dump in the log."""
+    """Return (process, where its main thread is, whether it waits in a collective) for each py-spy dump in the log.
+
+    Another thread, such as that of an asynchronous save, is returned only if it waits in a collective, too.
+    """
     if b"Thread " not in log.data[:2000] or b"MainThread" not in log.data:
         return []
     found: list[tuple[str, str, bool]] = []
     process = f"rank {log.rank}" if log.rank is not None else log.name
-    frames: list[tuple[str, str]] | None = None
+    other = ""  # the name of a thread that is not the main one
+    frames: list[tuple[str, str]] = []
 
     def end() -> None:
         if frames:
@@ -153,15 +158,17 @@ def stacks_of(log: Log) -> list[tuple[str, str, bool]]:
                 (name for name, place in reversed(frames) if place.rpartition(":")[0].endswith(COLLECTIVES)), ""
             )
             place = _caller(place for _, place in frames)
-            found.append((process, f"waits in {waits}, called at {place}" if waits else f"is at {place}", bool(waits)))
+            if waits or not other:
+                who = process + (f"{THREAD_OF}{other}" if other else "")
+                found.append((who, f"waits in {waits}, called at {place}" if waits else f"is at {place}", bool(waits)))
 
     for line in log.data.decode("utf-8", "replace").splitlines():
         if named := PROCESS.match(line):
             process = f"rank {log.rank}" if log.rank is not None else f"process {named[1]}"
         if thread := THREAD.match(line):
             end()
-            frames = [] if thread["name"] == "MainThread" else None
-        elif frames is not None and (frame := FRAME.match(line)):
+            frames, other = [], "" if thread["name"] == "MainThread" else thread["name"] or "without a name"
+        elif frame := FRAME.match(line):
             frames.append((frame["name"], frame["place"]))
     end()
     return found
@@ -172,11 +179,16 @@ def answer_stacks(stacks: list[tuple[str, str, bool]]) -> list[str]:
     by_place: dict[tuple[bool, str], list[str]] = {}
     for process, place, waits in stacks:
         by_place.setdefault((waits, place), []).append(process)
-    lines = [f"Stacks of {len(stacks)} processes."]
+    lines = [f"Stacks of {sum(THREAD_OF not in who for who, _, _ in stacks)} processes."]
+    waiting = {who for who, _, waits in stacks if waits}
+    of_two_threads = [who for who in waiting if who.partition(THREAD_OF)[0] in waiting - {who}]
     outside = [(place, who) for (waits, place), who in by_place.items() if not waits]
     inside = [(place, who) for (waits, place), who in by_place.items() if waits]
     lines += [f"{', '.join(who[:8])}: {place}" for place, who in (*outside, *inside)][:6]
-    if outside and inside:
+    if of_two_threads:
+        lines.append("First cause: two threads of a process make collectives at the same time. On one group, ranks may")
+        lines.append("make them in different orders. Give the second thread a group of its own: dist.new_group().")
+    elif outside and inside:
         lines.append("Those that are outside of a collective are the likely first cause: the others wait for them.")
     elif len(inside) > 1:
         lines.append(

@@ -16,6 +16,7 @@ from shardwhy.answer import answer
 from shardwhy.first_cause import diagnose
 from shardwhy.index import load
 from shardwhy.logs import files_of, read
+from shardwhy.waits import answer_stacks, stacks_of
 
 HERE = Path(__file__).parent
 ENTRIES = load()
@@ -27,8 +28,11 @@ STILL_WRONG: set[str] = set()  # logs for which it names another cause
 
 def verdict(row: dict) -> str:
     """Return right, unknown (an honest "I don't know"), or wrong."""
-    diagnosis = diagnose(read(files_of([str(HERE / "logs/public" / f"{row['log']}.txt")])), ENTRIES.values())
+    logs = read(files_of([str(HERE / "logs/public" / f"{row['log']}.txt")]))
+    diagnosis = diagnose(logs, ENTRIES.values())
     cause = diagnosis.cause
+    if not cause and (stacks := [stack for log in logs for stack in stacks_of(log)]):
+        return "right" if row["words"] in " ".join(answer_stacks(stacks)) else "unknown"
     line = cause.line if cause else diagnosis.error_line
     there = line is not None and row["words"] in line.text
     if cause and cause.entry:
