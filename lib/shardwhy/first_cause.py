@@ -33,6 +33,7 @@ WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?W\d{3,4} |\bINFO\b|\bDEBUG\
 FOLLOWS = re.compile(  # errors of Python that only say that another process has ended, or was ended
     r"(?:[\w.]*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException"
     r"|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
+    r"|CheckpointException: CheckpointException ranks:"  # the error of the rank is below, with a traceback of its own
     r"|Exception:$"  # torch.multiprocessing.spawn of old versions; the process and its traceback are below
 )
 FRAME = re.compile(r'\s+File ".*", line \d+, in ')
