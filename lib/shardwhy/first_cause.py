@@ -128,8 +128,10 @@ def _found(number: int, log: Log, known: _Known) -> list[Found]:
         order = (number, line.start)
         if match := known.match(line.text):
             entry = match[0]
-            if line.text[:1].isspace() and _in_traceback(line) and not _ends_in_topic(line, entry.topic, known):
-                continue
+            if line.text[:1].isspace() and _in_traceback(line):
+                if not _ends_in_topic(line, entry.topic, known):
+                    continue
+                line, match = _said_at_the_end(line, entry, known) or (line, match)
             kind = _kind(*match)
             if seen.setdefault((entry.id, line.rank), CONSEQUENCE + 1) > kind:  # the first of a rank is enough
                 seen[entry.id, line.rank] = kind
@@ -163,6 +165,14 @@ def _ends_in_topic(line: Line, topic: str, known: _Known) -> bool:
         between = (x for x in islice(line.log.after(line), LONGEST_TRACEBACK) if x.rank == line.rank)
         return not any(FRAME.match(x.text) for x in takewhile(lambda x: x.start < last.start, between))
     return bool(match) and match[0].topic == topic
+
+
+def _said_at_the_end(line: Line, entry: Entry, known: _Known) -> tuple[Line, tuple[Entry, re.Match]] | None:
+    """Return the traceback's last line if it says the same as this line of code: it has the names and numbers."""
+    below = (x for x in islice(line.log.after(line), NEAR) if x.rank == line.rank)
+    last = next((x for x in below if x.text and not x.text[0].isspace()), None)
+    match = known.match(last.text) if last else None
+    return (last, match) if last and match and match[0] == entry else None
 
 
 def _unknown(traceback: Line, known: _Known) -> Line | None:
