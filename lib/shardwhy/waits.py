@@ -164,6 +164,8 @@ def stacks_of(log: Log) -> list[tuple[str, str, bool]]:
 
     for line in log.data.decode("utf-8", "replace").splitlines():
         if named := PROCESS.match(line):
+            end()
+            frames = []
             process = f"rank {log.rank}" if log.rank is not None else f"process {named[1]}"
         if thread := THREAD.match(line):
             end()

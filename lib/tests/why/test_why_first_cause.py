@@ -132,6 +132,17 @@ def test_a_frame_of_a_traceback_counts_only_if_the_error_is_of_its_topic():
     assert diagnose([Log(same_topic.encode())], ENTRIES).cause.line.number == 3
 
 
+def test_the_last_line_of_a_traceback_is_shown_instead_of_the_code_that_says_the_same():
+    text = f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise E("{READY}")\nE: {READY}, w1\n'
+    assert diagnose([Log(text.encode())], ENTRIES).cause.line.text == f"E: {READY}, w1"
+
+
+def test_an_unknown_error_without_words_is_shown_with_the_code_that_raised_it():
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    assert a == b\nAssertionError\n'
+    logs = [Log(text.encode())]
+    assert "AssertionError, raised by: assert a == b" in answer(diagnose(logs, ENTRIES), logs)[0]
+
+
 @pytest.mark.parametrize(("code", "known"), [(READY, True), ("step()", False)])
 def test_the_code_that_raised_an_error_without_words_counts(code, known):
     """`assert x, ...` may raise a bare AssertionError: the line of code that raised it is all there is."""

@@ -47,6 +47,9 @@ WRONG = [  # the field, what it is replaced by ("" takes it out), words
     ("pattern", "pattern = 'x*'", "matches any line"),
     ("pattern", "pattern = 'rank'", "matches any line"),
     ("min_torch", "program = true\nmin_torch = 'new'", "is a version"),
+    ("signs", "program = true\nsigns = 'fork'", "the number of a cause"),
+    ("signs", "program = true\nsigns = {3 = 'fork'}", "the number of a cause"),
+    ("signs", "program = true\nsigns = {2 = 'a('}", "a regular expression"),
     ("colour", "program = true\ncolour = 'red'", "there is no such field"),
 ]
 
@@ -60,6 +63,13 @@ def test_a_good_entry_is_read(tmp_path):
     entry = load_files([write(tmp_path, GOOD)])["port_in_use"]
     assert (entry.topic, entry.causes[1], entry.program) == ("launch", "Two jobs share a node.", True)
     assert entry.regex.search("errno: 98 - address already in use")
+
+
+def test_the_likely_cause_is_the_one_whose_sign_is_in_the_line(tmp_path):
+    text = GOOD + "signs = {2 = 'port 29500'}\n"
+    entry = load_files([write(tmp_path, text)])["port_in_use"]
+    assert entry.likely_cause("port 29500: address already in use") == entry.causes[1]
+    assert entry.likely_cause("address already in use") == entry.causes[0]
 
 
 @pytest.mark.parametrize(("field", "text", "words"), WRONG)

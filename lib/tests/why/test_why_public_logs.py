@@ -3,7 +3,8 @@
 public_logs.csv has a row for each: the log in logs/public/, the thread, the right entry (several with |; none if the
 first cause is an error of somebody's program, which no index can know), words of the right line, the round in which
 it was collected, and what `why` said blind, that is before anything was mended after this log: right, unknown or wrong.
-The right cause was written down before `why` was run. Whoever adds logs begins a new round.
+The last column says the cause in words, for the rounds from 4 on. It was written down and committed before `why` was
+run. Whoever adds logs begins a new round.
 """
 
 import csv

@@ -121,6 +121,15 @@ def test_all_processes_wait(second, words):
     assert words in "\n".join(answer_stacks(stacks_of(Log(texts.encode()))))
 
 
+def test_two_threads_of_a_process_in_collectives_are_the_cause():
+    saves = IN_A_CALL.replace("step (train.py:41)", "save (checkpoint.py:7)")
+    text = STACK.format(1, 1, IN_A_CALL) + f'Thread 5 (idle): "saver"\n{saves}\n' + STACK.format(2, 2, IN_A_CALL)
+    said = answer_stacks(stacks_of(Log(text.encode())))
+    assert said[0] == "Stacks of 2 processes."
+    assert "process 1, thread saver: waits in all_reduce, called at checkpoint.py:7" in said
+    assert "two threads of a process" in said[-3] and "dist.new_group()" in said[-2]
+
+
 def test_a_log_is_no_dump_of_stacks():
     assert stacks_of(Log(b"Thread pool of 3\nMainThread started\n")) == []
 
