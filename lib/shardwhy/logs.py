@@ -90,7 +90,7 @@ class Log:
                 yield self._line(start, end, number)
 
     def _may_have(self, shape: bytes) -> bool:
-        """Return whether a line without digits contains the text; to look up its whole words is faster than a search."""
+        """Return whether a line without digits has the text. To look up its whole words is faster than a search."""
         whole = (b"x" + shape + b"x").split()[1:-1]
         return self._words.issuperset(whole) and shape in self._shapes
 
