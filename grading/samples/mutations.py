@@ -55,7 +55,6 @@ def mutations_of(lab: str) -> list[Mutation]:
     return list(by_source.values())
 
 
-
 def _mutations(cell: str, source: str, on_ranks: bool) -> Iterator[Mutation]:
     tree = ast.parse(source)
     places = list(_places(tree))
