@@ -6,7 +6,7 @@ TURN = $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD))
 BIN := .venv/bin
 QUICK := not night and not alone and not browser
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test mutants alone samples attacks night slice look hour compat lab course lessons book tidy bench lint release grade feedback clean
+.PHONY: help setup demo test mutants alone samples attacks night slice look hour hub compat lab course lessons book tidy bench lint release grade feedback clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,10 @@ look: setup ## open every figure and widget in a real browser; pictures in build
 hour: setup ## a student's, an instructor's and a guest's first hour in a real browser (some minutes); pictures in build/pictures
 	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest lib/tests/browser/test_student.py lib/tests/browser/test_instructor.py lib/tests/browser/test_guest.py
+
+hub: setup ## a class on a real JupyterHub in a real browser, as grading/README.md says; needs root; pictures in build/pictures
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser,hub]'
+	$(BIN)/python -m pytest -rs grading/tests/hub/test_hub.py
 
 compat: ## run the tests with another PyTorch (TORCH=2.11.0 is the oldest that is supported), in an environment of its own
 	$(PYTHON) -m venv build/torch-$(TORCH)

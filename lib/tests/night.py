@@ -21,8 +21,8 @@ DURATIONS = Path(__file__).with_name("durations.json")
 MARKS = {"night": "night and not alone and not browser", "alone": "alone and not browser"}
 NUMBER = {"night": 40, "alone": 4}  # of slices, each of some ten minutes by durations.json
 WORKERS = {"night": ["-n", "2", "--dist", "worksteal"], "alone": []}  # a claim about time has the machine to itself
-MADE = ("book", "look", "hour")  # by make, which installs what they need
-IN_A_BROWSER = ("look", "hour")
+MADE = ("book", "look", "hour", "hub")  # by make, which installs what they need
+IN_A_BROWSER = ("look", "hour", "hub")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 

@@ -1,5 +1,6 @@
 """A notebook in JupyterLab as a reader meets it: run its cells, look at outputs, work a widget's controls."""
 
+import ast
 import re
 import time
 from urllib.parse import urlsplit
@@ -40,6 +41,14 @@ class NotebookPage:
         ask = "code => jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({code}).done"
         reply = self.page.evaluate(f"code => ({ask})(code).then(reply => reply.content.status)", code)
         assert reply == "ok", code
+
+    def value(self, code: str, expression: str) -> str:
+        """Return what a string's expression is in the notebook's kernel, after this code and out of any cell."""
+        content = {"code": code, "user_expressions": {"value": expression}}
+        ask = "content => jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute(content).done"
+        reply = self.page.evaluate(f"content => ({ask})(content).then(reply => reply.content)", content)
+        assert reply["status"] == "ok", reply
+        return ast.literal_eval(reply["user_expressions"]["value"]["data"]["text/plain"])
 
     def run_cell(self, grade_id: str) -> str:
         """What the cell puts out, errors included, as text without colours."""
