@@ -28,8 +28,14 @@ def misplaced_in(submitted: Path, lab: str) -> dict[str, str]:
 
 
 def make_private(folder: Path) -> None:
-    """Let nobody else read a class's work: on a hub, students share the machine."""
+    """Let nobody else read a class's work: on a hub, students share the machine.
+
+    Make the folders that are not there yet, so that a first grading, which takes hours, fills closed ones.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    for name in _PRIVATE:
+        with suppress(OSError):
+            (folder / name).mkdir(mode=0o700)
     for path, mode in [*((folder / name, 0o700) for name in _PRIVATE), (folder / "gradebook.db", 0o600)]:
         with suppress(OSError):  # it is not there, or another's
             path.chmod(mode)

@@ -177,9 +177,15 @@ def test_nobody_else_may_read_a_class(classroom, judge):
     folder = classroom.root / "grading"
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert modes == {
-        **dict.fromkeys(("submitted", "autograded", "judged", "queue", "feedback"), 0o700),
+        **dict.fromkeys(("submitted", "autograded", "judged", "queue", "feedback", "report"), 0o700),
         "gradebook.db": 0o600,
     }
+
+
+def test_folders_of_a_class_are_closed_before_anything_is_in_them(tmp_path):
+    with closing(Classroom(tmp_path)):
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "grading").iterdir()}
+    assert "autograded" in modes and set(modes.values()) == {0o700}
 
 
 def test_a_course_in_a_folder_that_nbgrader_takes_as_a_pattern_is_refused(tmp_path):

@@ -177,8 +177,8 @@ def _hub(people: HubClass) -> Iterator[None]:
     theirs = _with(
         block_of_readme("pre_spawn_hook"),
         {
-            "/home/ada/shardlab": str(people.course),
-            '{"ada"}': f'{{"{people.instructor}"}}',
+            "/home/prof/shardlab": str(people.course),
+            '{"prof"}': f'{{"{people.instructor}"}}',
             "environment = {": f'environment = {{"PYTHONPATH": "{_pythonpath(people.course)}", ',
         },
     )

@@ -71,8 +71,8 @@ class Person:
         with page.expect_response("**/assignments/fetch_feedback*") as fetched:
             page.get_by_role("button", name="Fetch Feedback").click()
         page.get_by_text("(view feedback)").wait_for()
-        page.close()
         (lab,) = [found for found in fetched.value.json()["value"] if found["status"] == "submitted"]
+        page.close()
         return lab["submissions"][-1]["local_feedback_path"]
 
     def attempt(self, notebook: NotebookPage, lines: dict[str, str]) -> dict[str, str]:
