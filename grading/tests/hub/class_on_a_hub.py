@@ -59,7 +59,8 @@ def obstacle() -> str:
         return str(missing)
     tried = [*_as("nobody"), sys.executable, "-c", "import torch"]
     done = subprocess.run(tried, cwd="/", capture_output=True, text=True, check=False)
-    return f"other users can't run {sys.executable}: {done.stderr.strip()[-200:]}" if done.returncode else ""
+    why = f"other users can't run {sys.executable}: {done.stderr.strip()[-200:]}. `make setup PYTHON=/usr/bin/python3`"
+    return f"{why} makes a .venv from another Python" if done.returncode else ""
 
 
 def block_of_readme(word: str) -> str:
