@@ -5,16 +5,18 @@ the mean square of the error is (b - a)^2 p (1 - p). If all draws are independen
 the sum of these values as their mean. The judge compares the two for sums over calls, rows, columns and matrices.
 """
 
+import base64
 import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from grading.checks.lab10_eight_bits import draw, truth
+from grading.checks.lab10_eight_bits import draw, many_draws, truth
 from grading.checks.lab10_eight_bits.draw import Instance
 from grading.checks.lab10_eight_bits.e4m3_numbers import SMALLEST_NORMAL, nearest, neighbours
-from grading.checks.lab10_eight_bits.on_ranks import N_CALLS, reduced_instance, unpacked
+from grading.checks.lab10_eight_bits.element_sets import columns, positions, rows, sets_of
+from grading.checks.lab10_eight_bits.on_ranks import CALLS, N_CALLS, reduced_instance, unpacked
 from grading.checks.lab10_eight_bits.reused_random_numbers import share_draws, sums_of_rounded, who_share
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
@@ -109,10 +111,20 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         words = drift(first, total, given, ratios)
     elif share_draws(weighted(first, given), weighted(second, given), weighted_variance(given)):
         words = "numbers at equal distances, or calls, share a random number: their errors repeat."
-    else:
+    elif not (words := _of_many_draws(s, check)):
         cause = "errors are independent draws, and their sum does not drift."
         return Verdict(check, points, points, cause, "", figures)
     return Verdict(check, points * 2 / 5, points, f"each call is right, but {words}", "", figures)
+
+
+def _of_many_draws(s: Session, check: str) -> str:
+    """Return what is wrong with many draws of known chances, in words; "" if nothing is."""
+    replies = s.order(check, "many", device="cpu", seed=s.seed)
+    if words := next((reply["form"] for reply in replies if reply["form"]), ""):
+        return f"{words}."
+    calls = [torch.tensor([n for reply in replies for n in base64.b64decode(reply[name])]) for name in CALLS]
+    n_faint, n_off = (sum(reply[name] for reply in replies) for name in ("faint", "off"))
+    return many_draws.fault(calls, n_faint, n_off, s.seed, len(replies))
 
 
 def wrong_call(mean: Tensor, given: Problem) -> str:
@@ -174,9 +186,9 @@ def all_ratios(first: Tensor, total: Tensor, given: Problem) -> dict[str, tuple[
         "of small numbers": (every, N_CALLS, elements, given.subnormal),
         "of tiny numbers": (every, N_CALLS, elements, given.tiny),
         "where all ranks have the same": (one, 1, elements, alike),
-        "over rows, too": (every, N_CALLS, _rows(instance), None),
-        "over columns, too": (every, N_CALLS, _columns(instance), None),
-        "over matrices, too": (every, N_CALLS, _positions(instance), None),
+        "over rows, too": (every, N_CALLS, rows(instance), None),
+        "over columns, too": (every, N_CALLS, columns(instance), None),
+        "over matrices, too": (every, N_CALLS, positions(instance), None),
     }
     ratios = {name: _ratio(given, *each) for name, each in sets.items()}
     return ratios | {SUM_OF_TINY: _tiny_sum(every, given), TINY_NOT_ZERO: _tiny_not_zero(total * n, given)}
@@ -237,34 +249,6 @@ def _ratio(given: Problem, errors: Tensor, calls: int, groups: Tensor, mask: Ten
     return float(summed.square().sum() / due.sum()), math.sqrt(float(variance)) / float(due.sum())
 
 
-def _sets(instance: Instance) -> dict[str, Tensor]:
-    """Return by name who may share a random number: an id for each element."""
-    groups = torch.tensor(instance.group_sizes)
-    return {
-        "all numbers of a rank's call": torch.zeros(int(groups.sum()), dtype=torch.int64),
-        "numbers with one scale": torch.arange(len(groups)).repeat_interleave(groups),
-        "numbers along rows": _rows(instance),
-        "numbers along columns": _columns(instance),
-    }
-
-
-def _rows(instance: Instance) -> Tensor:
-    rows = [columns for rows, columns in instance.shapes for _ in range(rows)]
-    return torch.arange(len(rows)).repeat_interleave(torch.tensor(rows))
-
-
-def _columns(instance: Instance) -> Tensor:
-    found, first = [], 0
-    for rows, columns in instance.shapes:
-        found.append(first + torch.arange(columns).repeat(rows))
-        first += columns
-    return torch.cat(found)
-
-
-def _positions(instance: Instance) -> Tensor:
-    return torch.cat([torch.arange(size) for size in instance.sizes])
-
-
 def drift(first: Tensor, total: Tensor, given: Problem, ratios: dict[str, tuple[float, float]]) -> str:
     """Return why the errors are no independent draws, in words."""
     n, slack, unlikely = len(given.x), CLOSE * given.x.abs().sum(0), _unlikely(ratios)
@@ -277,7 +261,7 @@ def drift(first: Tensor, total: Tensor, given: Problem, ratios: dict[str, tuple[
         return "numbers were rounded towards zero: all sums shrink."
     if repeated:
         return "every call draws the same random numbers: the same errors come back, and add up."
-    rounded, sets = (given.below, given.above, given.chance), _sets(given.instance)
+    rounded, sets = (given.below, given.above, given.chance), sets_of(given.instance)
     if who := who_share(first * n, CLOSE * given.largest, *rounded, sets):
         return f"{who} share a random number: draw one for each."
     of_tiny = {"of tiny numbers", SUM_OF_TINY, TINY_NOT_ZERO}
