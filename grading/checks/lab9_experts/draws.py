@@ -25,6 +25,8 @@ class Case(NamedTuple):
     dtype: str = "float64"
     wire: str = "float64"
     together: int = 1  # so many micro-batches go forward before the first backward
+    order: list[int] = []  # in which the first `together` go backward: not that of forward, nor the reverse
+    view: bool = False  # x is a view whose rows don't lie one after the other, and the gradient, too
     steps: bool = False  # a step changes all parameters before each micro-batch but the first
 
 
@@ -40,12 +42,24 @@ def cases(seed: int, n: int) -> list[Case]:
             idle_homes[e] = draw.choice(others)
     many_homes = homes(draw, n, 140 + draw.randrange(11))
     growing = sorted(_uneven(draw, n, 3), key=sum)
+    order = draw.choice(([1, 0, 2], [1, 2, 0], [0, 2, 1], [2, 0, 1]))
     alike = _uneven(draw, n, 2)
     alike.append(alike[-1])  # the same numbers of tokens once more, and other tokens
     return [
         Case("two experts a token", numbers[1], 2, homes(draw, n, 2 * n), _uneven(draw, n, 2)),
         Case("one expert a token", numbers[0], 1, many_homes, growing, steps=True),
-        Case("a skewed layer", numbers[2], 3, idle_homes, alike, skew=3.0, idle=idle, together=2),
+        Case(
+            "a skewed layer",
+            numbers[2],
+            3,
+            idle_homes,
+            alike,
+            skew=3.0,
+            idle=idle,
+            together=3,
+            order=order,
+            view=True,
+        ),
         Case(
             "a layer that sends bfloat16",
             numbers[3],

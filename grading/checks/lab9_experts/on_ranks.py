@@ -59,7 +59,10 @@ def _run_case(case: Case, layer, parameters: list[nn.Parameter], built_bytes: fl
         if case.steps:
             _step(parameters, case, together[0])
         forwards = [_forward(layer, case, i) for i in together]
-        passes += [_backward(case, *forward) for forward in forwards]
+        evaluated = _evaluate(layer, case, together[-1]) if len(together) > 1 else {}
+        done = {i: _backward(case, *forwards[i]) for i in (case.order if len(together) > 1 else [0])}
+        passes += [done[i] for i in range(len(together))]
+        passes[-1] |= evaluated
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad.detach().clone() for p in parameters]
     lost = [name for name, p in zip(("router", "up", "down"), parameters, strict=True) if p.grad is None]
     mean = gradients[0]
@@ -83,7 +86,7 @@ def _step(parameters: list[nn.Parameter], case: Case, micro_batch: int) -> None:
 
 def _forward(layer, case: Case, micro_batch: int) -> tuple:
     """Return the rank's tokens, the gradient of its loss by the outputs, the outputs, and the bytes sent."""
-    x, gradient = (t.to(local_device()) for t in batch(case, micro_batch, dist.get_rank()))
+    x, gradient = _inputs(case, micro_batch)
     x.requires_grad_()
     with record_traffic() as forward:
         out = layer(x)
@@ -92,6 +95,24 @@ def _forward(layer, case: Case, micro_batch: int) -> tuple:
             f"the layer got {_described(x)} and has to return the like, with a graph: not {_described(out)}"
         )
     return x, gradient, out, forward.sent_bytes()
+
+
+def _inputs(case: Case, micro_batch: int) -> list[Tensor]:
+    """Return the rank's tokens and the gradient by the outputs, on its device."""
+    both = [t.to(local_device()) for t in batch(case, micro_batch, dist.get_rank())]
+    return [t.T.contiguous().T for t in both] if case.view else both
+
+
+@torch.no_grad()
+def _evaluate(layer, case: Case, micro_batch: int) -> dict:
+    """Return the projected outputs of a forward without a graph, and the bytes that it sends."""
+    x = _inputs(case, micro_batch)[0]
+    with record_traffic() as traffic:
+        out = layer(x)
+    if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype != x.dtype:
+        raise ValueError(f"under no_grad the layer got {_described(x)}, and returned {_described(out)}")
+    projected = project_rows(out.detach(), case.seed, TOKEN_DIRECTIONS)
+    return {"evaluated": projected, "evaluation": traffic.sent_bytes()}
 
 
 def _backward(case: Case, x: Tensor, gradient: Tensor, out: Tensor, forward_bytes: float) -> dict:

@@ -25,13 +25,16 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 def fault(case: Case, replies: list[dict]) -> tuple[str, float]:
     """Return what is wrong with the outputs of a case ("" if nothing), and the largest error of a token."""
     right, largest = truth(case).out, 0.0
-    for i, of_ranks in enumerate(right):
-        mine = [rows(reply["passes"][i]["out"], TOKEN_DIRECTIONS) for reply in replies]
+    asked = [(i, name) for i in range(len(right)) for name in ("out", "evaluated") if name in replies[0]["passes"][i]]
+    for i, name in asked:
+        of_ranks = right[i]
+        mine = [rows(reply["passes"][i][name], TOKEN_DIRECTIONS) for reply in replies]
         found = [errors(a, b, torch.cat(of_ranks)) for a, b in zip(mine, of_ranks, strict=True)]
         largest = max(largest, *map(worst, found))
         bad = [rank for rank, e in enumerate(found) if worst(e) > TOLERANCE[case.wire]]
         if bad:
-            return _words(case, i, bad, mine, of_ranks, found), largest
+            under = "under torch.no_grad(): " if name == "evaluated" else ""
+            return under + _words(case, i, bad, mine, of_ranks, found), largest
     return "", largest
 
 

@@ -6,17 +6,17 @@ from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 BUSIEST, MOST_VISITS = 1.10, 1.03  # allowed: rows of the busiest rank over the mean; visits over our placement's
-N_TOKENS, N_RANKS, TOP_K = 600, 4, 4
-SIZES = (16, 20, 24)  # experts; one size for each of the drawn layers
+N_TOKENS, TOP_K = 600, 4
+SIZES = ((16, 4), (20, 4), (24, 4), (18, 3))  # experts and ranks of each of the drawn layers
 STRAY = 0.15  # the share of choices that follow no topic
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Judge three layers: no points if a rank is too busy, two of five if tokens visit too many ranks."""
+    """Judge all layers: no points if a rank is too busy, two of five if tokens visit too many ranks."""
     instances, figures, far = drawn(s.seed), {}, ""
     placed = s.order(check, "place", world_size=1, instances=instances)[0]
     for instance, homes in zip(instances, placed, strict=True):
-        layer = f"the layer of {instance['n_experts']} experts"
+        layer = f"the layer of {instance['n_experts']} experts on {instance['n_ranks']} ranks"
         if problem := _problem(homes, instance):
             return Verdict(check, 0, points, f"{layer}: {problem}", "", figures)
         load, visited = busiest(homes, **instance), mean_visits(homes, **instance)
@@ -63,10 +63,10 @@ def mean_visits(homes: list[int], chosen: list[list[int]], **_) -> float:
 
 
 def drawn(seed: int) -> list[dict]:
-    return [_layer(random.Random(10 * seed + i), n_experts) for i, n_experts in enumerate(SIZES)]
+    return [_layer(random.Random(10 * seed + i), *sizes) for i, sizes in enumerate(SIZES)]
 
 
-def _layer(draw: random.Random, n_experts: int) -> dict:
+def _layer(draw: random.Random, n_experts: int, n_ranks: int) -> dict:
     """Draw what tokens chose. Each has one of some topics, some more common than others, with experts of its own.
 
     Numbers of experts say nothing of topics. Common topics have few experts each, so that a rank with two of them is
@@ -83,4 +83,4 @@ def _layer(draw: random.Random, n_experts: int) -> dict:
         mine = [e for e in mine if draw.random() > STRAY]
         others = [e for e in numbers if e not in mine]
         chosen.append(mine + draw.sample(others, TOP_K - len(mine)))
-    return {"chosen": chosen, "n_experts": n_experts, "n_ranks": N_RANKS}
+    return {"chosen": chosen, "n_experts": n_experts, "n_ranks": n_ranks}

@@ -87,7 +87,9 @@ def fault(case: Case, replies: list[dict]) -> tuple[str, dict]:
             return f"the constructor of rank {rank} sends {reply['built']:,.0f} bytes: it may send 4,096.", figures
     for i in range(len(case.tokens)):
         for rank, allowed in enumerate(due(case, i)):
-            for name in ("forward", "backward"):
+            for name in ("forward", "backward", "evaluation"):
+                if name not in replies[rank]["passes"][i]:
+                    continue
                 sent = replies[rank]["passes"][i][name]
                 shown = {f"{case.name}: bytes that rank {rank} sends in {name}": (f"{sent:,.0f}", _range(allowed))}
                 if sent < allowed.least:
@@ -111,7 +113,7 @@ def _too_much(case: Case, i: int, rank: int, name: str, sent: float, allowed: Du
     words = f"rank {rank} sends {sent:,.0f} bytes in {name}, {sent / allowed.most:.2f} times what is allowed"
     n, tokens = len(case.tokens[0]), case.tokens[i]
     size = DTYPES[case.dtype].itemsize // DTYPES[case.wire].itemsize
-    own, others_rows = ("tokens", "results") if name == "forward" else ("results' gradients", "tokens' gradients")
+    own, others_rows = ("tokens", "results") if name != "backward" else ("results' gradients", "tokens' gradients")
     answers = allowed.rows - allowed.own_rows
     alike = {
         f"the {own} are sent as {case.dtype}": size * allowed.own_rows + answers,

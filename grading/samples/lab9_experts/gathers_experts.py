@@ -18,7 +18,8 @@ class ExpertParallel(nn.Module):
     def forward(self, x):
         everything = [self.gathered(p) for p in (self.up, self.down)]
         y = Mixture(self.router, *everything, self.top_k)(x)
-        y.register_hook(lambda gradient: self.reduce_later(everything))
+        if y.requires_grad:
+            y.register_hook(lambda gradient: self.reduce_later(everything))
         return y
 
     def reduce_later(self, everything):

@@ -67,7 +67,7 @@ def test_the_draws_are_uneven_and_no_choice_hangs_on_rounding(n):
         assert all(min(tokens) > 0 for tokens in cases[3].tokens)
         skewed = cases[2]
         assert skewed.homes.count(skewed.homes[skewed.idle]) == 1  # this rank gets no row
-        assert all(not (draws.choices(skewed, i, r) == skewed.idle).any() for i in range(2) for r in range(n))
+        assert all(not (draws.choices(skewed, i, r) == skewed.idle).any() for i in range(3) for r in range(n))
         x, router = draws.batch(cases[3], 0, 0)[0], draws.weights(cases[3])[0]
         assert torch.equal((x @ router.T).topk(cases[3].top_k).indices, draws.choices(cases[3], 0, 0))
 
@@ -94,6 +94,8 @@ def replies(change=lambda case, rank, reply: None, times: float = 1.0) -> list[l
                 for i in range(len(case.tokens))
                 for n in [sent_bytes.due(case, i)[rank].least]
             ]
+            if case.order:
+                passes[-1] |= {"evaluated": passes[-1]["out"], "evaluation": passes[-1]["forward"]}
             reply = {"built": 0, "passes": passes, "none": [], "router": right.router.tolist()}
             reply |= {"up": (times * right.up[mine]).tolist(), "down": (times * right.down[mine]).tolist()}
             change(case, rank, reply)
@@ -214,7 +216,7 @@ def test_a_placement_is_judged_by_rows_and_visits():
 
 
 def test_the_drawn_layers_make_rows_and_visits_disagree():
-    """The best placement for visits alone makes a rank too busy in at least one of a grading's three layers."""
+    """The best placement for visits alone makes a rank too busy in at least one of a grading's layers."""
     for seed in range(4):
         too_busy = 0
         for instance in placement.drawn(seed):
@@ -223,3 +225,25 @@ def test_the_drawn_layers_make_rows_and_visits_disagree():
                 homes = search(instance, 6)[1]
             too_busy += placement.busiest(homes, **instance) > placement.BUSIEST
         assert too_busy, seed
+
+
+def test_a_forward_without_a_graph_counts():
+    def change(key, new):
+        def changed(case, rank, reply):
+            if rank == 1 and key in reply["passes"][-1]:
+                old = reply["passes"][-1][key]
+                reply["passes"][-1][key] = new(old)
+
+        return changed
+
+    verdict = judged("lab9.outputs", change("evaluated", lambda out: [[2 * a for a in row] for row in out]))
+    assert verdict.points == 0 and "under torch.no_grad()" in verdict.cause
+    for less in (0, 0.5):
+        verdict = judged("lab9.bytes", change("evaluation", lambda n, less=less: n * less))
+        assert verdict.points == 0 and "in evaluation" in verdict.cause
+
+
+def test_backwards_come_neither_in_the_order_of_forwards_nor_in_its_reverse():
+    for seed in range(10):
+        case = draws.cases(seed, 4)[2]
+        assert sorted(case.order) == [*range(case.together)] and case.order not in ([0, 1, 2], [2, 1, 0])
