@@ -27,14 +27,14 @@ def random_numbers(seed: int = 5) -> torch.Generator:
 
 
 @pytest.mark.parametrize("n", (2, 4, 8))
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_right_draws_pass(n, seed):
     draw = random_numbers(seed)
     assert judged(n, lambda shape: torch.rand(shape, generator=draw), seed) == ""
 
 
-@pytest.mark.parametrize("bits, passes", [(8, False), (11, False), (16, False), (20, True), (24, True)])
-@pytest.mark.parametrize("n", (2, 4, 8))
+@pytest.mark.parametrize("bits, passes", [(8, False), (11, False), (16, False), (20, True)])
+@pytest.mark.parametrize("n", (2, 8))
 def test_random_numbers_of_few_bits_are_found(n, bits, passes):
     draw = random_numbers()
     words = judged(n, lambda shape: torch.randint(2**bits, shape, generator=draw) / 2**bits)
@@ -42,7 +42,7 @@ def test_random_numbers_of_few_bits_are_found(n, bits, passes):
 
 
 @pytest.mark.parametrize("part", (0.0, 0.5, 2 / 3, 0.8, 1.0))
-@pytest.mark.parametrize("n", (2, 4, 8))
+@pytest.mark.parametrize("n", (2, 8))
 def test_two_ranks_with_one_random_number_are_found_whatever_part_is_flipped(n, part):
     draw = random_numbers()
 
