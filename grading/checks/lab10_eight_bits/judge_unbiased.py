@@ -123,7 +123,8 @@ def _of_many_draws(s: Session, check: str) -> str:
     if words := next((reply["form"] for reply in replies if reply["form"]), ""):
         return f"{words}."
     calls = [torch.tensor([n for reply in replies for n in base64.b64decode(reply[name])]) for name in CALLS]
-    n_faint, n_off = (sum(reply[name] for reply in replies) for name in ("faint", "off"))
+    n_faint = [sum(of_sign) for of_sign in zip(*(reply["faint"] for reply in replies), strict=True)]
+    n_off = sum(reply["off"] for reply in replies)
     return many_draws.fault(calls, n_faint, n_off, s.seed, len(replies))
 
 

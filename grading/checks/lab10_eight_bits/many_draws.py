@@ -14,9 +14,9 @@ from torch import Tensor
 from grading.checks.lab10_eight_bits.draw import Instance, almost_even
 from grading.checks.lab10_eight_bits.reused_random_numbers import share_draws
 
-N_CALLS = 10
+N_CALLS = 16
 MOST_DEVIATIONS = 6.0  # of a sum from its mean, in standard deviations
-WIDTH, MIDDLING_ROWS, FAINT_NUMBERS = 400, 250, 800_000  # faint numbers of all ranks together
+WIDTH, MIDDLING_ROWS, FAINT_NUMBERS = 400, 250, 1_000_000  # faint numbers of all ranks together
 FAINT_BITS = 16, 19  # powers of 1/2 between which tiny chances lie
 GAP, FAINT_GAP = 2.0**-3, 2.0**-9  # between neighbours in E4M3: from 1 to 2, and next to 0
 OFF = 1e-3  # of a gap
@@ -60,20 +60,29 @@ def ups(mean: Tensor, first: int, seed: int, n: int) -> tuple[Tensor, int]:
     return torch.where(off, 0, near).to(torch.uint8), int(off.sum())
 
 
-def fault(calls: list[Tensor], n_faint: int, n_off: int, seed: int, n: int) -> str:
+def faint_ups(found: Tensor, first: int, seed: int, n: int) -> list[int]:
+    """Return how often ranks rounded up positive and negative faint numbers. `found` begins at element `first`."""
+    faint = torch.arange(first, first + len(found)) >= instance(n).sizes[0]
+    sign = drawn(seed, n)[0][first : first + len(found)]
+    return [int(found[faint & (sign == which)].sum()) for which in (1, -1)]
+
+
+def fault(calls: list[Tensor], n_faint: list[int], n_off: int, seed: int, n: int) -> str:
     """Return what is wrong with many draws, in words; "" if nothing is.
 
-    `calls` are two calls' numbers of ranks that rounded up (elements); `n_faint` those of all calls' faint numbers.
+    `calls` are two calls' numbers of ranks that rounded up (elements); `n_faint` those of all calls' faint numbers,
+    positive and negative. Coarse random numbers can make one of the two too rare and the other one too frequent.
     """
     if n_off:
         return f"where all scales are 1, {n_off} elements are no mean of neighbours."
-    middling, p = instance(n).sizes[0], drawn(seed, n)[3]
-    due = N_CALLS * n * float(p[middling:].sum())
-    if abs(n_faint - due) > MOST_DEVIATIONS * math.sqrt(due):
-        return (
-            f"of numbers whose chance is 2^-{FAINT_BITS[1]} to 2^-{FAINT_BITS[0]}, {n_faint} became the number next to "
-            f"0, and {due:.0f} are due: random numbers of few bits have no such chances."
-        )
+    middling, (sign, _, _, p) = instance(n).sizes[0], drawn(seed, n)
+    for kind, which, found in (("positive", 1, n_faint[0]), ("negative", -1, n_faint[1])):
+        due = N_CALLS * n * float(p[middling:][sign[middling:] == which].sum())
+        if abs(found - due) > MOST_DEVIATIONS * math.sqrt(due):
+            return (
+                f"of {kind} numbers whose chance is 2^-{FAINT_BITS[1]} to 2^-{FAINT_BITS[0]}, {found} became the "
+                f"number next to 0, and {due:.0f} are due: random numbers of few bits have no such chances."
+            )
     p = p[:middling]
     first, second = (call[:middling].double() - n * p for call in calls)
     for weight in (torch.ones_like(p), 1 - 2 * p):

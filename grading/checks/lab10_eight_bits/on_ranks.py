@@ -139,17 +139,17 @@ def many(implementation, seed: int) -> dict:
     rank, n = dist.get_rank(), dist.get_world_size()
     instance = many_draws.instance(n)
     engine, begin = build(implementation, instance, seed), instance.cuts[rank]
-    given, found, n_faint, n_off = many_draws.gradients(seed, n), [], 0, 0
+    given, found, n_off = many_draws.gradients(seed, n), [], 0
     for _ in range(many_draws.N_CALLS):
         mean = engine.reduce([g.clone() for g in given])
         if words := _wrong_slice(mean, instance.cuts[rank + 1] - begin):
             return {"form": words}
         ups, off = many_draws.ups(mean.detach(), begin, seed, n)
         found.append(ups)
-        n_faint += int(ups[max(0, instance.sizes[0] - begin) :].sum())
         n_off += off
     calls = {name: base64.b64encode(call.numpy().tobytes()).decode() for name, call in zip(CALLS, found, strict=False)}
-    return {"form": "", "faint": n_faint, "off": n_off} | calls
+    faint = many_draws.faint_ups(torch.stack(found).sum(0), begin, seed, n)
+    return {"form": "", "faint": faint, "off": n_off} | calls
 
 
 def _wrong_slice(mean, length: int) -> str:

@@ -11,15 +11,15 @@ ALMOST_1 = 1 - 2**-24  # the largest random number in float32
 def judged(n: int, draw_numbers, seed: int = 3) -> str:
     """Return the fault of ranks that round with these random numbers of (ranks, elements)."""
     sign, below, gap, p = many_draws.drawn(seed, n)
-    n_middling, n_faint, calls = many_draws.instance(n).sizes[0], 0, []
+    calls = []
     for _ in range(many_draws.N_CALLS):
-        went_up = (torch.floor(p.float() + draw_numbers((n, len(p)))) >= 1).sum(0)
+        x, u = (sign * p).float(), draw_numbers((n, len(p)))
+        went_up = torch.floor(x + u).abs().long().sum(0)  # to 1 from a number above 0, to -1 from one below
         mean = (sign * (n * below + went_up * gap) / n).float()
         found, off = many_draws.ups(mean, 0, seed, n)
         assert off == 0 and torch.equal(found.long(), went_up)
-        n_faint += int(found[n_middling:].sum())
         calls.append(found)
-    return many_draws.fault(calls[:2], n_faint, 0, seed, n)
+    return many_draws.fault(calls[:2], many_draws.faint_ups(torch.stack(calls).sum(0), 0, seed, n), 0, seed, n)
 
 
 def random_numbers(seed: int = 5) -> torch.Generator:
@@ -79,4 +79,4 @@ def test_an_impossible_mean_is_counted():
     mean = (sign * below).float()
     mean[7] += 0.3 * float(gap[7]) * float(sign[7]) / 4
     assert many_draws.ups(mean, 0, 1, 4)[1] == 1
-    assert "no mean of neighbours" in many_draws.fault([], 0, 1, 1, 4)
+    assert "no mean of neighbours" in many_draws.fault([], [0, 0], 1, 1, 4)

@@ -182,7 +182,7 @@ def judged_calls(given, calls: list[torch.Tensor], zeros: float = 0.0, other: to
     for a, b in zip(given.instance.cuts, given.instance.cuts[1:], strict=False):
         packed = {n: on_ranks.packed(t[a:b]) for n, t in known.items()}
         replies.append({"form": ""} | packed)
-    nothing_off = {"form": "", "off": 0, "faint": 0} | dict.fromkeys(on_ranks.CALLS, "")
+    nothing_off = {"form": "", "off": 0, "faint": [0, 0]} | dict.fromkeys(on_ranks.CALLS, "")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(many_draws, "fault", lambda *_: "")  # it has tests of its own
         return judge_replies("lab10.unbiased", {"reduce": replies, "many": [nothing_off] * N})
