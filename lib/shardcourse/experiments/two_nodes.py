@@ -33,5 +33,5 @@ def _agent(script: Path, port: int, is_host: int, environment: dict[str, str]) -
     conf = f"--rdzv-conf=is_host={is_host},last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2"
     command = [sys.executable, "-m", "torch.distributed.run", *options.split(), conf, "--monitor-interval=0.2", script]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    settings = os.environ | {"OMP_NUM_THREADS": "1"} | environment
+    settings = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"} | environment
     return subprocess.Popen(command, cwd=script.parent, env=settings, start_new_session=True, **pipes)
