@@ -23,7 +23,7 @@ class EveryStep:
 
     def step(self, loss, n):
         loss.backward()
-        total = torch.tensor(float(n))
+        total = torch.tensor(float(n), dtype=torch.float64)
         dist.all_reduce(total)
         for p in self.model.parameters():
             dist.all_reduce(p.grad.mul_(n / total))
