@@ -125,5 +125,5 @@ def _too_much(case: Case, i: int, rank: int, name: str, sent: float, allowed: Du
         f"all tokens go to all ranks, as {case.dtype}": 2 * size * (n - 1) * max(tokens),
     }
     others = {how: Due(n_rows, allowed.choices, allowed.row_bytes) for how, n_rows in alike.items()}
-    near = [(abs(sent - due.least), how) for how, due in others.items() if due.least <= sent <= due.most]
-    return f"{words}: about as much as if {min(near)[1]}." if near else f"{words}."
+    near = sorted((abs(sent - due.least), how) for how, due in others.items() if due.least <= sent <= due.most)
+    return f"{words}: about as much as if {', or if '.join(how for _, how in near[:3])}." if near else f"{words}."
