@@ -1,9 +1,9 @@
 """Judge many draws of known chances: are tiny chances kept, and are draws of ranks, elements and calls independent?
 
 All ranks have the same gradient, and all scales are 1. So the judge knows how many ranks rounded a number up, away from
-0. `shared_draws` finds numbers that draw alike. A draw of 1 - u where another one has u lowers the products of errors,
-and can hide draws of u there. Errors times 1 - 2p find both: a sum of the two kinds of products can be 0 in one of the
-two tests, but not in both.
+0. `reused_random_numbers` finds numbers that draw alike. A draw of 1 - u where another one has u lowers the products of
+errors, and can hide draws of u there. Errors times 1 - 2p find both: a sum of the two kinds of products can be 0 in one
+of the two tests, but not in both.
 """
 
 import math
