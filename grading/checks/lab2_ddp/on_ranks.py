@@ -129,15 +129,18 @@ def gradients_of(model: nn.Module) -> list[tuple[str, Tensor | None]]:
 def gradients(implementation, seed: int, cap_mb: float) -> dict:
     """Return the projected weights and, for each of a few steps, the projected gradients.
 
-    The later steps show what is left over from those before.
+    The later steps show what is left over from those before. A second model is trained in turn, and must not matter.
     """
     rank, world_size, device = dist.get_rank(), dist.get_world_size(), local_device()
-    module = build(seed, rank, GRADIENT_SHAPE["n_layers"], tied=True, frozen=True).to(device)
-    model, steps = implementation(module, bucket_cap_mb=cap_mb), []
+    other, module = (
+        build(s, rank, GRADIENT_SHAPE["n_layers"], tied=True, frozen=True).to(device) for s in (seed + 1, seed)
+    )
+    models, steps = [implementation(m, bucket_cap_mb=cap_mb) for m in (other, module)], []
     for step, count in enumerate(MICRO_BATCHES):
-        module.zero_grad()
         shape = GRADIENT_SHAPE | {"count": count}
-        train_step(model, micro_batches(seed, step, rank, world_size, shape, device))
+        for m, model in zip((module, other), reversed(models), strict=True):
+            m.zero_grad()
+            train_step(model, micro_batches(seed, step, rank, world_size, shape, device))
         steps.append(project(gradients_of(module), seed))
     return {"weights": project(module.named_parameters(), seed), "steps": steps}
 
