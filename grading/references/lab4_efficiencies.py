@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import prod
 from statistics import mean, median, median_high, median_low
 
-from grading.checks.lab4_fsdp.scaling_efficiency import FACTORS
+from grading.checks.lab4_fsdp.judge_scaling_efficiency import FACTORS
 
 Tokens = Callable[[dict], float]
 

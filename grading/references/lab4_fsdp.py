@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from grading.checks.lab4_fsdp.offload_cost import instances_of
-from grading.checks.lab4_fsdp.scaling_efficiency import KINDS, tables_of
+from grading.checks.lab4_fsdp.judge_offload_cost import instances_of
+from grading.checks.lab4_fsdp.judge_scaling_efficiency import KINDS, tables_of
 from grading.references import lab4_efficiencies, lab4_offload_costs
 
 ON_RANKS = {}  # ranks run PyTorch's DDP and FSDP

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from grading.checks.lab5_precision_recompute import plan
+from grading.checks.lab5_precision_recompute import judge_plan
 from grading.checks.lab5_precision_recompute.model_and_batches import DROPOUT, LARGE, SMALL, batch_of, build, shape_of
 from grading.checks.lab5_precision_recompute.model_and_block_costs import price_list
 from grading.checks.lab5_precision_recompute.on_ranks import BUDGETS
@@ -18,7 +18,7 @@ def asked(seed: int) -> Iterator[tuple]:
         budgets.append(case)
         return fewest(*case)
 
-    yield from (("fewest", *case) for case in plan.drawn(solve, seed))
+    yield from (("fewest", *case) for case in judge_plan.drawn(solve, seed))
     yield from (("fewest", *case) for case in budgets)
     for shape, tier in ((SMALL, "cpu"), (LARGE, "gpu4")):
         model, (tokens, _, positions) = (

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from grading.checks.lab6_profile.judge_throughput import PLACE
 from grading.checks.lab6_profile.mistakes import FAR, N_CROWDED, N_PLAIN
-from grading.checks.lab6_profile.throughput import PLACE
 from grading.references.lab6_traces import draw_trace, figures_of
 from grading.references.lab6_wrong_figures import OF_HIDDEN, OF_SHARES, OF_UNIT
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from grading.checks.lab9_experts.placement import BUSIEST, drawn
+from grading.checks.lab9_experts.judge_placement import BUSIEST, drawn
 
 BEGINNINGS = 12
 TOO_BUSY = 10.0  # more than any number of visits: what a load above the limit costs

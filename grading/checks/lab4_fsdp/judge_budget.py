@@ -5,7 +5,7 @@ On GPUs the reference is checkpointed FSDP, which has DDP's losses and fits: see
 
 from functools import partial
 
-from grading.checks.lab4_fsdp import judge_gradients_and_steps, on_ranks
+from grading.checks.lab4_fsdp import fault_in_gradients_and_steps, on_ranks
 from grading.judge.hidden_memory import hidden_bytes, in_words
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
@@ -33,7 +33,7 @@ def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
     }
     if peak > budget:
         cause = _too_much(worst)
-    elif wrong := judge_gradients_and_steps.fault(s, check, depth):
+    elif wrong := fault_in_gradients_and_steps.fault(s, check, depth):
         cause = wrong
     elif error > TOLERANCE:
         cause = which_loss_differs(mine, right)
@@ -42,7 +42,7 @@ def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
     else:
         cause, got = "it trains within the budget, as DDP would.", points
     if peak <= budget:
-        figures |= judge_gradients_and_steps.figures(s, check, depth)
+        figures |= fault_in_gradients_and_steps.figures(s, check, depth)
     return Verdict(check, got, points, cause, "", figures, picture=_picture(s, replies, worst, reference))
 
 

@@ -3,12 +3,12 @@
 from grading.checks.lab4_fsdp import (
     judge_budget,
     judge_largest_ddp_depth,
+    judge_offload,
+    judge_offload_cost,
+    judge_scaling_efficiency,
     judge_sharded_units_recompute,
-    offload,
-    offload_cost,
+    judge_speed,
     on_ranks,
-    scaling_efficiency,
-    speed,
 )
 from grading.judge.session import Check, Ground
 
@@ -20,10 +20,10 @@ CHECKS = {
     "lab4.fits": Check(3, judge_budget.judge_fits, ground=Ground.SEEN),
     "lab4.sharded": Check(3, judge_sharded_units_recompute.judge_sharded, ground=Ground.CLAIMED),
     "lab4.units": Check(3, judge_sharded_units_recompute.judge_units, ground=Ground.CLAIMED),
-    "lab4.speed": Check(2, speed.judge, timed=True, ground=Ground.SEEN),
+    "lab4.speed": Check(2, judge_speed.judge, timed=True, ground=Ground.SEEN),
     "lab4.larger": Check(3, judge_budget.judge_larger, ground=Ground.SEEN),
     "lab4.recompute": Check(3, judge_sharded_units_recompute.judge_recompute, ground=Ground.CLAIMED),
-    "lab4.offload": Check(3, offload.judge, ground=Ground.CLAIMED),
-    "lab4.price": Check(3, offload_cost.judge),
-    "lab4.efficiency": Check(2, scaling_efficiency.judge),
+    "lab4.offload": Check(3, judge_offload.judge, ground=Ground.CLAIMED),
+    "lab4.price": Check(3, judge_offload_cost.judge),
+    "lab4.efficiency": Check(2, judge_scaling_efficiency.judge),
 }

@@ -1,6 +1,6 @@
 """Part 3: judge peak bytes, losses and FLOPs of precision and recomputation together, at both budgets of the tier."""
 
-from grading.checks.lab5_precision_recompute import judge_held_between_steps, on_ranks, wire
+from grading.checks.lab5_precision_recompute import judge_held_between_steps, judge_wire, on_ranks
 from grading.checks.lab5_precision_recompute.judge_losses import (
     gradient_figure,
     losses_off,
@@ -35,7 +35,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         due = f"{least} to {LEAST}; {NEARLY} for three points"
         figures[f"{name}: FLOPs again, over the fewest"] = f"{ratios[-1]:.2f}", due
         held, _ = judge_held_between_steps.look(mine, reference)
-        messages, more = wire.look(mine, reference)
+        messages, more = judge_wire.look(mine, reference)
         more |= gradient_figure(mine, reference)
         figures |= {f"{name}: {words}": pair for words, pair in more.items()}
         found = (

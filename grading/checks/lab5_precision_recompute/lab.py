@@ -4,11 +4,11 @@ from grading.checks.lab5_precision_recompute import (
     judge_budget,
     judge_held_between_steps,
     judge_losses,
+    judge_plan,
     judge_recompute_savings,
     judge_recomputed_gradients,
+    judge_wire,
     on_ranks,
-    plan,
-    wire,
 )
 from grading.judge.session import Check, Ground
 
@@ -17,9 +17,9 @@ pace = judge_losses.reference_run
 
 CHECKS = {
     "lab5.held": Check(2, judge_held_between_steps.judge, ground=Ground.CLAIMED),
-    "lab5.wire": Check(2, wire.judge, ground=Ground.CLAIMED),
+    "lab5.wire": Check(2, judge_wire.judge, ground=Ground.CLAIMED),
     "lab5.curve": Check(3, judge_losses.judge),
-    "lab5.plan": Check(3, plan.judge),
+    "lab5.plan": Check(3, judge_plan.judge),
     "lab5.gradients": Check(2, judge_recomputed_gradients.judge),
     "lab5.price": Check(2, judge_recompute_savings.judge, ground=Ground.CLAIMED),
     "lab5.budget": Check(4, judge_budget.judge, ground=Ground.CLAIMED),

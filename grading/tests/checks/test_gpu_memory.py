@@ -9,7 +9,7 @@ import torch.distributed as dist
 from deadlines import deadline_s
 
 from grading.bench import gpu_memory_table
-from grading.checks.lab2_ddp import gradients
+from grading.checks.lab2_ddp import judge_gradients
 from grading.checks.lab2_ddp import on_ranks as lab2
 from grading.checks.lab3_zero import on_ranks as lab3
 from grading.checks.lab3_zero import step_record
@@ -146,6 +146,8 @@ def test_a_lap_is_checked_with_the_tiers_own_model(monkeypatch):
 
     (reply,) = launch(ranks, 1, device="cpu", timeout_s=deadline_s(60))
     for step, proof in enumerate(reply["steps"]):
-        truths = {tier: gradients.truth_of(lab2.laps, 5, 1, step=step, tier=tier).right for tier in ("gpu8", "cpu")}
+        truths = {
+            tier: judge_gradients.truth_of(lab2.laps, 5, 1, step=step, tier=tier).right for tier in ("gpu8", "cpu")
+        }
         off = {tier: distance(vector(proof), truth) for tier, truth in truths.items()}
         assert off["gpu8"] < 1e-3 < off["cpu"]

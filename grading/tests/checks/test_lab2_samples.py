@@ -4,7 +4,7 @@ import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
 from grading.boxes.sandbox.kernel_counters import Seen
-from grading.checks.lab2_ddp import gradients, judge_traffic_and_overlap, memory, on_ranks
+from grading.checks.lab2_ddp import judge_gradients, judge_memory, judge_traffic_and_overlap, on_ranks
 from grading.checks.lab2_ddp.refused_engines import ENGINES, RefusedEngine, refused
 from grading.judge.tensor_projections import project
 from shardlab.ddp import assign_buckets
@@ -36,13 +36,13 @@ SEED = 1  # of every judgement here: it draws buckets of 0.4375 MiB, and a tied 
 
 @pytest.fixture(scope="module")
 def truths():
-    return [gradients.truth_of(on_ranks.gradients, SEED, 4, step=step) for step in range(3)]
+    return [judge_gradients.truth_of(on_ranks.gradients, SEED, 4, step=step) for step in range(3)]
 
 
 @pytest.fixture
 def truth(truths, monkeypatch):
     """That of the last step, of two micro-batches. The judge has the same ones, worked out once."""
-    monkeypatch.setattr(gradients, "truth_of", lambda *_, step: truths[step])
+    monkeypatch.setattr(judge_gradients, "truth_of", lambda *_, step: truths[step])
     return truths[-1]
 
 
@@ -53,7 +53,7 @@ def judged_gradients(*of_ranks, step=2, weights=None):
     right = project(model.named_parameters(), SEED)
     replies = [{"weights": right, "steps": []} for _ in vectors]
     for i in range(3):
-        truth = gradients.truth_of(on_ranks.gradients, SEED, 4, step=i)
+        truth = judge_gradients.truth_of(on_ranks.gradients, SEED, 4, step=i)
         for reply, vector in zip(replies, vectors, strict=True):
             rows = (vector if i == step else truth.right).view(-1, 4).tolist()
             reply["steps"].append(dict(zip(truth.names, rows, strict=False)))
@@ -210,7 +210,7 @@ def test_overlap_is_half_of_the_bytes_in_time_and_nobody_who_waits_in_backward()
 
 
 def test_memory_may_be_two_fifths_of_the_gradients_above_ddps():
-    size = memory._gradient_bytes()
+    size = judge_memory._gradient_bytes()
 
     def judged(peak: float, resident: float, seen: float | None = None, in_one_piece=(True, True)):
         """Of one rank, in gradients' sizes; the others hold what DDP holds, 5 and 2. `seen`: by the system, more."""

@@ -5,14 +5,14 @@ import pytest
 import torch
 from submissions import judge_replies
 
-from grading.checks.lab3_zero import on_ranks, owners
+from grading.checks.lab3_zero import judge_owners, on_ranks
 from grading.checks.refused_library_parts import NotAllowed, refuse_finished_parts
 
 
 @pytest.mark.parametrize(
     "source, used",
     [
-        ("from grading.checks.lab3_zero.owners import owned as f", "owners.owned"),
+        ("from grading.checks.lab3_zero.judge_owners import owned as f", "owners.owned"),
         ("from shardlab.zero import ShardedDataParallel as f", "ShardedDataParallel"),
         ("from grading.checks.lab3_zero import owners\ndef f(): return owners.owned", "lab3_zero.owners"),
         ("def f():\n from shardlab.zero import ShardedDataParallel\n return ShardedDataParallel", "shardlab.zero"),
@@ -45,7 +45,7 @@ def test_what_cannot_be_called_is_refused_in_one_line(answer):
     "returned", [None, 3, "(0, 0, 1)", ((0, 0, 1),), [[0, 0, 1]], [(0, 0)], [(0, 0.0, 1)], [("a", 0, 1)], {0: 1}, int]
 )
 def test_what_is_no_list_of_tuples_of_ints_is_shown(returned):
-    instances = owners.drawn(1)
+    instances = judge_owners.drawn(1)
     replies = on_ranks.owned(lambda sizes, shares, rank: returned, instances)
     verdict = judge_replies("lab3.shards", {"owned": [replies]})
     assert (verdict.points, "no list of tuples of three ints" in verdict.cause) == (0, True)
@@ -55,6 +55,6 @@ def test_ints_of_numpy_and_torch_are_ints_and_huge_or_negative_ones_no_piece():
     for kind in (int, np.int64, torch.tensor):
         assert on_ranks._pieces([tuple(map(kind, (0, 1, 5)))]) == [[0, 1, 5]]
     for piece in ((10**30, 0, 1), (0, -1, 1), (-1, 0, 1), (0, 0, 10**30), (0, 1, 1)):
-        replies = [[[list(piece)] for _ in i["shares"]] for i in owners.drawn(1)]
+        replies = [[[list(piece)] for _ in i["shares"]] for i in judge_owners.drawn(1)]
         verdict = judge_replies("lab3.shards", {"owned": [replies]})
         assert (verdict.points, "which is empty or not there" in verdict.cause) == (0, True)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.checks.lab3_zero import norm, on_ranks, owners, skip, truth, update
+from grading.checks.lab3_zero import judge_norm, judge_owners, judge_skipped_steps, judge_update, on_ranks, truth
 from grading.samples import read_lab, samples
 from shardlab.tier import TIERS
 
@@ -47,9 +47,9 @@ def _code(node: ast.ClassDef) -> str:
 
 @pytest.mark.parametrize("n", (1, 2, 4, 8))
 def test_the_rule_gives_every_element_one_owner(n):
-    for instance in owners.drawn(n):
+    for instance in judge_owners.drawn(n):
         times = [[0] * size for size in instance["sizes"]]
-        for pieces in owners.expected(instance):
+        for pieces in judge_owners.expected(instance):
             for i, start, end in pieces:
                 times[i][start:end] = [t + 1 for t in times[i][start:end]]
         assert all(t == 1 for parameter in times for t in parameter)
@@ -87,8 +87,8 @@ def session(seed: int = 1) -> SimpleNamespace:
 @pytest.fixture(scope="module")
 def norms():
     """The right ones of each step."""
-    first = truth.simulate(update.setting(session(), "none", 1.0, norm.PLAN[:1]))[0].norm
-    return [step.norm for step in truth.simulate(update.setting(session(), "none", 1.5 * first, norm.PLAN))]
+    first = truth.simulate(judge_update.setting(session(), "none", 1.0, judge_norm.PLAN[:1]))[0].norm
+    return [step.norm for step in truth.simulate(judge_update.setting(session(), "none", 1.5 * first, judge_norm.PLAN))]
 
 
 def judged_norms(*of_ranks: list[float]):
@@ -140,11 +140,11 @@ def replies_of(steps: list[truth.Step], times: float = 1.0, ranks: int = 4) -> l
 @pytest.fixture(scope="module")
 def trained():
     """The steps of the judge's three runs; and with two mistakes."""
-    sgd, adamw = update.unclipped(session()), update.clipped(session())
+    sgd, adamw = judge_update.unclipped(session()), judge_update.clipped(session())
     summed = next(iter(truth.COMBINED_WRONGLY.values()))
     return {
         "SGD": truth.simulate(sgd),
-        update.TINY: truth.simulate(update.clipped_a_little(session())),
+        judge_update.TINY: truth.simulate(judge_update.clipped_a_little(session())),
         "AdamW": truth.simulate(adamw),
         "summed": truth.simulate(sgd, combine=summed),
         "never clipped": truth.simulate(adamw, clip=truth.never),
@@ -154,7 +154,7 @@ def trained():
 @pytest.fixture
 def judged_update(trained):
     def judged(sgd: list, adamw: list, tiny: list | None = None):
-        runs = {"SGD": sgd, "AdamW": adamw, update.TINY: tiny or replies_of(trained[update.TINY])}
+        runs = {"SGD": sgd, "AdamW": adamw, judge_update.TINY: tiny or replies_of(trained[judge_update.TINY])}
         return judge_replies("lab3.update", {"train": lambda optimizer, **_: runs[optimizer]})
 
     return judged
@@ -165,7 +165,7 @@ def test_weights_are_those_of_one_process_on_every_rank_to_the_bit(trained, judg
     assert judged_update(right, right_adamw).points == 4
     assert judged_update(replies_of(trained["SGD"], 1.0002), right_adamw).points == 4
     assert judged_update(replies_of(trained["SGD"], 1.0004), right_adamw).points == 0
-    assert judged_update(right, right_adamw, replies_of(trained[update.TINY], 1.0004)).points == 2
+    assert judged_update(right, right_adamw, replies_of(trained[judge_update.TINY], 1.0004)).points == 2
     for rank in range(4):
         moved = replies_of(trained["SGD"])
         moved[rank][0]["moved"] = True
@@ -185,7 +185,7 @@ def test_weights_are_those_of_one_process_on_every_rank_to_the_bit(trained, judg
         assert judged_update(one_wrong, right_adamw).points == 0
 
 
-POISONED = range(1, 2 * len(skip.POISONED), 2)  # the numbers of the steps to be skipped
+POISONED = range(1, 2 * len(judge_skipped_steps.POISONED), 2)  # the numbers of the steps to be skipped
 
 
 def skipped(rank: int | None = None, step: int = 1, **other) -> list[list[dict]]:
@@ -197,7 +197,7 @@ def skipped(rank: int | None = None, step: int = 1, **other) -> list[list[dict]]
         norm = float("nan") if k in POISONED else 1.0
         return {"bits": str(healthy), "change": change, "norm": norm, "still": {}} | NOTHING_ODD
 
-    replies = [[reply(k) for k in range(2 * len(skip.POISONED) + 1)] for _ in range(4)]
+    replies = [[reply(k) for k in range(2 * len(judge_skipped_steps.POISONED) + 1)] for _ in range(4)]
     if rank is not None:
         replies[rank][step] |= other
     return replies
@@ -229,7 +229,7 @@ def test_a_spoilt_step_is_skipped_by_all_and_the_next_one_is_right():
 @pytest.mark.parametrize("world_size", (2, 4, 8))
 def test_every_draw_poisons_each_kind_of_parameter_value_and_micro_batch(world_size):
     for seed in range(20):
-        plan = skip.drawn(SimpleNamespace(seed=seed, tier=SimpleNamespace(world_size=world_size))).plan
+        plan = judge_skipped_steps.drawn(SimpleNamespace(seed=seed, tier=SimpleNamespace(world_size=world_size))).plan
         poisons = [step.poison for step in plan if step.poison]
         assert [bool(step.poison) for step in plan] == [k in POISONED for k in range(len(plan))]
         assert {p.value for p in poisons} == {"nan", "inf", "-inf"}

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import SGD
 
 from grading.boxes.sandbox.kernel_counters import Seen
-from grading.checks.lab3_zero import memory, on_ranks, overlap, step_record, traffic
+from grading.checks.lab3_zero import judge_memory, judge_overlap, judge_traffic, on_ranks, step_record
 from grading.checks.lab3_zero.collective_waits import watch_waits
 from grading.checks.lab3_zero.tracked_memory import Newcomers
 from grading.checks.lab3_zero.updated_elements import watch_optimizers
@@ -69,8 +69,8 @@ def test_what_is_held_and_what_is_needed_at_the_peak_are_worth_half_each():
         assert judged(2, 0, rank).points == judged(0, 2, rank).points == 2
         assert judged(2, 2, rank).points == 0
         assert f"after a step rank {rank} holds" in judged(2, 0, rank).cause
-    assert judged(0, 0, 0, seen=memory.SPARE_MEMORY - 10).points == 4
-    hidden = judged(0, 0, 0, seen=memory.SPARE_MEMORY + 10)
+    assert judged(0, 0, 0, seen=judge_memory.SPARE_MEMORY - 10).points == 4
+    hidden = judged(0, 0, 0, seen=judge_memory.SPARE_MEMORY + 10)
     assert (hidden.points, "the system saw" in hidden.cause) == (0, True)
 
 
@@ -107,8 +107,8 @@ def judged(made: list[dict]):
 @pytest.mark.parametrize("rank", range(N))
 @pytest.mark.parametrize("part", range(3))
 def test_each_pass_of_each_rank_has_every_bucket_once(rank, part):
-    n_spare = traffic.SPARE_SMALL - (part == 2)  # `step` has the norm, too
-    most = (N - 1) * max(SHARES) / sum(SHARES) * step_record.psi_bytes(TIER) + traffic.SPARE_BYTES * 14
+    n_spare = judge_traffic.SPARE_SMALL - (part == 2)  # `step` has the norm, too
+    most = (N - 1) * max(SHARES) / sum(SHARES) * step_record.psi_bytes(TIER) + judge_traffic.SPARE_BYTES * 14
 
     def with_(edit):
         return judged(replies(lambda r, passes: edit(passes[part]) if r == rank else None))
@@ -172,29 +172,29 @@ def both(first: dict, second: dict) -> dict:
 
 
 def test_a_collective_counts_as_hidden_only_if_a_gradient_is_made_before_it_is_waited_for():
-    assert overlap.covered(backward([2.5, 4.5])) == 1.0
-    assert overlap.covered(backward([1.5, 3.5])) == 0.0
-    assert overlap.covered(backward([4.5, 3.5])) == 0.5
-    assert overlap.covered(backward([math.inf] * 2)) == 1.0
-    assert overlap.covered(backward([math.inf] * 2, sent=(4.5, 4.6))) == 0.0
-    assert overlap.issued_early(backward([1.5, 3.5])) == 1.0
+    assert judge_overlap.covered(backward([2.5, 4.5])) == 1.0
+    assert judge_overlap.covered(backward([1.5, 3.5])) == 0.0
+    assert judge_overlap.covered(backward([4.5, 3.5])) == 0.5
+    assert judge_overlap.covered(backward([math.inf] * 2)) == 1.0
+    assert judge_overlap.covered(backward([math.inf] * 2, sent=(4.5, 4.6))) == 0.0
+    assert judge_overlap.issued_early(backward([1.5, 3.5])) == 1.0
 
 
 def test_each_backward_counts_by_itself():
     right, wrong = [2.5, 4.5], [1.5, 3.5]
-    assert overlap.covered(both(backward(right), backward(right, begin=10))) == 1.0
-    assert overlap.covered(both(backward(right), backward(wrong, begin=10))) == 0.0
-    assert overlap.covered(both(backward(wrong), backward(right, begin=10))) == 0.0
+    assert judge_overlap.covered(both(backward(right), backward(right, begin=10))) == 1.0
+    assert judge_overlap.covered(both(backward(right), backward(wrong, begin=10))) == 0.0
+    assert judge_overlap.covered(both(backward(wrong), backward(right, begin=10))) == 0.0
     nothing = backward([], sent=(), begin=10)
-    assert overlap.covered(both(backward(right), nothing)) == 0.0
+    assert judge_overlap.covered(both(backward(right), nothing)) == 0.0
 
 
 def test_a_full_bucket_is_late_if_a_later_gradient_comes_first():
     buckets, sizes = [[0], [1], [2]], [1000, 1000, 1000]
-    assert overlap.late_bytes(backward([9.0] * 3, sent=(1.0, 3.0, 4.5)), buckets, sizes) == [0]
-    assert overlap.late_bytes(backward([9.0] * 3, sent=(1.0, 4.1, 4.5)), buckets, sizes) == [1000]
-    assert overlap.late_bytes(backward([9.0] * 3, sent=(4.3, 4.4, 4.5)), buckets, sizes) == [2000]
-    assert overlap.late_bytes(backward([9.0], sent=(4.3,)), [[0, 1, 2]], [3000]) == [0]
+    assert judge_overlap.late_bytes(backward([9.0] * 3, sent=(1.0, 3.0, 4.5)), buckets, sizes) == [0]
+    assert judge_overlap.late_bytes(backward([9.0] * 3, sent=(1.0, 4.1, 4.5)), buckets, sizes) == [1000]
+    assert judge_overlap.late_bytes(backward([9.0] * 3, sent=(4.3, 4.4, 4.5)), buckets, sizes) == [2000]
+    assert judge_overlap.late_bytes(backward([9.0], sent=(4.3,)), [[0, 1, 2]], [3000]) == [0]
 
 
 def waited_for(how: str) -> list[bool]:

@@ -9,8 +9,8 @@ from submissions import judge_replies
 from grading.checks.lab4_fsdp import (
     arithmetic_answers_on_rank,
     judge_largest_ddp_depth,
-    offload_cost,
-    scaling_efficiency,
+    judge_offload_cost,
+    judge_scaling_efficiency,
 )
 from grading.references import lab4_efficiencies, lab4_fsdp, lab4_offload_costs
 from grading.samples import read_lab
@@ -108,7 +108,7 @@ def test_a_depth_that_is_no_int_is_said_so_in_one_line(answer):
 def test_answers_are_called_by_position():
     instance = {"config": asdict(preset("1M")), "budget_bytes": 1, "micro_batch": 1, "seq_len": 64}
     assert arithmetic_answers_on_rank.largest_depth(lambda a, b, c, d: d, [instance])["depths"] == [64]
-    for i in offload_cost.instances_of(0)[:1]:
+    for i in judge_offload_cost.instances_of(0)[:1]:
         found = arithmetic_answers_on_rank.price(lambda a, b, c, d: {"ranks": b, "link": c, "memory": d}, [i])
         assert found["prices"] == [
             {"ranks": i["world_size"], "link": i["link_bytes_per_s"], "memory": i["host_memory_bytes_per_s"]}
@@ -122,7 +122,7 @@ def test_an_answer_that_is_no_dict_of_numbers_is_said_so_in_one_line(answer):
 
 
 def test_a_grader_s_own_formula_is_no_answer():
-    instances = offload_cost.instances_of(0)
+    instances = judge_offload_cost.instances_of(0)
     taken = lambda c, *machine: lab4_offload_costs.truth(asdict(c), *machine)  # noqa: E731
     reply = arithmetic_answers_on_rank.price(taken, instances)
     verdict = judge_replies("lab4.price", {"price": [reply]})
@@ -132,7 +132,7 @@ def test_a_grader_s_own_formula_is_no_answer():
 
 
 def test_a_price_of_0_is_judged():
-    reply = {"prices": [dict.fromkeys(offload_cost.NAMES, 0.0)] * offload_cost.INSTANCES, "finished": []}
+    reply = {"prices": [dict.fromkeys(judge_offload_cost.NAMES, 0.0)] * judge_offload_cost.INSTANCES, "finished": []}
     verdict = judge_replies("lab4.price", {"price": [reply]})
     assert (verdict.points, "to_device_bytes is 0 times" in verdict.cause) == (0, True)
 
@@ -159,7 +159,7 @@ def test_bytes_that_cross_are_the_planners():
 
 @pytest.mark.parametrize("seed", range(0, 200, 7))
 def test_no_usual_mistake_gives_the_right_price(seed):
-    instances = offload_cost.instances_of(seed)
+    instances = judge_offload_cost.instances_of(seed)
     truths = [lab4_offload_costs.truth(**i) for i in instances]
     for name, mistakes in lab4_offload_costs.MISTAKES.items():
         for words, mistaken in mistakes.items():
@@ -170,15 +170,15 @@ def test_no_usual_mistake_gives_the_right_price(seed):
 @pytest.mark.parametrize("seed", range(0, 200, 7))
 def test_a_last_norm_that_is_forgotten_is_found(seed):
     off = []
-    for i in offload_cost.instances_of(seed):
+    for i in judge_offload_cost.instances_of(seed):
         c, due = ModelConfig(**i["config"]), lab4_offload_costs.truth(**i)["to_device_bytes"]
         off.append(4 * c.dim / i["world_size"] / due)
-    assert max(off) > 3 * offload_cost.CLOSE
+    assert max(off) > 3 * judge_offload_cost.CLOSE
 
 
 @pytest.mark.parametrize("name", ["world_size", "link_bytes_per_s", "host_memory_bytes_per_s"])
 def test_every_number_of_a_machine_changes_a_price(name):
-    instances = offload_cost.instances_of(3)
+    instances = judge_offload_cost.instances_of(3)
     assert len({i[name] for i in instances}) == 3
     for i in instances:
         other = i | {name: 2 * i[name]}
@@ -189,9 +189,9 @@ def test_every_number_of_a_machine_changes_a_price(name):
 
 
 @pytest.mark.parametrize("seed", range(0, 40, 3))
-@pytest.mark.parametrize("kind", scaling_efficiency.KINDS)
+@pytest.mark.parametrize("kind", judge_scaling_efficiency.KINDS)
 def test_efficiency_of_drawn_tables_is_between_0_and_1_and_does_not_depend_on_their_order(kind, seed):
-    for runs in scaling_efficiency.tables_of(seed, kind):
+    for runs in judge_scaling_efficiency.tables_of(seed, kind):
         right = lab4_efficiencies.truth(runs)
         assert all(0.1 < e < 1.5 for e in right.values()) and right[min(right, key=int)] == 1
         random.Random(seed).shuffle(runs)
@@ -203,9 +203,9 @@ RIGHT_FOR_STRONG = "every run is taken to consume the same tokens, as in strong 
 
 
 @pytest.mark.parametrize("seed", range(0, 60, 3))
-@pytest.mark.parametrize("kind", scaling_efficiency.KINDS)
+@pytest.mark.parametrize("kind", judge_scaling_efficiency.KINDS)
 def test_no_usual_mistake_gives_the_right_efficiency(kind, seed):
-    tables = scaling_efficiency.tables_of(seed, kind)
+    tables = judge_scaling_efficiency.tables_of(seed, kind)
     mistakes = dict(lab4_efficiencies.MISTAKES) | {
         "tokens are guessed": lambda runs: lab4_efficiencies.truth(
             runs, tokens=lambda r: r["ranks"] * (r["micro_batch"] + r["accumulation"] - 8) * r["seq_len"]
@@ -214,24 +214,26 @@ def test_no_usual_mistake_gives_the_right_efficiency(kind, seed):
     }
     del mistakes[RIGHT_FOR_WEAK if kind == "weak" else RIGHT_FOR_STRONG]
     for words, mistaken in mistakes.items():
-        off = scaling_efficiency._worst(list(map(mistaken, tables)), list(map(lab4_efficiencies.truth, tables)))
-        assert off > 1.5 * scaling_efficiency.CLOSE, words
+        off = judge_scaling_efficiency._worst(list(map(mistaken, tables)), list(map(lab4_efficiencies.truth, tables)))
+        assert off > 1.5 * judge_scaling_efficiency.CLOSE, words
 
 
 def test_the_tokens_of_a_rank_stay_in_weak_scaling_and_shrink_in_strong_scaling():
-    for kind in scaling_efficiency.KINDS:
-        for runs in scaling_efficiency.tables_of(5, kind):
+    for kind in judge_scaling_efficiency.KINDS:
+        for runs in judge_scaling_efficiency.tables_of(5, kind):
             tokens = {lab4_efficiencies.tokens_of(r) / (r["ranks"] if kind == "weak" else 1) for r in runs}
             assert len(tokens) == 1
-            assert all(len({r[name] for r in runs}) > 1 for name in scaling_efficiency.FACTORS) or kind == "strong"
+            assert (
+                all(len({r[name] for r in runs}) > 1 for name in judge_scaling_efficiency.FACTORS) or kind == "strong"
+            )
             assert runs[0]["ranks"] != min(r["ranks"] for r in runs)
 
 
 @pytest.mark.parametrize("found", [float("nan"), float("inf")])
 def test_what_is_not_a_number_is_infinitely_wrong(found):
-    tables = scaling_efficiency.tables_of(0, "weak")[:1]
+    tables = judge_scaling_efficiency.tables_of(0, "weak")[:1]
     known = lab4_fsdp.efficiencies(tables)
     replies = [dict.fromkeys(known["right"][0], found)]
-    assert scaling_efficiency._worst(replies, known["right"]) == float("inf")
-    assert "not a finite number" in scaling_efficiency._cause("weak", replies, known)
-    assert max(1.0, offload_cost._off(found, 1.0)) == float("inf")
+    assert judge_scaling_efficiency._worst(replies, known["right"]) == float("inf")
+    assert "not a finite number" in judge_scaling_efficiency._cause("weak", replies, known)
+    assert max(1.0, judge_offload_cost._off(found, 1.0)) == float("inf")

@@ -7,11 +7,11 @@ from submissions import judge_replies
 
 from grading.boxes.sandbox.kernel_counters import Seen
 from grading.checks.lab4_fsdp import (
+    fault_in_gradients_and_steps,
     judge_budget,
-    judge_gradients_and_steps,
     judge_sharded_units_recompute,
+    judge_speed,
     on_ranks,
-    speed,
     unit_messages,
 )
 from grading.checks.lab4_fsdp.gradients_and_steps_on_ranks import FREQUENCIES, SCALES
@@ -62,7 +62,7 @@ def fault(**changes) -> str:
         order=lambda *_, **__: replies,
         order_reference=lambda *_, **__: [_whole()] * 4,
     )
-    return judge_gradients_and_steps.fault(session, "lab4.fits", 1)
+    return fault_in_gradients_and_steps.fault(session, "lab4.fits", 1)
 
 
 def _whole() -> dict:
@@ -241,23 +241,23 @@ def lap(mine: list[float], reference: list[float]) -> Lap:
 
 
 def test_a_lap_on_gpus_has_the_references_gradients_in_all():
-    assert speed.why_other_gradients(lap([1.0, 3.0], [2.0, 2.0])) == ""
-    assert "0.5 times the squares" in speed.why_other_gradients(lap([1.0, 1.0], [2.0, 2.0]))  # half of the work
-    assert "2 times the squares" in speed.why_other_gradients(lap([4.0, 4.0], [2.0, 2.0]))  # whole on every rank
-    assert "nan times" in speed.why_other_gradients(lap([float("nan"), 3.0], [2.0, 2.0]))
+    assert judge_speed.why_other_gradients(lap([1.0, 3.0], [2.0, 2.0])) == ""
+    assert "0.5 times the squares" in judge_speed.why_other_gradients(lap([1.0, 1.0], [2.0, 2.0]))  # half of the work
+    assert "2 times the squares" in judge_speed.why_other_gradients(lap([4.0, 4.0], [2.0, 2.0]))  # whole on every rank
+    assert "nan times" in judge_speed.why_other_gradients(lap([float("nan"), 3.0], [2.0, 2.0]))
 
 
 def test_a_lap_that_is_too_quick_is_said_to_be():
     quick = Lap(0, [{"squares": 1.0}] * 4, 0.1)
-    assert speed.why_no_work(quick) == "a timed step took 0.10 s, less than its blocks sleep: 0.54 s."
+    assert judge_speed.why_no_work(quick) == "a timed step took 0.10 s, less than its blocks sleep: 0.54 s."
 
 
 def test_the_reference_scales_as_its_seconds_say(monkeypatch):
     timing = Timing(1.0, 0.9, 1.1, mine_s=0.5, reference_s=0.4, pairs=16)
     session = SimpleNamespace(tier=TIERS["gpu4"], watch_reference=lambda drill, **_: SimpleNamespace(replies=[0.3]))
-    figures = speed._throughput(session, timing)
+    figures = judge_speed._throughput(session, timing)
     tokens = TIERS["gpu4"].micro_batch * TIERS["gpu4"].seq_len * 4
     assert figures["tokens a second, forward and backward"][0] == f"{tokens / 0.5:,.0f}"
     assert figures["scaling efficiency, 1 to 4 GPUs, one unit a block"][0] == "0.75"
     session.tier = TIERS["gpu1"]  # its ranks share the GPU
-    assert len(speed._throughput(session, timing)) == 1
+    assert len(judge_speed._throughput(session, timing)) == 1

@@ -8,7 +8,7 @@ import torch
 from deadlines import deadline_s
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
-from grading.checks.lab4_fsdp import judge_budget, judge_sharded_units_recompute, on_ranks, speed
+from grading.checks.lab4_fsdp import judge_budget, judge_sharded_units_recompute, judge_speed, on_ranks
 from grading.samples import read_lab, samples
 from shardlab import launch
 from shardlab.model import Transformer, preset
@@ -98,7 +98,7 @@ def test_the_planners_ddp_is_the_one_that_runs():
 @pytest.mark.parametrize("name", ["right", "right_other_style"])
 def test_the_race_on_gpus_runs_on_cpu_ranks_too(name, answers, referees, monkeypatch):
     """The tier's model is really computed, as on GPUs; only the device is another."""
-    monkeypatch.setattr(speed, "on_gpus", lambda s: True)
+    monkeypatch.setattr(judge_speed, "on_gpus", lambda s: True)
     sample = next(s for s in samples(LAB) if s.name == name)
     [verdict] = referees(LAB).judge(answers(sample), only="lab4.speed")
     assert verdict.passed or verdict.inconclusive

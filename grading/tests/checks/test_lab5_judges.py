@@ -12,10 +12,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from grading.checks.lab5_precision_recompute import (
     judge_losses,
+    judge_plan,
     judge_recompute_savings,
     judge_recomputed_gradients,
     on_ranks,
-    plan,
     plan_costs,
 )
 from grading.references import lab5_precision_recompute as ours
@@ -138,7 +138,7 @@ def test_logits_gradients_and_losses_are_those_of_fp32(monkeypatch):
 
 def judged_both(peak=0, again=1.0, rank=2, name="narrow", **spoilt):
     """At one of the budgets: bytes beyond it, FLOPs in times of the fewest, and what is spoilt of `run_of`."""
-    blocks = [plan._block(random.Random(i)) for i in range(4)]
+    blocks = [judge_plan._block(random.Random(i)) for i in range(4)]
     losses = [5.0, 4.0, 3.0, 2.0]
 
     def reply(bad: bool, budget: str) -> dict:
@@ -193,7 +193,7 @@ def test_too_few_flops_on_one_rank_are_too_few(monkeypatch):
     monkeypatch.setattr(
         on_ranks, "BUDGETS", {"cpu": {"wide": (5_000_000, 8_000_000), "narrow": (3_000_000, 3_000_000)}}
     )
-    blocks = [plan._block(random.Random(i)) for i in range(4)]
+    blocks = [judge_plan._block(random.Random(i)) for i in range(4)]
     budget = plan_costs.peak_of(["full"] * 4, blocks)  # so that a block must be recomputed in full
     monkeypatch.setitem(on_ranks.BUDGETS["cpu"], "narrow", (budget, budget))
     assert judged_both().points == judged_both(again=0.51).points == 4

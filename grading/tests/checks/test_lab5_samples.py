@@ -9,8 +9,8 @@ from submissions import checks_that_nothing_needs, class_of, concerned, surprise
 
 from grading.checks.lab5_precision_recompute import (
     judge_losses,
+    judge_plan,
     model_and_block_costs,
-    plan,
     plan_costs,
 )
 from grading.judge.our_answers import OurAnswers
@@ -29,7 +29,7 @@ def test_sample_gets_its_points_and_its_cause(sample, answers, referees):
 
 @pytest.mark.parametrize("sample", concerned(LAB, ONE_RANK))
 def test_sample_gets_its_points_where_one_rank_is_asked(sample, answers, unboxed, monkeypatch):
-    monkeypatch.setattr(plan, "LIMIT_S", 3)  # right plans take a tenth of a second
+    monkeypatch.setattr(judge_plan, "LIMIT_S", 3)  # right plans take a tenth of a second
     assert surprises_of(sample, answers(sample), unboxed(LAB), ONE_RANK) == []
 
 
@@ -47,7 +47,7 @@ def test_the_notebook_shows_the_judges_own_model(folder):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_plan_that_fits_is_cheaper_than_the_judges_best(seed):
-    blocks, budget = plan._case(SOLVE, random.Random(seed), 6)
+    blocks, budget = judge_plan._case(SOLVE, random.Random(seed), 6)
     every = [list(ways) for ways in product(plan_costs.WAYS, repeat=6)]
     fitting = [p for p in every if plan_costs.peak_of(p, blocks) <= budget]
     best = ours.best_plan(blocks, budget)
@@ -56,7 +56,7 @@ def test_no_plan_that_fits_is_cheaper_than_the_judges_best(seed):
 
 
 def test_the_hopeless_case_is_one():
-    blocks, budget = plan._hopeless(random.Random(3))
+    blocks, budget = judge_plan._hopeless(random.Random(3))
     assert ours.best_plan(blocks, budget) is None
     assert all(block["keep"][0] <= budget for block in blocks)
     assert plan_costs.peak_of(["full"] * len(blocks), blocks) > budget
@@ -64,18 +64,20 @@ def test_the_hopeless_case_is_one():
 
 @pytest.mark.parametrize("answer", [["keep"], ["all"] * 6, 7, {"keep": 6}])
 def test_what_is_no_plan_is_told_so(answer):
-    blocks, budget = plan._case(SOLVE, random.Random(1), 6)
-    assert "one of keep, selective, full" in plan._does_not_fit(blocks, budget, answer, SOLVE("fewest", blocks, budget))
+    blocks, budget = judge_plan._case(SOLVE, random.Random(1), 6)
+    assert "one of keep, selective, full" in judge_plan._does_not_fit(
+        blocks, budget, answer, SOLVE("fewest", blocks, budget)
+    )
 
 
 def test_none_where_a_plan_fits_is_told_so():
-    blocks, budget = plan._case(SOLVE, random.Random(1), 6)
-    assert "yours is None" in plan._does_not_fit(blocks, budget, None, SOLVE("fewest", blocks, budget))
+    blocks, budget = judge_plan._case(SOLVE, random.Random(1), 6)
+    assert "yours is None" in judge_plan._does_not_fit(blocks, budget, None, SOLVE("fewest", blocks, budget))
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_byte_less_takes_more_flops(seed):
-    blocks, budget = plan._case(SOLVE, random.Random(seed), 6, exact=True)
+    blocks, budget = judge_plan._case(SOLVE, random.Random(seed), 6, exact=True)
     best = ours.best_plan(blocks, budget)
     assert plan_costs.peak_of(best, blocks) == budget
     less = ours.best_plan(blocks, budget - 1)

@@ -10,10 +10,10 @@ from submissions import checks_that_nothing_needs, class_of, concerned, judge_re
 
 from grading.checks.lab6_profile import (
     judge_memory_and_messages,
+    judge_prefetch,
+    judge_same_training,
+    judge_throughput,
     on_ranks,
-    prefetch,
-    same,
-    throughput,
 )
 from grading.judge.timed_laps import Lap
 from grading.judge.timing_verdict import Timing
@@ -58,7 +58,7 @@ def _reply(*gathers: tuple[str, float], n_layers: int = 4, micro_batches: int = 
     ],
 )
 def test_a_block_is_late_when_nothing_computes_before_it(gathers, forward, backward):
-    assert prefetch.late_blocks(_reply(*gathers), 4) == {"forward": forward, "backward": backward}
+    assert judge_prefetch.late_blocks(_reply(*gathers), 4) == {"forward": forward, "backward": backward}
 
 
 @pytest.mark.parametrize(
@@ -66,22 +66,25 @@ def test_a_block_is_late_when_nothing_computes_before_it(gathers, forward, backw
     [(0.9, 1.1, 4, False), (1.3, 1.5, 2, False), (1.8, 2.5, 0, False), (1.1, 1.3, 0, True), (1.5, 1.8, 0, True)],
 )
 def test_half_way_gets_half(low, high, points, inconclusive):
-    verdict = throughput.verdict_of("lab6.throughput", 4, Timing((low + high) / 2, low, high, 1, 1, 10))
+    verdict = judge_throughput.verdict_of("lab6.throughput", 4, Timing((low + high) / 2, low, high, 1, 1, 10))
     assert (verdict.points, verdict.inconclusive) == (points, inconclusive)
 
 
 def test_a_lap_that_is_over_before_its_blocks_could_have_computed_is_told():
     reply = {"slept": [16, 16], "moved": {}}
-    assert throughput.not_done(Lap(1, [reply] * 4, 0.40)) == "one took 0.40 s, and its blocks take 0.48 s to compute."
+    assert (
+        judge_throughput.not_done(Lap(1, [reply] * 4, 0.40))
+        == "one took 0.40 s, and its blocks take 0.48 s to compute."
+    )
     reply["slept"] = [15, 16]
-    assert "15 forwards of blocks computed" in throughput.not_done(Lap(1, [reply] * 4, 0.47))
+    assert "15 forwards of blocks computed" in judge_throughput.not_done(Lap(1, [reply] * 4, 0.47))
 
 
 def _asked(
     forward_late: int, backward_late: int, spoilt_rank: int, *, length=3, step=0, left_out=0, missing=""
 ) -> list:
     """Two steps of five and six blocks, of which one rank asks late in the last micro-batch of one step."""
-    n_layers, (many, one) = prefetch.shape_of(1)
+    n_layers, (many, one) = judge_prefetch.shape_of(1)
     assert (n_layers, many, one) == (6, length, 1)
     whole = [(f"blocks.{i}", -0.5) for i in range(n_layers) if f"blocks.{i}" != missing]
     usual = [_reply(*whole, n_layers=n_layers, micro_batches=m) for m in (many, one)]
@@ -115,7 +118,7 @@ def test_a_block_that_is_never_gathered_is_named():
         verdict = judge_replies("lab6.prefetch", {"asked": _asked(0, 0, 0, missing=block)})
         assert (verdict.points, f"no all_gather of {block}:" in verdict.cause) == (0, True)
     inside = _reply(("blocks.0.up", -0.5), n_layers=1)
-    assert prefetch.never_gathered(inside, 1) == []
+    assert judge_prefetch.never_gathered(inside, 1) == []
 
 
 # The other judges alone
@@ -178,15 +181,15 @@ def test_the_slow_program_is_the_notebooks():
     assert "\n\n\n".join(map(str.rstrip, map(inspect.getsource, on_ranks.REFERENCE["laps"]))) in cells
 
 
-SHAPES = same.shapes_of(1)
+SHAPES = judge_same_training.shapes_of(1)
 
 
 @pytest.fixture(scope="module")
 def moves():
     """They are the judge's, too, and worked out once."""
-    truths = [same.truth_of(1, **shape) for shape in SHAPES]
-    parts = same.parts_of(1, SHAPES[0]["n_layers"], SHAPES[0]["lengths"][0])
-    kept = same.truth_of(1, **SHAPES[0], kept=True)
+    truths = [judge_same_training.truth_of(1, **shape) for shape in SHAPES]
+    parts = judge_same_training.parts_of(1, SHAPES[0]["n_layers"], SHAPES[0]["lengths"][0])
+    kept = judge_same_training.truth_of(1, **SHAPES[0], kept=True)
     return truths, parts, kept
 
 
@@ -209,15 +212,19 @@ def _same(truths, first, *others, second=None, loss=0.0, with_gradient=(3,), sha
 
     with pytest.MonkeyPatch.context() as patch:
         known = {json.dumps(s): t for s, t in zip(SHAPES, truths, strict=True)}
-        patch.setattr(same, "truth_of", lambda seed, kept=False, **s: short if kept and short else known[json.dumps(s)])
+        patch.setattr(
+            judge_same_training,
+            "truth_of",
+            lambda seed, kept=False, **s: short if kept and short else known[json.dumps(s)],
+        )
         if parts:
-            patch.setattr(same, "parts_of", lambda *_: parts)
+            patch.setattr(judge_same_training, "parts_of", lambda *_: parts)
         return judge_replies("lab6.same", {"steps": replies})
 
 
 def test_lists_and_models_of_other_sizes_are_drawn():
     for seed in range(12):
-        long, short = same.shapes_of(seed)
+        long, short = judge_same_training.shapes_of(seed)
         assert (long["n_layers"] < 4 < short["n_layers"], 1 in long["lengths"], short["lengths"][0]) == (True, True, 1)
         assert long["lengths"][0] not in (1, on_ranks.WORLD_SIZE)  # else a wrong factor could be either
 
@@ -225,10 +232,10 @@ def test_lists_and_models_of_other_sizes_are_drawn():
 def test_the_program_moves_weights_as_before_and_says_the_mean_loss(moves):
     truths, parts, kept = moves
     tell = partial(_same, truths, parts=parts)
-    right, tolerance, m = truths[0].moved[0], same.TOLERANCE, SHAPES[0]["lengths"][0]
-    within = tell((1 + 0.9 * tolerance) * right, loss=0.9 * same.LOSS_TOLERANCE)
+    right, tolerance, m = truths[0].moved[0], judge_same_training.TOLERANCE, SHAPES[0]["lengths"][0]
+    within = tell((1 + 0.9 * tolerance) * right, loss=0.9 * judge_same_training.LOSS_TOLERANCE)
     assert tell(right).points == within.points == 3
-    half = tell(right, loss=1.1 * same.LOSS_TOLERANCE)
+    half = tell(right, loss=1.1 * judge_same_training.LOSS_TOLERANCE)
     assert (half.points, "the loss is not the mean" in half.cause) == (1.5, True)
     said = {
         "the number of ranks": tell(4 * right),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from submissions import falls_short, judge_replies
 
-from grading.checks.lab7_debug import differing, experts_training, resume
+from grading.checks.lab7_debug import experts_training, judge_differing, judge_resume
 from grading.checks.lab7_debug.hang_evidence import MESHES, hang
 from grading.checks.lab7_debug.tools_on_ranks import SHARDED, WHOLE, alter
 from shardlab.tier import TIERS
@@ -60,7 +60,7 @@ def test_too_many_and_too_few_differences_are_told(found, words):
 
 def test_bytes_are_altered_in_the_middle_and_at_either_parity():
     for seed in SEEDS:
-        whole, mixed = list(differing.searches(drawn(seed)).values())[1:]
+        whole, mixed = list(judge_differing.searches(drawn(seed)).values())[1:]
         for name, _, how, where in (whole[2], mixed[0], mixed[1]):
             assert name in SHARDED or name == "count"
             assert how in ("even byte", "odd byte")
@@ -182,7 +182,7 @@ def test_a_resumed_run_is_the_one_that_was_never_stopped(which):
 def test_on_fewer_ranks_a_resumed_run_is_right_up_to_rounding_and_every_rank_saves_its_part():
     ask = partial(judged_resume, "lab7.resharding")
     assert ask(losses=[3.0, 2.9 * 1.00009], weights={"all": [1.0, 2.0001]}).points == 2
-    most, sent = int(0.6 * resume.STATE_BYTES), int(0.2 * resume.STATE_BYTES)
+    most, sent = int(0.6 * judge_resume.STATE_BYTES), int(0.2 * judge_resume.STATE_BYTES)
     assert ask(written=most, sent=sent).points == 2
     said = {
         "the loss of step 2 afterwards": (ask(losses=[3.0, 2.9 * 1.00011]), 0),
@@ -194,10 +194,12 @@ def test_on_fewer_ranks_a_resumed_run_is_right_up_to_rounding_and_every_rank_sav
 
 
 def test_a_run_is_stopped_in_the_third_epoch_or_later_and_goes_on_into_another():
-    epochs = [(stop * 12 - 1) // 84 for stop in resume.STOPS]
+    epochs = [(stop * 12 - 1) // 84 for stop in judge_resume.STOPS]
     assert min(epochs) == 2
     assert len(set(epochs)) > 1
-    assert any((stop + resume.MORE_STEPS) * 12 > 84 * (e + 1) for stop, e in zip(resume.STOPS, epochs, strict=True))
+    assert any(
+        (stop + judge_resume.MORE_STEPS) * 12 > 84 * (e + 1) for stop, e in zip(judge_resume.STOPS, epochs, strict=True)
+    )
 
 
 @pytest.mark.parametrize("mesh", MESHES)

@@ -9,9 +9,9 @@ from submissions import falls_short, judge_replies
 
 from grading.boxes.rank_launcher_outside import RanksFailedError
 from grading.boxes.sandbox.kernel_counters import Seen
-from grading.checks.lab7_debug import hang as hang_judge
 from grading.checks.lab7_debug import hang_forward_passes
-from grading.checks.lab7_debug import memory as memory_judge
+from grading.checks.lab7_debug import judge_hang as hang_judge
+from grading.checks.lab7_debug import judge_memory as memory_judge
 from shardlab.tier import TIERS
 
 MIB = 2**20

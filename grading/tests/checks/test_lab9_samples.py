@@ -7,7 +7,7 @@ import pytest
 import torch
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
 
-from grading.checks.lab9_experts import compared, draws, placement, sent_bytes
+from grading.checks.lab9_experts import compared, draws, judge_placement, judge_sent_bytes
 from grading.checks.lab9_experts.on_ranks import BUDGETS
 from grading.checks.lab9_experts.truth import MISTAKES, mixture, truth
 from grading.references.lab9_experts import search
@@ -49,10 +49,10 @@ def test_the_notebook_measures_as_the_judge_does():
     cells = {c.metadata.nbgrader.grade_id: c.source for c in read_lab("labs", LAB).cells}
     names: dict = {}
     exec(compile(ast.parse(cells["measures"]), "measures", "exec"), names)
-    instance = placement.drawn(3)[0]
+    instance = judge_placement.drawn(3)[0]
     homes = search(instance, 1)[1]
-    assert names["busiest_rank"](homes, instance["chosen"], 4) == placement.busiest(homes, **instance)
-    assert names["ranks_visited"](homes, instance["chosen"]) == placement.mean_visits(homes, **instance)
+    assert names["busiest_rank"](homes, instance["chosen"], 4) == judge_placement.busiest(homes, **instance)
+    assert names["ranks_visited"](homes, instance["chosen"]) == judge_placement.mean_visits(homes, **instance)
 
 
 @pytest.mark.parametrize("n", (2, 4, 8))
@@ -75,7 +75,7 @@ def test_the_draws_are_uneven_and_no_choice_hangs_on_rounding(n):
 def test_sending_once_saves_far_more_than_the_budget_spares():
     for seed in range(10):
         case = draws.cases(seed, 4)[3]
-        for due in sent_bytes.due(case, 0):
+        for due in judge_sent_bytes.due(case, 0):
             assert due.choices * due.row_bytes > 1.1 * due.most
 
 
@@ -92,7 +92,7 @@ def replies(change=lambda case, rank, reply: None, times: float = 1.0) -> list[l
             passes = [
                 {"out": right.out[i][rank].tolist(), "x": right.x[i][rank].tolist(), "forward": n, "backward": n}
                 for i in range(len(case.tokens))
-                for n in [sent_bytes.due(case, i)[rank].least]
+                for n in [judge_sent_bytes.due(case, i)[rank].least]
             ]
             if case.order:
                 passes[-1] |= {"evaluated": passes[-1]["out"], "evaluation": passes[-1]["forward"]}
@@ -146,7 +146,7 @@ def test_bytes_have_two_bounds_on_each_rank(name, rank):
     def sends(more, bound):
         def change(case, of, reply):
             if of == rank:
-                reply["passes"][0][name] = getattr(sent_bytes.due(case, 0)[rank], bound) + more
+                reply["passes"][0][name] = getattr(judge_sent_bytes.due(case, 0)[rank], bound) + more
 
         return change
 
@@ -169,7 +169,7 @@ def test_bytes_have_two_bounds_on_each_rank(name, rank):
 def test_the_exchange_that_is_too_wide_is_named(rank, name, own, words):
     def change(case, of, reply):
         if of == rank and case.wire == "bfloat16":
-            due = sent_bytes.due(case, 0)[rank]
+            due = judge_sent_bytes.due(case, 0)[rank]
             reply["passes"][0][name] += due.row_bytes * (due.own_rows if own else due.rows - due.own_rows)
 
     assert words in judged("lab9.bytes", change).cause
@@ -219,11 +219,11 @@ def test_the_drawn_layers_make_rows_and_visits_disagree():
     """The best placement for visits alone makes a rank too busy in at least one of a grading's layers."""
     for seed in range(4):
         too_busy = 0
-        for instance in placement.drawn(seed):
+        for instance in judge_placement.drawn(seed):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("grading.references.lab9_experts.BUSIEST", 9.0)
                 homes = search(instance, 6)[1]
-            too_busy += placement.busiest(homes, **instance) > placement.BUSIEST
+            too_busy += judge_placement.busiest(homes, **instance) > judge_placement.BUSIEST
         assert too_busy, seed
 
 

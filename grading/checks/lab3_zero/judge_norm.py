@@ -1,8 +1,8 @@
 """Compare the norm that `step` returns on each rank with that of the whole mean gradient before clipping."""
 
 from grading.checks.errors_with_nan import largest
+from grading.checks.lab3_zero.judge_update import ask, setting
 from grading.checks.lab3_zero.truth import simulate
-from grading.checks.lab3_zero.update import ask, setting
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

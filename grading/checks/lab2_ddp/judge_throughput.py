@@ -3,7 +3,7 @@
 from functools import partial
 
 from grading.checks.lab2_ddp import on_ranks
-from grading.checks.lab2_ddp.gradients import truth_of
+from grading.checks.lab2_ddp.judge_gradients import truth_of
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.timed_laps import Lap, race

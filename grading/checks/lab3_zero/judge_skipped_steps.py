@@ -10,8 +10,8 @@ import random
 import torch
 
 from grading.checks.lab3_zero import on_ranks
+from grading.checks.lab3_zero.judge_update import ask, error_of, setting
 from grading.checks.lab3_zero.truth import Setting
-from grading.checks.lab3_zero.update import ask, error_of, setting
 from grading.judge.session import Session
 from grading.judge.tensor_projections import vector
 from grading.judge.verdict import Verdict, named_ranks

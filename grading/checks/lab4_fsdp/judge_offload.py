@@ -1,6 +1,6 @@
 """Judge whether the shards live on the host: what a step asks to copy, in which units, and what it learns."""
 
-from grading.checks.lab4_fsdp import judge_gradients_and_steps, unit_messages
+from grading.checks.lab4_fsdp import fault_in_gradients_and_steps, unit_messages
 from grading.checks.lab4_fsdp.judge_budget import TOLERANCE, loss_error, reference_losses, which_loss_differs
 from grading.checks.lab4_fsdp.judge_sharded_units_recompute import units_due
 from grading.checks.lab4_fsdp.ready_made_answers import in_words
@@ -27,7 +27,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         "bytes to the host in a step": (f"{to_host:,}", f"{due_out:,.0f}"),
         "losses beside DDP's, relative difference": (f"{error:.1e}", f"{TOLERANCE:g}"),
     }
-    wrong = _not_sharded(replies, sent, units) or judge_gradients_and_steps.fault(s, check, 1)
+    wrong = _not_sharded(replies, sent, units) or fault_in_gradients_and_steps.fault(s, check, 1)
     if not wrong and error > TOLERANCE:
         wrong = which_loss_differs(mine, right)
     if wrong:
