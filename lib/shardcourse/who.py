@@ -27,7 +27,7 @@ def who(tensor: str, ranks: Ranks | None = None):
 
     expression = re.sub(r"\.(\d+)\b", r"[\1]", tensor)
     parts = (ranks or live_ranks()).pull(f"__import__('shardcourse.who', fromlist=['part']).part({expression})")
-    return slices(parts, f"Who holds {tensor} now")
+    return slices([part or ("has ended", None) for part in parts], f"Who holds {tensor} now")
 
 
 def part(value: Tensor | None) -> Part:

@@ -2,21 +2,23 @@
 
 import getopt
 import shlex
+from collections.abc import Iterable
+from contextlib import contextmanager
 from typing import Any
 
 from shardlab.launch.notebook_tracebacks import without_frames
 from shardlive.session import Ranks
 from shardsim import simulated
 
-COMMANDS = """%ranks start 4           start 4 ranks. Options: --device cpu, --network "1 GB/s"
+COMMANDS = """%ranks start 4           start 4 ranks. Options: --device cpu, --network "1 GB/s, 50 us" (simulated)
 %%ranks                  first line of a cell: run the cell on every rank
 %%ranks 0,2-3            run it on these ranks. Options: --wire shows what was sent, --memory what each rank holds
-%ranks                   say who waits for whom
+%ranks                   say who waits for whom, and who has ended
 pull("x.sum().item()")   return a value from each rank, also from one that waits
 %ranks push f x          give the ranks your function f and your value x
-%ranks debug 2 x.shape   look into the cell that failed on rank 2. Without an expression: all names there
-%ranks restart           end all ranks and start new ones. Says which names are lost
-%ranks stop              end the ranks. Fails if something was still pending
+%ranks debug 2 x.shape   look into the cell that failed on rank 2. Without an expression: its names, as they are now
+%ranks restart           end all ranks and start new ones. Says what is lost
+%ranks stop              end the ranks, and fail if something was still pending
 %ranks help              show this page"""
 HELP = f"""Talk to ranks that stay between the cells of a notebook. First: %load_ext shardlab
 
@@ -26,12 +28,15 @@ Names. Each rank has torch, dist, rank, world_size and device. The names that a 
 Output. The value of a cell's last line is shown, once if all ranks have the same. A semicolon at the end hides it.
 Pending. If only rank 0 calls dist.all_reduce(x), it waits for the other ranks. The cell comes back and says who waits
   for whom. Run the same call on the others (make x there, too) under %%ranks 1-3: then all four have the sum.
-Errors. If a cell fails on one rank, you see the rank and the line. All ranks stay, with their names: mend the cell and
-  run it again. If a rank's process ends, the others keep their names. %ranks restart gives you new ranks.
+Errors. If a cell fails on one rank, you see the rank and the line. All ranks stay, with their names. Mend the cell. Run
+  it on all ranks, or, if the others wait in a call for rank 2, under %%ranks 2 alone.
+  If a rank's process ends, the others keep their names. Save what you need with x = pull("x"), then %ranks restart. The
+  new ranks have no names: %ranks push x gives them what you saved.
 Interrupt. The interrupt button ends what computes. A rank that waits for others stays where it is.
 Who holds what. from shardcourse.who import who; who("layer.weight") draws the part of a tensor that each rank has now.
   Try it: under %%ranks, from torch.distributed.fsdp import fully_shard; layer = fully_shard(torch.nn.Linear(8, 8)).
-  Draw it. Then run layer.unshard() under %%ranks, and draw it again: each rank has gathered the whole weight."""
+  Draw it. Then run layer.unshard() under %%ranks, and draw it again: each rank has gathered the whole weight, beside
+  its own part. layer.reshard() frees what was gathered."""
 
 _ranks: list[Ranks] = []  # those that the commands talk to; at most one
 
@@ -40,14 +45,26 @@ def load_ipython_extension(ipython) -> None:
     """Register `%ranks` and `%%ranks`, and the function `pull(expression)`; IPython calls this."""
 
     def ranks(line: str, cell: str | None = None) -> None:
-        try:
+        with _in_words():
             _command(line, ipython.user_ns) if cell is None else _run(line, cell)
-        except (RuntimeError, ValueError) as error:
-            raise without_frames(error, str(error))  # noqa: B904  it is the same error
+
+    def pull(expression: str, ranks: Iterable[int] | None = None) -> list[Any]:
+        """Return the value of an expression on each rank."""
+        with _in_words():
+            return live_ranks().pull(expression, ranks)
 
     ranks.__doc__ = HELP
     ipython.register_magic_function(ranks, "line_cell")
-    ipython.user_ns["pull"] = lambda expression, ranks=None: live_ranks().pull(expression, ranks)
+    ipython.user_ns["pull"] = pull
+
+
+@contextmanager
+def _in_words():
+    """Show an error without the frames of this package."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise without_frames(error, str(error))  # noqa: B904  it is the same error
 
 
 def live_ranks() -> Ranks:
@@ -59,6 +76,7 @@ def live_ranks() -> Ranks:
 
 def _run(line: str, cell: str) -> None:
     words, options = _split(line, "wire", "memory")
+    cell = f"\n{cell}"  # so that lines count as in the notebook, where %%ranks is the first
     live_ranks().run(cell, chosen_ranks(words), wire="--wire" in options, memory="--memory" in options)
 
 
@@ -68,13 +86,14 @@ def _command(line: str, names: dict[str, Any]) -> None:
         case ["start", *_]:
             _start(rest)
         case [""]:
-            print(live_ranks().pending or "no rank waits")
+            print("\n".join(filter(None, [live_ranks().gone, live_ranks().pending])) or "no rank waits")
         case ["help"]:
             print(HELP)
         case ["push", _, *_]:
-            if unknown := [name for name in rest.split() if name not in names]:
+            pushed = rest.replace(",", " ").split()
+            if unknown := [name for name in pushed if name not in names]:
                 raise ValueError(f"%ranks push {rest}: the notebook has no {unknown[0]}")
-            live_ranks().push(**{name: names[name] for name in rest.split()})
+            live_ranks().push(**{name: names[name] for name in pushed})
         case ["debug", rank, *expression] if rank.isdigit():
             print(live_ranks().debug(int(rank), *expression))
         case ["restart"]:
@@ -83,7 +102,7 @@ def _command(line: str, names: dict[str, Any]) -> None:
             live_ranks()
             _ranks.pop().stop()
         case _:
-            raise ValueError(f"%ranks {line} is no command. The commands are:\n{COMMANDS}")
+            raise ValueError(f"%ranks {line} is no command, or not a whole one. The commands are:\n{COMMANDS}")
 
 
 def _start(line: str) -> None:
@@ -91,8 +110,8 @@ def _start(line: str) -> None:
     if number and not number.isdigit():
         raise ValueError(f"%ranks start {number}: the number of ranks is a whole number, such as 4")
     network = simulated(options["--network"]) if "--network" in options else None
-    while _ranks:
-        _ranks.pop().end()
+    if _ranks and (old := _ranks.pop()).end.alive and (lost := old.give_up()):
+        print(f"the ranks that were there are ended.\n{lost}")
     _ranks.append(Ranks(int(number or 4), device=options.get("--device", "cpu" if network else None), network=network))
     print(f"{_ranks[0].world_size} ranks are there")
 

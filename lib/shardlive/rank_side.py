@@ -135,7 +135,10 @@ class Rank:
             if self.device.type != "cpu":
                 torch.get_device_module(self.device).set_device(self.device)
             if kind == "push":
-                self.names |= cloudpickle.loads(what)
+                pushed = cloudpickle.loads(what)
+                for f in (v for v in pushed.values() if getattr(v, "__module__", "") == "__main__"):
+                    _complete(getattr(f, "__globals__", {}), self.names)  # the notebook's function may use `rank`
+                self.names |= pushed
                 answer = Answer()
             else:
                 names = self._names_where_it_failed() if kind == "debug" else self.names
@@ -175,6 +178,11 @@ class Rank:
             stays = sys._current_frames()[main] is top and top.f_lasti == instruction
             waits = stays and any(c.state == "started" or (c.backend, c.state) == ("gloo", "issued") for c in log)
         return Place(True, f"line {own.f_lineno}: {code}" if own else "the end of the cell", waits, log)
+
+
+def _complete(names: dict[str, Any], given: dict[str, Any]) -> None:
+    """Add the names that each rank has from the beginning, where they are missing."""
+    names |= {name: given[name] for name in GIVEN if name not in names}
 
 
 def _computed_s() -> float:

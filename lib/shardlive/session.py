@@ -1,5 +1,6 @@
 """`Ranks`: starts live ranks, sends them cells, shows what comes back, and returns when nobody computes any more."""
 
+import math
 import os
 import time
 import weakref
@@ -15,14 +16,14 @@ from shardlab.launch.notebook_tracebacks import name_cells, without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.rank_names import named
 from shardlive.live_job import LiveJob, LiveRank
-from shardlive.rank_side import Answer
+from shardlive.rank_side import Answer, Place
 from shardlive.show import Printed, values
 from shardlive.waiting import pending
 
 _A_DAY_S = 86_400.0  # of a collective: it may wait for a reader
 _QUIET_S = 0.1  # nobody has said anything for so long: ask where the ranks are
 _GRACE_S = 1.0  # for ranks to say where they are
-_LONG_S = 10.0  # for ranks to say which names they have
+_LONG_S = 10.0  # for ranks to say which names they have; or all have waited in the same calls for so long
 
 
 class RankError(RuntimeError):
@@ -84,7 +85,7 @@ class Ranks:
         self._job.begin(chosen, source, frozenset(["wire"] * wire + ["memory"] * memory))
         printed, interrupt = Printed(self._job.ranks, chosen, show), None
         try:
-            self._wait(printed)
+            self._wait(printed, show)
         except KeyboardInterrupt as error:
             interrupt = error
             self._interrupt(show)
@@ -95,15 +96,21 @@ class Ranks:
         if waits := self.pending:
             show(waits)
         if interrupt:
-            raise without_frames(interrupt, "interrupted")
+            ended = [n for n, a in answers.items() if a.error.startswith("KeyboardInterrupt")]
+            raise without_frames(interrupt, f"interrupted: {named(ended) if ended else 'no rank'}")
         if (dead := {r.number for r in self._job.ranks if not r.is_there}) != self._told:
             self._told = dead  # the ranks, not the words: a rank's exit code may become known later
-            raise RankError(self._gone())
+            raise RankError("\n".join([self.gone, *self._errors(answers)]))
         self._raise_errors(answers)
 
     def pull(self, expression: str, ranks: Iterable[int] | None = None) -> list[Any]:
-        """Return the value of an expression on each rank, also on one that waits. Tensors come to the CPU."""
-        return [cloudpickle.loads(a.value) for a in self._ask(ranks, "pull", expression).values()]
+        """Return the value of an expression on each rank, also on one that waits. Tensors come to the CPU.
+
+        With `ranks` None the list has an entry for every rank: None for one that has ended.
+        """
+        asked = range(self.world_size) if ranks is None else list(dict.fromkeys(ranks))
+        answers = self._ask(ranks and asked, "pull", expression)
+        return [cloudpickle.loads(answers[n].value) if n in answers else None for n in asked]
 
     def push(self, ranks: Iterable[int] | None = None, **names: Any) -> None:
         """Give ranks these names. Functions and classes of the notebook travel by value."""
@@ -116,26 +123,43 @@ class Ranks:
     @property
     def pending(self) -> str:
         """Return who waits for whom, in words; "" if no rank waits, or one computes."""
-        return self._who_waits()
+        return pending(self._places())
 
-    def _who_waits(self, certain: bool = False) -> str:
+    @property
+    def gone(self) -> str:
+        """Return which ranks have ended, in words; "" if none has."""
+        dead = [r for r in self._job.ranks if not r.is_there]
+        if any(r.exit_code is None for r in dead):
+            self._job.listen(2 * _QUIET_S)
+        words = "; ".join(r.how_it_ended for r in dead)
+        return words and f"{words}. The others keep their names, but can't reach it: restart to go on together"
+
+    def _places(self) -> dict[int, Place]:
+        """Return where the ranks are; nothing if no rank runs a cell, or one did not say where it is."""
         places = self._job.ask(self._job.ranks, "place", within_s=_GRACE_S)
         there = {r.number: r for r in self._job.ranks if r.is_there}
         if not any(r.is_busy for r in there.values()) or not there.keys() <= places.keys():
-            return ""
-        return pending({n: places[n] for n in there}, certain)
+            return {}
+        return {n: places[n] for n in there}
 
     def restart(self) -> str:
-        """End all ranks and start new ones. Return the names that are lost, in words."""
-        had = self._job.ask(self._there(None), "pull", within_s=_LONG_S)
-        lost = {n: ", ".join(cloudpickle.loads(a.value)) for n, a in had.items()}
-        self.end()
+        """End all ranks and start new ones. Return what is lost, in words."""
+        lost = self.give_up()
         self._start()
-        return "\n".join(values({n: f"lost: {names}" for n, names in lost.items() if names}, self.world_size))
+        return lost
+
+    def give_up(self) -> str:
+        """End all ranks. Return what is lost, in words: names, and a call that was pending."""
+        had = self._job.ask(self._there(None), "pull", within_s=_LONG_S)
+        lost = {n: f"lost: {', '.join(names)}" for n, a in had.items() if (names := cloudpickle.loads(a.value))}
+        lost |= {r.number: "had ended" for r in self._job.ranks if not r.is_there}
+        given_up = ["the call that was pending is given up"] if self.pending else []
+        self.end()
+        return "\n".join([*values(lost, self.world_size), *given_up])
 
     def stop(self) -> None:
         """End all ranks. Raises RankError, afterwards, if one was still in a cell or had ended."""
-        left = self.end.alive and (self._gone() or self.pending)
+        left = self.end.alive and (self.gone or self.pending)
         self.end()
         if left:
             raise RankError(f"the ranks have been stopped, but not everything was over. {left}")
@@ -146,17 +170,26 @@ class Ranks:
     def __exit__(self, kind, error, tb) -> None:
         self.end() if kind else self.stop()
 
-    def _wait(self, printed: Printed) -> None:
-        """Return when every cell has ended, or when what has not ended waits for ranks that do nothing."""
-        asked, before = time.monotonic(), ""
+    def _wait(self, printed: Printed, show: Callable[[str], Any]) -> None:
+        """Return when every cell has ended, or when what has not ended waits for ranks that do nothing.
+
+        If all ranks wait in one call for long, that is shown: it may be slow, or it may never end.
+        """
+        asked, before = since, calls = time.monotonic(), ""
         while any(r.is_busy for r in self._job.ranks):
             self._job.listen(_QUIET_S / 2)
             printed.show_common()
             if time.monotonic() - asked > _QUIET_S:
-                words = self._who_waits(certain=True)
+                places = self._places()
+                words = pending(places, certain=True)
                 if words and words == before:
                     return
                 asked, before = time.monotonic(), words
+                if calls != (now_in := f"{[p.log[-1:] for p in places.values()]}{pending(places)}"):
+                    since, calls = asked, now_in
+                elif asked - since > _LONG_S and (hint := pending(places)):
+                    show(f"{hint} (Interrupt ends the waiting here.)")
+                    since = math.inf
 
     def _interrupt(self, show: Callable[[str], Any]) -> None:
         """Interrupt what computes, and wait a moment until it has ended."""
@@ -169,13 +202,6 @@ class Ranks:
         if computing := [n for n, place in places.items() if place.is_busy and not place.waits]:
             show(f"{named(computing)} will hear the interrupt when the call that it computes in returns")
 
-    def _gone(self) -> str:
-        dead = [r for r in self._job.ranks if not r.is_there]
-        if any(r.exit_code is None for r in dead):
-            self._job.listen(2 * _QUIET_S)
-        words = "; ".join(r.how_it_ended for r in dead)
-        return words and f"{words}. The others keep their names, but can't reach it: restart to go on together"
-
     def _there(self, ranks: Iterable[int] | None) -> list[LiveRank]:
         """Return the chosen ranks; all that are there, if none are named."""
         if not self.end.alive:
@@ -186,7 +212,7 @@ class Ranks:
             raise ValueError(f"there is no rank {strange[0]}: there are {named(range(self.world_size))}")
         there = [r for r in map(self._job.ranks.__getitem__, numbers) if r.is_there]
         if not there or (ranks is not None and len(there) < len(numbers)):
-            raise RankError(self._gone())
+            raise RankError(self.gone)
         return there
 
     def _ask(self, ranks: Iterable[int] | None, kind: str, what: Any) -> dict[int, Answer]:
@@ -194,8 +220,13 @@ class Ranks:
         self._raise_errors(answers)
         return answers
 
+    def _errors(self, answers: dict[int, Answer]) -> list[str]:
+        """Return the ranks' errors in lines, and the stack of the first one."""
+        errors = {n: a for n, a in answers.items() if a.error}
+        first = next(iter(errors.values())).traceback.rstrip() if errors else ""
+        heads = values({n: a.error for n, a in errors.items()}, self.world_size)
+        return [name_cells("\n".join([*heads, *(["", first] if first else [])]))] if errors else []
+
     def _raise_errors(self, answers: dict[int, Answer]) -> None:
-        if errors := {n: a for n, a in answers.items() if a.error}:
-            first = next(iter(errors.values())).traceback.rstrip()
-            heads = values({n: a.error for n, a in errors.items()}, self.world_size)
-            raise explained(RankError(name_cells("\n".join([*heads, *(["", first] if first else [])]))))
+        if errors := self._errors(answers):
+            raise explained(RankError(*errors))

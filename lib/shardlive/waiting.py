@@ -10,9 +10,10 @@ from shardlive.rank_side import Place
 
 
 def pending(places: dict[int, Place], certain: bool = False) -> str:
-    """Return who waits for whom, in words; "" if a rank computes, or a collective that all have called is under way.
+    """Return who waits for whom, in words; "" if a rank computes.
 
-    gloo records no messages. If all ranks wait, and some in a message, it may be under way: "" if `certain` is asked.
+    A call that all its ranks have made may be under way, and so may a message if all ranks wait: gloo records none. So
+    "" if only what is `certain` is asked for.
     """
     busy = {r: p for r, p in places.items() if p.is_busy}
     if not busy or not all(p.waits for p in busy.values()):
@@ -27,8 +28,8 @@ def pending(places: dict[int, Place], certain: bool = False) -> str:
         said.append(f"{where}. It ends when another rank sends or receives what it waits for: {free}.")
     for call in dict.fromkeys((c.group, c.backend, c.seq) for c in open_calls.values()):
         waiting = {r: c for r, c in open_calls.items() if (c.group, c.backend, c.seq) == call}
-        if not (words := _words(waiting, places)):
-            return ""  # this one is under way
+        if not (words := _words(waiting, places, certain)):
+            return ""  # this one may be under way
         said.append(words)
     return "\n".join(said)
 
@@ -37,8 +38,9 @@ def _open(log: list[Collective]) -> Collective | None:
     return next((c for c in log if c.state != "finished" and c.kind not in POINT_TO_POINT), None)
 
 
-def _words(waiting: dict[int, Collective], places: dict[int, Place]) -> str:
-    """Say of one call who waits in it, for whom, and what frees them; "" if every member has called it alike."""
+def _words(waiting: dict[int, Collective], places: dict[int, Place], certain: bool) -> str:
+    """Say of one call who waits in it, for whom, and what frees them. If every member has called it alike: "" if
+    `certain` is asked."""
     ranks, first = sorted(waiting), next(iter(waiting.values()))
     line = places[ranks[0]].line
     who, verb = named(ranks), "waits" if len(ranks) == 1 else "wait"
@@ -49,8 +51,13 @@ def _words(waiting: dict[int, Collective], places: dict[int, Place]) -> str:
         calls = ", ".join(f"{named(rs)} {'is' if len(rs) == 1 else 'are'} in {kind}" for kind, rs in kinds.items())
         return f"{calls}: a group's ranks must make the same calls, with the same shapes. Nothing frees them: restart."
     missing = [r for r in first.members if r not in waiting and not _has_called(places.get(r), first)]
-    if not missing:
+    if not missing and certain:
         return ""
+    if not missing:
+        return (
+            f"{who} {verb} in {first.signature}, {line}. All its ranks have called it. So it is under way, or an "
+            "argument, such as src or dst, differs between them. Then nothing frees it: restart."
+        )
     idle = [r for r in missing if r in places and not places[r].is_busy]
     dead = [r for r in missing if r not in places]
     text = f"{who} {verb} in {first.signature}, {line}, for {named(missing)}"

@@ -3,7 +3,7 @@
 import pytest
 
 from shardcourse.who import who
-from shardlive import Ranks
+from shardlive import RankError, Ranks
 
 MODELS = """
 from torch import nn
@@ -81,3 +81,13 @@ def test_what_is_no_tensor_is_refused(ranks):
         who("rank", ranks)
     with pytest.raises(RuntimeError, match="%ranks start"):
         who("plain")
+
+
+def test_a_rank_that_has_ended_keeps_its_place():
+    with Ranks(3, device="cpu") as live:
+        live.run("x = torch.ones(2, 2)")
+        with pytest.raises(RankError, match="rank 1 has ended"):
+            live.run("import os; os._exit(3)", [1])
+        words = [words for words, _ in drawn("x", live)]
+        live.end()
+    assert ["whole" in w for w in words] == [True, False, True] and "has ended" in words[1]

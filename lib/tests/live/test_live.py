@@ -191,6 +191,28 @@ def test_messages_that_all_ranks_wait_for_are_named_after_an_interrupt(three):
         three.stop()
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("dist.reduce(torch.ones(2), dst=rank)", "All its ranks have called it."),
+        ("dist.send(torch.ones(2), (rank + 1) % 3)", "It ends when another rank sends or receives"),
+    ],
+)
+def test_a_call_that_all_have_made_and_that_does_not_end_is_told_while_the_cell_waits(three, call, words, monkeypatch):
+    monkeypatch.setattr("shardlive.session._LONG_S", 1.0)
+    lines, _ = interrupted(three, call, 5.0)
+    assert words in lines[0] and "Interrupt ends the waiting here" in lines[0]
+    assert words in three.pending
+    with pytest.raises(RankError, match="not everything was over"):
+        three.stop()
+
+
+def test_a_loop_of_slow_calls_is_not_told_to_be_one_call(four, monkeypatch):
+    monkeypatch.setattr("shardlive.session._LONG_S", 1.0)
+    cell = "import time\nfor i in range(12):\n    time.sleep(0.3 * (rank == 0))\n    dist.barrier()"
+    assert shown(four, cell) == []
+
+
 def test_a_rank_that_computes_in_torch_is_not_called_waiting(four):
     """Backward runs in C++ for seconds, at one line of torch's Python."""
     cell = """
@@ -269,11 +291,18 @@ def test_a_rank_that_dies_is_named_and_the_others_keep_their_names(three):
     with pytest.raises(RankError, match=r"rank 1 has ended \(exit code 7"):
         three.run("import os\nif rank == 1: os._exit(7)")
     assert three.pull("kept", [0, 2]) == [0, 2]
+    assert three.pull("kept") == [0, None, 2]  # a rank's value stands at its number
+    assert "rank 1 has ended" in three.gone
     assert shown(three, "'on'", [0, 2]) == ["[ranks 0, 2] 'on'"]
     with pytest.raises(RankError, match="rank 1 has ended"):
         three.run("1", [1])
-    assert "[ranks 0, 2] lost: kept" in three.restart()
+    assert three.restart().splitlines() == ["[ranks 0, 2] lost: kept, os", "[rank 1]     had ended"]
     assert shown(three, "dist.barrier(); 'again'") == ["[every rank] 'again'"]
+
+
+def test_errors_of_the_others_are_told_beside_a_ranks_end(three):
+    with pytest.raises(RankError, match=r"(?s)rank 1 has ended.*\[rank 2\] ZeroDivisionError"):
+        three.run("import os, time\nif rank == 1: os._exit(7)\ntime.sleep(0.5)\nif rank == 2: 1 / 0")
 
 
 def test_stop_says_what_was_not_over(all_gone):

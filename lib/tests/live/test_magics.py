@@ -1,10 +1,15 @@
 """The notebook's commands, in a real kernel: what a cell shows, and that a cell fails when a rank does."""
 
+import re
+
 import nbformat
 import papermill
 import pytest
 from nbclient import NotebookClient
 from papermill.exceptions import PapermillExecutionError
+
+from shardlive import magics
+from shardsim import simulated
 
 
 def texts(cells: list[str]) -> list[str]:
@@ -28,16 +33,20 @@ def test_a_notebook_talks_to_ranks_that_stay():
             "%ranks",
             "%%ranks 1-2 --wire\ndist.all_reduce(x)",
             'pull("x[0].item()")',
-            "def twice(y): return 2 * y\n%ranks push twice",
-            "%%ranks\ntwice(3)",
+            "twice, half = lambda y: 2 * y + 0 * rank, 0.5\n%ranks push twice, half",
+            "%%ranks\ntwice(3) + half - 0.5",
             "%%ranks\nif rank == 2:\n    y = 5\n    1 / 0",
             "%ranks debug 2 [y, 'a']",
             "%ranks resart",
             "%ranks push twise",
             "%%ranks --wier\n1",
             "%ranks restart",
+            "%ranks push",
+            "%%ranks 0\ndist.barrier()",
+            "%ranks start 2 --device cpu",
             "%ranks stop",
             "%ranks",
+            'pull("1")',
         ]
     )
     assert shown[0] == "3 ranks are there"
@@ -45,16 +54,22 @@ def test_a_notebook_talks_to_ranks_that_stay():
     assert "rank 0 waits in all_reduce" in shown[2] == shown[3]
     assert shown[4].startswith("[ranks 1, 2] sent 1 all_reduce")
     assert shown[5] == "[3.0, 3.0, 3.0]"
-    assert shown[7] == "[every rank] 6"
-    assert "[rank 2] ZeroDivisionError: division by zero" in shown[8] and '"<cell 5>", line 3' in shown[8]
+    assert shown[7] == "[every rank] 6.0"
+    assert "[rank 2] ZeroDivisionError: division by zero" in shown[8] and '"<cell 5>", line 4' in shown[8]
     assert "ipykernel" not in shown[8]  # not the notebook's own frames
     assert shown[9] == "[5, 'a']"
-    assert "%ranks resart is no command. The commands are:" in shown[10] and "%ranks restart  " in shown[10]
+    assert (
+        "%ranks resart is no command, or not a whole one. The commands are:" in shown[10]
+        and "%ranks restart  " in shown[10]
+    )
     assert shown[11] == "ValueError: %ranks push twise: the notebook has no twise"
     assert shown[12].startswith("ValueError: option --wier not recognized. The commands are:")
-    assert shown[13] == "[ranks 0, 1] lost: x, twice\n[rank 2]     lost: x, twice, y"
-    assert shown[14] == ""
-    assert shown[15] == "RuntimeError: no ranks have been started: %load_ext shardlab, then %ranks start 4"
+    assert shown[13] == "[ranks 0, 1] lost: x, twice, half\n[rank 2]     lost: x, twice, half, y"
+    assert shown[14].startswith("ValueError: %ranks push is no command, or not a whole one.")
+    assert shown[16] == "the ranks that were there are ended.\nthe call that was pending is given up\n2 ranks are there"
+    assert shown[17] == ""
+    no_ranks = "RuntimeError: no ranks have been started: %load_ext shardlab, then %ranks start 4"
+    assert shown[18] == shown[19] == no_ranks
 
 
 @pytest.mark.timeout(240)
@@ -62,7 +77,7 @@ def test_a_notebook_talks_to_ranks_that_stay():
     ("last", "error"),
     [
         ("%%ranks 1\n1 / 0", r"\[rank 1\] ZeroDivisionError: division by zero"),
-        ("%ranks stop", "not everything was over. rank 0 waits in barrier, line 1: dist.barrier\\(\\), for rank 1"),
+        ("%ranks stop", "not everything was over. rank 0 waits in barrier, line 2: dist.barrier\\(\\), for rank 1"),
     ],
 )
 def test_papermill_stops_where_a_rank_fails_and_where_something_is_pending_at_the_end(last, error, tmp_path):
@@ -73,3 +88,7 @@ def test_papermill_stops_where_a_rank_fails_and_where_something_is_pending_at_th
     with pytest.raises(PapermillExecutionError, match=error) as stopped:
         papermill.execute_notebook(tmp_path / "in.ipynb", None, progress_bar=False)
     assert stopped.value.exec_count == 3
+
+
+def test_the_help_pages_network_can_be_had():
+    assert simulated(re.search('--network "([^"]+)"', magics.HELP)[1])
