@@ -36,7 +36,8 @@ def report(error: BaseException, *, add_code: bool = True) -> str:
 
 
 def _is_torchs(path: str) -> bool:
-    return "/torch/" in path or path.endswith("/contextlib.py")
+    """Tell whether a frame is torch's. In a notebook the launcher has already shortened its path to "torch/..."."""
+    return "/torch/" in f"/{path}" or path.endswith("/contextlib.py")
 
 
 def _add_code(frame: re.Match) -> str:

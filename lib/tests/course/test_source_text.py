@@ -34,6 +34,22 @@ def test_a_report_has_the_code_of_a_cell_that_no_rank_knows(monkeypatch):
     ]
 
 
+def test_torchs_frames_go_where_the_launcher_has_shortened_their_paths():
+    """In a notebook its report calls a cell by its number, and torch's files "torch/..."."""
+    stack = (
+        "rank 0 was running\n  Cell In[5], line 13, in train_step\n    loss.backward()\n"
+        '  File "torch/_tensor.py", line 623, in backward\n    torch.autograd.backward(\n'
+        '  File "shardlab/ddp/wrapper.py", line 7, in forward\n    self.send()\n'
+    )
+    assert report(RuntimeError(stack)).splitlines() == [
+        "rank 0 was running",
+        "  Cell In[5], line 13, in train_step",
+        "    loss.backward()",
+        '  File "wrapper.py", line 7, in forward',
+        "    self.send()",
+    ]
+
+
 def test_code_that_nobody_knows_is_left_out():
     assert report(RuntimeError(f'  File "{CELL}", line 2, in step')) == '  File "123.py", line 2, in step'
 
