@@ -47,7 +47,7 @@ def _words(case: Case, i: int, bad: list[int], mine: list, right: list, found: l
             return words
     rank = bad[0]
     if _sorted_alike(mine[rank], right[rank]):
-        return f"rank {rank} has the right rows for its tokens, but in another order."
+        return f"rank {rank} has the right outputs for its tokens, but in another order."
     wrong = found[rank] > TOLERANCE[case.wire]
     where = f"in micro-batch {i + 1}, with {case.tokens[i]} tokens on the ranks, "
     n_wrong, n_tokens = int(wrong.sum()), case.tokens[i][rank]

@@ -5,7 +5,7 @@ import random
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
-BUSIEST, MOST_VISITS = 1.10, 1.03  # allowed: rows of the busiest rank over the mean; visits over our placement's
+BUSIEST, MOST_VISITS = 1.10, 1.03  # allowed: choices of the busiest rank over the mean; visits over ours
 N_TOKENS, TOP_K = 600, 4
 SIZES = ((16, 4), (20, 4), (24, 4), (18, 3))  # experts and ranks of each of the drawn layers
 STRAY = 0.15  # the share of choices that follow no topic
@@ -21,11 +21,11 @@ def judge(s: Session, check: str, points: float) -> Verdict:
             return Verdict(check, 0, points, f"{layer}: {problem}", "", figures)
         load, visited = busiest(homes, **instance), mean_visits(homes, **instance)
         best = s.solve("fewest_visits", instance)
-        figures[f"{layer}: rows of the busiest rank, over the mean"] = (f"{load:.3f}", f"{BUSIEST:g}")
+        figures[f"{layer}: choices of the busiest rank, over the mean"] = (f"{load:.3f}", f"{BUSIEST:g}")
         figures[f"{layer}: ranks that a token visits"] = (f"{visited:.3f}", f"{MOST_VISITS * best:.3f}")
         if load > BUSIEST:
             words = (
-                f"{layer}: the busiest rank has {load:.2f} times the mean of the rows; at most {BUSIEST:g} is allowed."
+                f"{layer}: the busiest rank has {load:.2f} times the mean choices; at most {BUSIEST:g} is allowed."
             )
             return Verdict(check, 0, points, words, "", figures)
         if visited > MOST_VISITS * best and not far:
@@ -49,12 +49,12 @@ def _problem(homes: list[int] | str, instance: dict) -> str:
 
 
 def busiest(homes: list[int], chosen: list[list[int]], n_ranks: int, **_) -> float:
-    """Return the rows of the busiest rank over the mean. A row is a token for one of its experts."""
-    rows = [0] * n_ranks
+    """Return the choices of the busiest rank over the mean. A choice is a token with one of its experts."""
+    choices = [0] * n_ranks
     for experts in chosen:
         for e in experts:
-            rows[homes[e]] += 1
-    return max(rows) * n_ranks / sum(rows)
+            choices[homes[e]] += 1
+    return max(choices) * n_ranks / sum(choices)
 
 
 def mean_visits(homes: list[int], chosen: list[list[int]], **_) -> float:
