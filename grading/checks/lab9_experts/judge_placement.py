@@ -24,9 +24,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         figures[f"{layer}: choices of the busiest rank, over the mean"] = (f"{load:.3f}", f"{BUSIEST:g}")
         figures[f"{layer}: ranks that a token visits"] = (f"{visited:.3f}", f"{MOST_VISITS * best:.3f}")
         if load > BUSIEST:
-            words = (
-                f"{layer}: the busiest rank has {load:.2f} times the mean choices; at most {BUSIEST:g} is allowed."
-            )
+            words = f"{layer}: the busiest rank has {load:.2f} times the mean choices; at most {BUSIEST:g} is allowed."
             return Verdict(check, 0, points, words, "", figures)
         if visited > MOST_VISITS * best and not far:
             times = f"{visited / best:.2f} times as many as with our placement"
