@@ -14,7 +14,7 @@ from grading.checks.refused_library_parts import NotAllowed, refuse_finished_par
     [
         ("from grading.checks.lab3_zero.judge_owners import owned as f", "owners.owned"),
         ("from shardlab.zero import ShardedDataParallel as f", "ShardedDataParallel"),
-        ("from grading.checks.lab3_zero import judge_owners\ndef f(): return judge_owners.owned", "lab3_zero.judge_owners"),
+        ("from grading.checks.lab3_zero import judge_owners\ndef f(): return judge_owners.owned", "zero.judge_owners"),
         ("def f():\n from shardlab.zero import ShardedDataParallel\n return ShardedDataParallel", "shardlab.zero"),
         ("def f():\n import shardlab.zero as z\n return z", "shardlab.zero"),
         ("import shardlab\nclass f:\n def step(self): return shardlab.zero", "shardlab"),
