@@ -86,7 +86,14 @@ def why_other_gradients(lap: Lap) -> str:
 
 
 def why_no_work(lap: Lap) -> str:
-    """Return in words what was not done: a block did not take its time, or gradients are not the whole batch's."""
+    """Return in words what was not done: a block did not take its time, or gradients are not the whole batch's.
+
+    On a busy machine a step takes long without it. So sleeps are counted, too.
+    """
+    for phase, name in enumerate(("forwards", "backwards")):
+        count = min(r["slept"][phase] for r in lap.replies)
+        if count < on_ranks.LAP_BLOCKS:
+            return f"a timed step computed {count} {name} of blocks, and it has {on_ranks.LAP_BLOCKS}."
     least_s = on_ranks.LAP_BLOCKS * (on_ranks.LAP_FORWARD_S + on_ranks.LAP_BACKWARD_S)
     if too_quick(lap, least_s):
         return f"a timed step took {lap.seconds:.2f} s, less than its blocks sleep: {least_s:.2f} s."

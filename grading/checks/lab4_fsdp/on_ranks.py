@@ -31,6 +31,7 @@ from shardlab.model import ModelConfig, Transformer, preset
 from shardlab.nested_tensors import plain_tensors
 from shardlab.text_batches import batch
 from shardlab.tier import TIERS, Tier
+from shardsim import slept_computation
 from shardsim.cpu_streams import run_ahead
 from shardsim.slept_computation import sleep_in
 
@@ -196,7 +197,7 @@ def _ddp_peak(seed: int, config: dict, micro_batch: int, seq_len: int, n_layers:
 def laps(implementation, address: str) -> None:
     """Serve laps of one forward and backward each; computation is slept and the network simulated.
 
-    The squared norm of this rank's gradient shards proves the work.
+    The squared norm of this rank's gradient shards proves the work, and the number of blocks' sleeps that it took time.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     model = build(preset("1M", n_layers=LAP_BLOCKS), 0)
@@ -206,11 +207,14 @@ def laps(implementation, address: str) -> None:
 
     def lap(order: dict) -> dict:
         model.zero_grad()
+        slept_computation.clear()
         tokens, targets = lap_batch(order["seed"], rank, world_size)
         with run_ahead() if world_size > 1 else nullcontext():
             model(tokens, targets).backward()
             torch.cpu.synchronize()
-        return {"squares": _squares(model)}
+        done = slept_computation.computations()
+        slept = [c.kind for c in done if c.finished_s - c.started_s > LAP_FORWARD_S / 2]
+        return {"squares": _squares(model), "slept": [slept.count("forward"), slept.count("backward")]}
 
     serve_laps(address, lap)
 

@@ -248,8 +248,14 @@ def test_a_lap_on_gpus_has_the_references_gradients_in_all():
 
 
 def test_a_lap_that_is_too_quick_is_said_to_be():
-    quick = Lap(0, [{"squares": 1.0}] * 4, 0.1)
+    quick = Lap(0, [{"squares": 1.0, "slept": [6, 6]}] * 4, 0.1)
     assert judge_speed.why_no_work(quick) == "a timed step took 0.10 s, less than its blocks sleep: 0.54 s."
+
+
+@pytest.mark.parametrize("slept, what", [([4, 6], "4 forwards"), ([6, 0], "0 backwards")])
+def test_blocks_that_did_not_sleep_are_told_however_long_the_step_took(slept, what):
+    long = Lap(0, [{"squares": 1.0, "slept": [12, 6]}] * 3 + [{"squares": 1.0, "slept": slept}], 9.0)
+    assert judge_speed.why_no_work(long) == f"a timed step computed {what} of blocks, and it has 6."
 
 
 def test_the_reference_scales_as_its_seconds_say(monkeypatch):
