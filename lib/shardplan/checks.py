@@ -166,6 +166,9 @@ def _overlapped(setup: Job) -> None:
     if s.async_tensor and not s.sequence_parallel:
         why = "an all_reduce can't be cut into hops beside its product; gathers and scatters of sequences can"
         _refuse("sequence_parallel", False, why, True)
+    if s.async_tensor and s.gather_each:
+        why = "beside a message's hops there are products that need it; a message for each product is planned alone"
+        _refuse("gather_each", True, why, False)
     if s.schedule == "1f1b":
         return
     if s.pipeline == 1:

@@ -68,9 +68,10 @@ NEWER_ATTENTION = {"flash-3": _HOPPER, "cudnn": _HOPPER + _BLACKWELL}  # and the
 # logits with their gradient. Or from a part of the logits at a time: by torch's operations, or by Liger's kernel
 # "shifted": from all logits in fp32 and a copy without the last position, as Hugging Face's models until 2024
 # "held": from all logits in fp32, which the training loop holds until backward ends, as the model's output
+# "plain": from all logits in the compute dtype, without a cast; the loop holds them until backward ends
 # "vocabulary": from a part of the vocabulary at a time, whose logits backward makes again, as trainers of reinforcement
 # learning do, which need the log-probabilities
-CROSS_ENTROPY = ("whole", "compiled", "in-place", "chunked", "fused", "shifted", "held", "vocabulary")
+CROSS_ENTROPY = ("whole", "compiled", "in-place", "chunked", "fused", "shifted", "held", "plain", "vocabulary")
 # Linear layers of a block that get adapters. peft's own choice for Llama is query-value, QLoRA's is all
 LORA_TARGETS = {
     "all": ("attention.", "feed_forward."),
@@ -141,6 +142,10 @@ class Strategy:
     gather_again: Annotated[
         bool, "with tensor: keep only a share of each product's input, and gather it again in backward"
     ] = False
+    # as DTensor's layers, if none gathers the input of several; Megatron's gather it once
+    gather_each: Annotated[bool, "with tensor: each product gathers its input, also if products share it"] = False
+    # as Megatron's; DTensor copies what it gathers or scatters along another dimension than the first
+    sequence_first: Annotated[bool, "with tensor: positions come first in memory, so messages need no copies"] = False
     norm_kernel: Annotated[str, "torch's operations in fp32, or one kernel that saves its input without a cast"] = (
         "composed"
     )

@@ -69,7 +69,7 @@ class Model:
     def attention(self, x: Value, cos: Value | None, sin: Value | None) -> Value:
         shape = self.shape
         bias = shape.linear_bias if shape.out_bias is None else shape.out_bias
-        x = ops.gather(self.t, x, "attention_norm's result, all positions")
+        x = x if self.strategy.gather_each else ops.gather(self.t, x, "attention_norm's result, all positions")
         y = self.mix(*(self.latent if shape.latent else self.heads)(x, cos, sin))
         y = ops.with_parameter(self.t, "attention.sinks", y, "H") if shape.sinks else y
         y = self.linear("attention.out", y, "B T D", "attention.out's result", bias)
@@ -132,7 +132,8 @@ class Model:
 
     def feed_forward(self, x: Value) -> Value:
         t, bias = self.t, self.shape.linear_bias
-        x = ops.gather(t, x, "feed_forward_norm's result, all positions")
+        if self.shape.experts or not self.strategy.gather_each:
+            x = ops.gather(t, x, "feed_forward_norm's result, all positions")
         if self.shape.experts:
             y = self.experts(x)
         else:
@@ -165,6 +166,7 @@ class Model:
 
     def linear(self, name: str, x: Value, dims: str, words: str, bias: bool) -> Value:
         s = self.strategy
+        x = ops.gather(self.t, x, f"{name}'s input, all positions") if s.gather_each else x
         kind = adapted if s.adapts(name) else frozen if s.lora_rank else None
         return (
             kind(self.t, name, x, dims, words, bias, s) if kind else ops.linear(self.t, name, x, dims, words, bias=bias)
@@ -187,8 +189,8 @@ class Model:
         parallel = self.strategy.tensor > 1
         if parallel and not self.strategy.loss_parallel:
             logits, parallel = ops.copied(self.t, logits, "B T Y", "logits, gathered", kind="all_gather"), False
-        wide = ops.to(self.t, logits, 4, "logits")
-        if self.strategy.cross_entropy == "held":
+        wide = logits if self.strategy.cross_entropy == "plain" else ops.to(self.t, logits, 4, "logits")
+        if self.strategy.cross_entropy in ("held", "plain"):
             del logits
             self.t.keep(wide)
         elif self.strategy.cross_entropy == "shifted":

@@ -34,6 +34,7 @@ UNRELATED = (  # fields that do not affect what one micro-batch makes on one ran
     "virtual_stages",
     "schedule",
     "async_tensor",
+    "sequence_first",
 )
 
 

@@ -32,6 +32,7 @@ from dataclasses import dataclass
 
 from shardplan.flops import block_products
 from shardplan.planned_job import Setup
+from shardplan.traffic.model_parallel import activation_bytes, tensor_sends
 
 CASTS = "casts to 8 bits"
 SHARE = ("key", "value", "kv_a", "up")  # their input is that of a product before
@@ -69,6 +70,8 @@ def block_passes(setup: Setup) -> list[Pass]:
         found.append(_casts(setup))
     if setup.strategy.context > 1:
         found += _ring(setup)
+    if t > 1 and _copies_messages(setup):
+        found.append(_exchanged(setup))
     if setup.strategy.attention == "math":
         found.append(_scores(setup))
     return found + _lora(setup)
@@ -92,6 +95,8 @@ def head_passes(setup: Setup) -> list[Pass]:
         each = (2 * c, 2 * c)
     elif s.cross_entropy == "vocabulary":  # see the table
         each = (52, 50)
+    elif s.cross_entropy == "plain":  # as the others below, without casts
+        each = (2 * c, 4 * c)
     else:
         copied = (8, 8) if s.cross_entropy == "shifted" else (0, 0)  # to the copy, and from its gradient
         each = (8 + _cast(c) + copied[0], 16 + _cast(c) + copied[1])
@@ -157,6 +162,23 @@ def _casts(setup: Setup) -> Pass:
     each = 3 + 1 / 32 if s.products == "mxfp8" else 5
     n = len(found)
     return Pass(CASTS, (each * (inputs + matrices), each * (inputs + matrices + gradients)), (2 * n, 3 * n))
+
+
+def _copies_messages(setup: Setup) -> bool:
+    s = setup.strategy
+    return s.sequence_parallel and not s.sequence_first and not s.async_tensor
+
+
+def _exchanged(setup: Setup) -> Pass:
+    """Copies of what tensor-parallel ranks gather and scatter: chunks of positions are put side by side, or apart.
+
+    Source: torch/distributed/_functional_collectives.py, all_gather_tensor and reduce_scatter_tensor, which do so for
+    every dimension but the first. Messages that travel in hops (`async_tensor`) go where they belong.
+    """
+    sends = tensor_sends(setup, False)
+    counts = [int(sum(send.times for send in sends[way])) for way in ("forward", "backward")]
+    each = 2 * activation_bytes(setup)
+    return Pass("copies for tensor parallelism", tuple(n * each for n in counts), tuple(counts))
 
 
 def _scores(setup: Setup) -> Pass:

@@ -12,6 +12,7 @@ B T D is a micro-batch's activations. Recomputation repeats forward's messages e
 last product, whose result is unused. ("selective" keeps what reduce_scatters return; "pointwise" recomputes no
 product.) An all_reduce is an all_gather and a reduce_scatter: cutting sequences costs no bytes. `gather_again` keeps a
 share of what was gathered, and gathers it again for the weights' gradients while the inputs' gradients are computed.
+With `gather_each`, queries, keys, values, gate and up each gather their input, and scatter its gradient: 5 for 2.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, section 4.2; Liu et al. 2023, "Ring
 Attention"; Narayanan et al. 2021, section 2.2.
@@ -36,9 +37,18 @@ def tensor_sends(setup: Setup, recomputed: bool) -> ByPass:
     if s.tensor == 1:
         return {"forward": [], "backward": [], "hidden": []}
     of_a_recomputed = {"selective": (2, 0), "pointwise": (0, 0)}.get(s.recompute, (2, 1))
-    again = _pairs(setup, *of_a_recomputed) if recomputed else []
-    hidden = _pairs(setup, 2, 0) if s.gather_again and s.sequence_parallel else []
-    return {"forward": _pairs(setup, 2, 2), "backward": _pairs(setup, 2, 2) + again, "hidden": hidden}
+    more = _more_gathers(setup)
+    gathers, scatters = of_a_recomputed
+    again = _pairs(setup, gathers + more * (gathers > 0), scatters) if recomputed else []
+    hidden = _pairs(setup, 2 + more, 0) if s.gather_again and s.sequence_parallel else []
+    return {"forward": _pairs(setup, 2 + more, 2), "backward": _pairs(setup, 2, 2 + more) + again, "hidden": hidden}
+
+
+def _more_gathers(setup: Setup) -> int:
+    """Number of a block's gathers beyond two, if each product that reads the normed stream gathers it."""
+    if not setup.strategy.gather_each or not setup.strategy.sequence_parallel:
+        return 0
+    return (1 if setup.shape.latent else 2) + (setup.shape.gated and not setup.shape.experts)
 
 
 def root_tensor_sends(setup: Setup) -> list[Send]:

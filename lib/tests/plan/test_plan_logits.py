@@ -60,6 +60,26 @@ def test_held_logits_are_four_bytes_each_until_backward_ends():
     assert of_loop.backward - whole.backward == 4 * B * T * V
 
 
+def plain(linear, x, targets, at):
+    """Return the loss as a plain loop computes it, and the logits, which that loop holds."""
+    logits = linear(x)
+    return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_plain_loss_keeps_logits_and_log_probabilities_in_their_own_dtype(precision):
+    at = setup(*WIDE, precision=precision, cross_entropy="plain")
+    assert_close(measure(at, plain), predict_root(activations.head, at))
+
+
+def test_a_plain_loss_moves_as_torch_does():
+    """log_softmax reads and writes; backward writes the loss's gradient, reads both, and writes the logits'."""
+    at = setup(*WIDE, precision="bf16-mixed", cross_entropy="plain")
+    loss = passes.head_passes(at)[1]
+    logits = at.tokens * at.shape.vocab_size
+    assert loss.n_bytes == (2 * 2 * logits, 4 * 2 * logits)
+
+
 class ByVocabulary(torch.autograd.Function):
     """prime-rl's _ChunkedLogProbEntropyFn of 2026, without entropy: logits of a part of the vocabulary at a time."""
 
