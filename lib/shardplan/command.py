@@ -174,7 +174,7 @@ def _as_learnt_before(machine, measured: list[str] | None):
 def _search(console: Console, most: int, price: _Price, *args, **options) -> dict:
     from shardplan.api import plan_of
     from shardplan.search.strategies import fewest_gpus, nearest_global_batch, search
-    from shardplan.tables import plan_report, search_table
+    from shardplan.tables import plan_report, proposal_lines, search_table
 
     found = search(*args, progress=lambda groups: _late_progress(groups, console), **options)
     if not found.n_tried:
@@ -187,11 +187,15 @@ def _search(console: Console, most: int, price: _Price, *args, **options) -> dic
         nearest = f"; this would do: --gpus {more}" if more else ", nor with more of these GPUs"
         raise ValueError(f"gpus={options['gpus']}: none of {found.n_tried} strategies fits{nearest}")
     console.print(search_table(found, most, [price.of(plan) for plan in found.fitting[:most]]))
+    for line in proposal_lines(found):
+        console.print(line)
     best = plan_of(found.best.setup)
-    console.print("\nThe fastest:", style="bold")
+    console.print("\nThe fastest of the search:" if found.proposals else "\nThe fastest:", style="bold")
     console.print(plan_report(best, price.of(best)))
     plans = [plan.as_json() | _cost_as_json(price.of(plan)) for plan in found.fitting[:most]]
-    return {"n_tried": found.n_tried, "n_fitting": len(found.fitting), "n_maybe": found.n_maybe, "best": plans}
+    proposed = [p.plan.as_json() | {"gain": p.gain, "reasons": p.options} for p in found.proposals]
+    counts = {"n_tried": found.n_tried, "n_fitting": len(found.fitting), "n_maybe": found.n_maybe}
+    return counts | {"best": plans, "proposals": proposed}
 
 
 def _cost_as_json(costs) -> dict:

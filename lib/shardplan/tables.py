@@ -214,6 +214,18 @@ def search_table(found: Search, most: int = 10, costs: Sequence[Cost | None] = (
     return table
 
 
+def proposal_lines(found: Search) -> list[RenderableType]:
+    """Lines on what would be faster than the best of a search: the gain, the reasons, and the strategy."""
+    if not found.proposals:
+        return []
+    lines: list[RenderableType] = ["Faster still, with options that the search left alone:"]
+    for proposal in found.proposals:
+        rate = f"{proposal.plan.speed.tokens_per_s:,.0f} tokens/s/GPU, {percent(proposal.gain)} faster: "
+        lines.append(_below(rate, choices(proposal.plan.setup.strategy)))
+        lines += [_below(f"  {option}: ", why) for option, why in proposal.options.items()]
+    return lines
+
+
 def trace_table(planned: Moment, traced: Moment) -> Table:
     """Table that compares the closed form with the trace, each at its peak."""
     table = _table(("at the peak", "left"), ("closed form", "right"), ("traced", "right"), ("ratio", "right"))

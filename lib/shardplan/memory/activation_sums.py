@@ -12,7 +12,7 @@ from shardplan.stage_parameters import Stage
 
 class Walk:
     """Activations of a part. `backward` has for each point: live terms; at most what is left of them when the point's
-    new gradients are moved; names of the new gradients."""
+    new gradients are moved; names of the new gradients. `gradients`: the names of all of them."""
 
     def __init__(self, part: Part) -> None:
         self.kept, self.until_loss = part.kept, part.until_loss
@@ -25,6 +25,7 @@ class Walk:
             same = following and following.gradients == point.gradients
             afterwards = min(point.terms, following.terms, key=total) if same else point.terms
             self.backward.append((point.terms, afterwards, new))
+        self.gradients = tuple(name for *_, new in self.backward for name in new)
 
 
 class Walks:

@@ -166,6 +166,11 @@ class _Step:
 
     def _undo(self, walk: Walk | None, unit: int, name: str) -> None:
         """Record backward's fullest point. A gradient is made, moves to where the engine wants it, and has moved."""
+        if self.live.quiet and walk:  # nothing is recorded: all gradients are made at once
+            self._made(walk, unit, walk.gradients)
+            self.engine.moves()
+            self.engine.moved()
+            return
         best = _Fullest(self.live, name)
         for terms, afterwards, new in walk.backward if walk else ():
             if new:
@@ -176,7 +181,7 @@ class _Step:
                 self.engine.moved()
             else:
                 best.consider(terms)
-        if best.moment and not self.live.quiet:
+        if best.moment:
             self.live.moments.append(best.moment)
 
     def _hand_over_tied_gradient(self) -> None:
@@ -217,5 +222,5 @@ class _Fullest:
 
     def consider(self, terms: Terms) -> None:
         n_bytes = self.live.n_bytes + self.live.total(terms)
-        if n_bytes > self.most and not self.live.quiet:
+        if n_bytes > self.most:
             self.moment, self.most = self.live.moment(self.name, "backward", terms), n_bytes

@@ -4,7 +4,8 @@
 
 Fields of `Strategy` that are given stay as they are. The search varies these: what is sharded and over how many ranks,
 what is recomputed, the micro-batch, and tensor, pipeline and (of a mixture) expert parallelism. It tries context
-parallelism for sequences of 32,768 tokens and more, and offload only if nothing fits without it.
+parallelism for sequences of 32,768 tokens and more, and offload only if nothing fits without it. Newer options are
+tried on the best plans (`proposals`).
 """
 
 from collections import Counter
@@ -17,6 +18,7 @@ from shardplan.api import setup_of
 from shardplan.memory import memory_plan
 from shardplan.planned_job import Setup
 from shardplan.records import Plan
+from shardplan.search.proposals import Proposal, proposals
 from shardplan.shape import Shape
 from shardplan.speed import speed_plan
 from shardsim.machines import Machine
@@ -34,11 +36,13 @@ LONG = 32_768  # tokens: sequences of this length or more may be split
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search. `fitting`: plans that surely fit, the fastest first; `n_maybe` more may fit."""
+    """Result of a search. `fitting`: plans that surely fit, the fastest first; `n_maybe` more may fit. `proposals` are
+    faster still, by options that change the program or its rounding."""
 
     fitting: tuple[Plan, ...]
     n_tried: int
     n_maybe: int
+    proposals: tuple[Proposal, ...] = ()
 
     @property
     def best(self) -> Plan | None:
@@ -84,7 +88,8 @@ def search(
         if fitting:
             break
     fitting.sort(key=lambda plan: -plan.job_tokens_per_s)
-    return Search(tuple(fitting), verdicts.total(), verdicts["maybe"])
+    proposed = proposals(fitting, fixed) if fitting else ()
+    return Search(tuple(fitting), verdicts.total(), verdicts["maybe"], proposed)
 
 
 def _layouts(start: Setup, fixed: dict, global_batch: int | None) -> Iterator[list[Setup]]:

@@ -1,6 +1,7 @@
 """`shardlab plan` as a user types it: tables in 80 columns, JSON, and one line for what is wrong."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -80,7 +81,9 @@ def test_a_search_shows_the_best_and_what_they_cost():
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 80
     assert "dollars" in result.output and "tokens/s/GPU" in result.output
-    assert result.output.count("seq_len=8192") == 4, "three, and the first again in full"
+    table, faster, full = re.split("Faster still|The fastest of the search", result.output)
+    assert [part.count("seq_len=8192") for part in (table, full)] == [3, 1], "three, and the first again in full"
+    assert faster.count("seq_len=8192") >= 1
 
 
 def test_a_budget_in_dollars_becomes_gpus():
