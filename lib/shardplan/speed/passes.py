@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 from shardplan.flops import block_products
 from shardplan.planned_job import Setup
-from shardplan.traffic.model_parallel import activation_bytes, tensor_sends
+from shardplan.traffic.model_parallel import tensor_sends
 
 CASTS = "casts to 8 bits"
 SHARE = ("key", "value", "kv_a", "up")  # their input is that of a product before
@@ -175,10 +175,9 @@ def _exchanged(setup: Setup) -> Pass:
     Source: torch/distributed/_functional_collectives.py, all_gather_tensor and reduce_scatter_tensor, which do so for
     every dimension but the first. Messages that travel in hops (`async_tensor`) go where they belong.
     """
-    sends = tensor_sends(setup, False)
-    counts = [int(sum(send.times for send in sends[way])) for way in ("forward", "backward")]
-    each = 2 * activation_bytes(setup)
-    return Pass("copies for tensor parallelism", tuple(n * each for n in counts), tuple(counts))
+    sends = [tensor_sends(setup, False)[way] for way in ("forward", "backward")]
+    n_bytes = tuple(sum(2 * send.times * send.full_bytes for send in of) for of in sends)
+    return Pass("copies for tensor parallelism", n_bytes, tuple(sum(send.times for send in of) for of in sends))
 
 
 def _scores(setup: Setup) -> Pass:

@@ -12,10 +12,12 @@ B T D is a micro-batch's activations. Recomputation repeats forward's messages e
 last product, whose result is unused. ("selective" keeps what reduce_scatters return; "pointwise" recomputes no
 product.) An all_reduce is an all_gather and a reduce_scatter: cutting sequences costs no bytes. `gather_again` keeps a
 share of what was gathered, and gathers it again for the weights' gradients while the inputs' gradients are computed.
-With `gather_each`, queries, keys, values, gate and up each gather their input, and scatter its gradient: 5 for 2.
+Inputs and gradients that are multiplied in fp8 with one scale are gathered in fp8; sums are scattered as they are, and
+memory is planned as if all were gathered in 16 bits. With `gather_each`, queries, keys, values, gate and up each gather
+their input, and scatter its gradient: 5 for 2.
 
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3; Korthikanti et al. 2022, section 4.2; Liu et al. 2023, "Ring
-Attention"; Narayanan et al. 2021, section 2.2.
+Attention"; Narayanan et al. 2021, section 2.2; torchao/float8/float8_tensor_parallel.py, for gathers in fp8.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,11 +39,12 @@ def tensor_sends(setup: Setup, recomputed: bool) -> ByPass:
     if s.tensor == 1:
         return {"forward": [], "backward": [], "hidden": []}
     of_a_recomputed = {"selective": (2, 0), "pointwise": (0, 0)}.get(s.recompute, (2, 1))
-    more = _more_gathers(setup)
+    more, each = _more_gathers(setup), 1 if s.products == "fp8" else s.bytes.compute
     gathers, scatters = of_a_recomputed
-    again = _pairs(setup, gathers + more * (gathers > 0), scatters) if recomputed else []
-    hidden = _pairs(setup, 2 + more, 0) if s.gather_again and s.sequence_parallel else []
-    return {"forward": _pairs(setup, 2 + more, 2), "backward": _pairs(setup, 2, 2 + more) + again, "hidden": hidden}
+    again = _pairs(setup, gathers + more * (gathers > 0), scatters, each) if recomputed else []
+    hidden = _pairs(setup, 2 + more, 0, each) if s.gather_again and s.sequence_parallel else []
+    forward, backward = _pairs(setup, 2 + more, 2, each), _pairs(setup, 2, 2 + more, each)
+    return {"forward": forward, "backward": backward + again, "hidden": hidden}
 
 
 def _more_gathers(setup: Setup) -> int:
@@ -138,12 +141,16 @@ def activation_bytes(setup: Setup) -> float:
     return setup.tokens * setup.shape.dim * setup.strategy.bytes.compute
 
 
-def _pairs(setup: Setup, gathers: int, scatters: int) -> list[Send]:
+def _pairs(setup: Setup, gathers: int, scatters: int, each: int = 0) -> list[Send]:
+    """Return gathers, with `each` bytes for a number (by default those of the compute dtype), and scatters."""
     kinds = {"all_gather": gathers, "reduce_scatter": scatters}
     if not setup.strategy.sequence_parallel:
         kinds = {"all_reduce": scatters}
     tensor, n_bytes = group(setup, "tensor"), activation_bytes(setup)
-    return [Send(kind, "activations", tensor, n_bytes, times) for kind, times in kinds.items()]
+    narrower = {"all_gather": (each or setup.strategy.bytes.compute) / setup.strategy.bytes.compute}
+    return [
+        Send(kind, "activations", tensor, n_bytes * narrower.get(kind, 1), times) for kind, times in kinds.items()
+    ]
 
 
 def _of_blocks(setup: Setup, stage: Stage, of_one: Callable[[Setup, bool], ByPass]) -> Iterable[Send]:

@@ -469,8 +469,16 @@ def ratios(part: str, figure: str = "tokens_per_s", used: str = "predicted") -> 
 
 def test_torchtitans_llama_3_8b():
     """8 and 128 H100, eager and compiled: 5,762, 6,667, 5,605 and 6,514 tokens a second and GPU."""
-    found = ratios("torchtitan-8b")
+    found = {run: ratio for run, ratio in ratios("torchtitan-8b").items() if "long" not in run}
     assert len(found) >= 4
+    assert {run: ratio for run, ratio in found.items() if not 0.87 < ratio < 1.15} == {}
+
+
+def test_torchtitans_llama_3_in_fp8_with_tensor_parallelism():
+    """70B on 256 H100, 405B on 512 in a pipeline, plain and interleaved, with async tensor parallelism or without."""
+    found = ratios("torchtitan-70b-") | ratios("torchtitan-405b-")
+    found = {run: ratio for run, ratio in found.items() if "long" not in run and "a100" not in run}
+    assert len(found) == 4
     assert {run: ratio for run, ratio in found.items() if not 0.87 < ratio < 1.15} == {}
 
 

@@ -48,6 +48,18 @@ def test_each_product_keeps_its_own_input():
     assert {term.n_bytes for terms in kept.values() for term in terms} == {gathered}
 
 
+@pytest.mark.parametrize(("products", "each"), [("compute", 2), ("fp8", 1), ("fp8-rows", 2)])
+def test_what_is_multiplied_with_one_scale_is_gathered_in_8_bits(products, each):
+    """torchao's Float8ColwiseParallel and Float8RowwiseParallel cast before they gather; sums stay in 16 bits."""
+    at = setup(products=products, compile=True)
+    numbers = 2 * 4096 * 4096
+    for way in ("forward", "backward"):
+        sizes = {send.kind: send.full_bytes for send in tensor_sends(at, False)[way]}
+        assert sizes == {"all_gather": each * numbers, "reduce_scatter": 2 * numbers}
+    (copies,) = (p for p in passes.block_passes(at) if p.name == "copies for tensor parallelism")
+    assert copies.n_bytes == 2 * (2 * 2 * (each + 2) * numbers,)
+
+
 def test_without_split_sequences_there_is_nothing_to_gather():
     plain, each = (counts_of_all_reduces(gather_each=on) for on in (False, True))
     assert plain == each == 2 + 2 + 1
