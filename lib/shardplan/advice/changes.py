@@ -11,8 +11,8 @@ from shardplan.aliases import as_options
 from shardplan.planned_job import Setup
 from shardplan.strategy import CROSS_ENTROPY, NEWER_ATTENTION, OFFLOAD, OPTIMIZER_KERNELS, RECOMPUTE, Strategy
 
-# Not offered: they are how some programs compute the loss, and no way to save anything
-LOSSES = tuple(loss for loss in CROSS_ENTROPY if loss not in ("shifted", "held", "vocabulary"))
+# Not offered: they are how some programs compute the loss, and no way to save anything; or it rounds to 16 bits
+LOSSES = tuple(loss for loss in CROSS_ENTROPY if loss not in ("shifted", "held", "vocabulary", "plain"))
 # What a change costs, the cheapest first. A change's price is an index of this tuple.
 PRICES = (
     "nothing but a line of code",
