@@ -148,9 +148,7 @@ def _pairs(setup: Setup, gathers: int, scatters: int, each: int = 0) -> list[Sen
         kinds = {"all_reduce": scatters}
     tensor, n_bytes = group(setup, "tensor"), activation_bytes(setup)
     narrower = {"all_gather": (each or setup.strategy.bytes.compute) / setup.strategy.bytes.compute}
-    return [
-        Send(kind, "activations", tensor, n_bytes * narrower.get(kind, 1), times) for kind, times in kinds.items()
-    ]
+    return [Send(kind, "activations", tensor, n_bytes * narrower.get(kind, 1), times) for kind, times in kinds.items()]
 
 
 def _of_blocks(setup: Setup, stage: Stage, of_one: Callable[[Setup, bool], ByPass]) -> Iterable[Send]:
