@@ -131,6 +131,8 @@ class Strategy:
     pipeline: Annotated[int, "degree of pipeline parallelism"] = 1
     context: Annotated[int, "degree of context parallelism"] = 1
     expert: Annotated[int, "degree of expert parallelism, among the ranks that share the data"] = 1
+    # as DeepEP; an all_to_all sends one for each of the token's experts
+    once_a_rank: Annotated[bool, "with expert: send a token once to a rank that has several of its experts"] = False
     imbalance: Annotated[float, "tokens of the busiest rank's experts over the mean"] = 1.0
     virtual_stages: Annotated[int, "with pipeline: stages on each rank, for interleaved 1F1B"] = 1
     schedule: Annotated[str, "with pipeline: 1F1B, or zero-bubble, which splits backward in two"] = "1f1b"

@@ -35,6 +35,7 @@ UNRELATED = (  # fields that do not affect what one micro-batch makes on one ran
     "schedule",
     "async_tensor",
     "sequence_first",
+    "once_a_rank",
 )
 
 

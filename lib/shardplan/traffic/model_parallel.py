@@ -5,6 +5,7 @@
     the root                as half a block forward: the embedding's sum, the output layer's input; backward likewise
     context                 a block: keys and values go round the ring; in backward again, and their gradients
     experts                 a block: two all_to_alls of Z B T D forward, to the experts and back, and two backward
+                            (less if a token is sent once to a rank that has several of its experts, as DeepEP does)
     pipeline                a stage: B T D to the next one, its gradient back
     tied, in a pipeline     a step: an all_reduce of the matrix's gradient between first and last stage
 
@@ -22,6 +23,7 @@ Attention"; Narayanan et al. 2021, section 2.2; torchao/float8/float8_tensor_par
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import comb
 
 from shardplan.flops import recomputed_blocks
 from shardplan.planned_job import Setup
@@ -85,10 +87,20 @@ def expert_sends(setup: Setup, recomputed: bool) -> ByPass:
     s = setup.strategy
     if s.expert == 1:
         return {"forward": [], "backward": []}
-    n_bytes = setup.routed * setup.shape.dim * s.bytes.compute
+    n_bytes = setup.routed * setup.shape.dim * s.bytes.compute * (copies_share(setup) if s.once_a_rank else 1)
     both = Send("all_to_all", "tokens to experts and back", group(setup, "expert"), n_bytes, 2)
     again = recomputed and s.recompute in ("full", "selective")
     return {"forward": [both], "backward": [replace(both, times=2 + 2 * again)]}
+
+
+def copies_share(setup: Setup) -> float:
+    """Return how many ranks have experts of a token, over the number of its experts, if all choices are as likely.
+
+    A rank has none of them with the probability that all are among the experts of the others.
+    """
+    e, ranks = setup.shape.experts, setup.strategy.expert
+    none = comb(e.number - e.number // ranks, e.per_token) / comb(e.number, e.per_token)
+    return ranks * (1 - none) / e.per_token
 
 
 def expert_parallel(setup: Setup, stage: Stage) -> Iterable[Send]:

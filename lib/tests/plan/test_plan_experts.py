@@ -1,5 +1,6 @@
 """Mixtures of experts: parameters, FLOPs, bytes on a rank, and messages."""
 
+import random
 from dataclasses import replace
 from functools import partial
 
@@ -17,6 +18,7 @@ from shardplan.shape import Experts, Latent
 from shardplan.speed import speed_plan
 from shardplan.stage_parameters import stages
 from shardplan.traffic import sends
+from shardplan.traffic.model_parallel import copies_share, expert_sends
 
 TINY = Experts(number=8, per_token=2, hidden_dim=32)
 
@@ -218,3 +220,19 @@ def test_every_parameter_of_a_mixture_gets_a_gradient(name):
     assert made == set(shape.block())
     held = [t for t in memory_plan(at).moments[-1].terms if t.category == "gradients"]
     assert sum(t.n_bytes for t in held) == pytest.approx(4 * at.shape.n_params / 8, rel=0.001)
+
+
+@pytest.mark.parametrize(("model", "ranks"), [("qwen3-30b-a3b", 8), ("qwen3-30b-a3b", 64), ("gpt-oss-20b", 8)])
+def test_a_token_that_is_sent_once_to_a_rank(model, ranks):
+    """Beside tokens that choose their experts at random."""
+    once, each = (
+        setup_of(model, "dgx-h100", 64, expert=ranks, seq_len=4096, once_a_rank=once) for once in (True, False)
+    )
+    e, draw = once.shape.experts, random.Random(0)
+    chosen = [draw.sample(range(e.number), e.per_token) for _ in range(20_000)]
+    found = sum(len({expert * ranks // e.number for expert in of}) for of in chosen) / len(chosen)
+    assert copies_share(once) * e.per_token == pytest.approx(found, rel=0.01)
+    for way in ("forward", "backward"):
+        (less,), (all_of_them,) = (expert_sends(at, True)[way] for at in (once, each))
+        assert less.full_bytes == pytest.approx(copies_share(once) * all_of_them.full_bytes)
+        assert less.times == all_of_them.times
