@@ -21,8 +21,10 @@ def answer(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
     if cause is None or cause.entry is None:
         return _unknown(diagnosis, logs)
     entry = cause.entry
+    known = f"{_heading(cause)}{_where(cause)}: {_cut(entry.message, 100)} [{entry.id}]"
+    kind = f"I don't know this message, but its kind [{entry.id}]. The first error is{_where(cause)}."
     lines = [
-        f"{_heading(cause)}{_where(cause)}: {_cut(entry.message, 100)} [{entry.id}]",
+        kind if entry.family else known,
         f"The line: {_cut(cause.line.text)}",
         f"It means: {entry.means}",
         f"Likely cause: {entry.likely_cause(cause.line.text)}{_more(entry)}",

@@ -9,6 +9,9 @@ Four kinds of lines, the strongest first:
 
 Among errors the earliest counts: by time, if each has one. Else an error on the rank that torchrun names as its root
 cause comes first, and then the order of lines.
+
+If no entry knows the first cause, its line is compared with the families: entries for many messages of one kind. So a
+family never decides which line is the first cause.
 """
 
 import re
@@ -38,6 +41,7 @@ FOLLOWS = re.compile(  # errors of Python that only say that another process has
 )
 FRAME = re.compile(r'\s+File ".*", line \d+, in ')
 BARE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception):?$")
+MARKS = re.compile(r"[^\s^~]")  # Python marks the part of a line of code with ^^^^ below it
 ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .")
 FINAL = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:)?$")
 LOOKS_LIKE_AN_ERROR = (
@@ -54,7 +58,7 @@ LOOKS_LIKE_AN_ERROR = (
         "core dumped",
         "can't open file",
     ),
-    *("Aborted", "Failed", "failed", "FAILED"),
+    *("Aborted", "Failed", "failed", "FAILED", "Bus error", "Illegal instruction", "No module named "),
 )
 
 
@@ -81,12 +85,16 @@ class Diagnosis:
 
 def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
     """Return the first cause that the logs show."""
-    known = _Known(list(entries))
+    entries = list(entries)
+    known = _Known([entry for entry in entries if not entry.family])
+    families = [entry for entry in entries if entry.family]
     found = [f for number, log in enumerate(logs) for f in _found(number, log, known)]
     if all(f.kind == CONSEQUENCE for f in found):
         found += islice(_bare_errors(logs, known), 1)
     if not found:
-        return Diagnosis(None, (), error_line=_error_line(logs))
+        line = _error_line(logs)
+        kin = line and _family_of(line, families)
+        return Diagnosis(Found(kin, line, rank_of(line), ERROR, (0, 0)) if kin else None, (), error_line=line)
     root = next((rank for log in logs if (rank := _root_rank(log)) is not None), None)
     cause = _first(found, root)
     if (
@@ -95,9 +103,23 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
         explained = (f for f in found if f.kind == WARNING and "[c10d]" in f.line.text)
         cause = next((f for f in explained if f.entry.topic == cause.entry.topic), cause)
     cause = next((f for f in found if f.kind <= cause.kind and _is_last_error(f, cause)), cause)
+    if not cause.entry:
+        cause = replace(cause, entry=_family_of(cause.line, families))
     others = {f.entry.id: f for f in reversed(found) if f.entry and f.entry != cause.entry}
     silent = _silent(logs, found, cause) if cause.kind == WAIT else ()
     return Diagnosis(cause, tuple(reversed(others.values())), silent)
+
+
+def _family_of(line: Line, families: list[Entry]) -> Entry | None:
+    """Return the first family, in the order of the file, that the line belongs to, or what it leads to."""
+    texts = [line.text]
+    if line.text.endswith(":") and not BARE.match(line.text):  # what it announces stands below
+        below = (x.text.strip() for x in islice(line.log.after(line), NEAR) if x.rank == line.rank)
+        texts = [*islice(filter(None, below), 2), line.text]
+    elif BARE.match(line.text):  # an assertion without words: the code above says what it checks
+        above = (x.text for x in islice(line.log.before(line), NEAR) if x.rank == line.rank and MARKS.search(x.text))
+        texts = [*islice(above, 1), line.text]
+    return next((family for text in texts for family in families if family.regex.search(text)), None)
 
 
 class _Known:

@@ -40,6 +40,7 @@ class Entry:
     gpu_only: str = ""  # or why that is impossible
     min_torch: str = ""
     signs: tuple[tuple[int, str], ...] = ()  # a cause's number, and words of a line that point to this cause
+    family: bool = False  # many messages of one kind: only a first error that no other entry knows is compared with it
 
     @cached_property
     def regex(self) -> re.Pattern:
@@ -83,7 +84,7 @@ def _entry(file: Path, name: str, fields: object) -> Entry:
         raise refuse("", "belongs to no entry; write it below a [name]")
     if not ID.fullmatch(name):
         raise refuse("", "an id is lowercase_with_underscores")
-    known = {*TEXTS, "causes", "consequence", "program", "gpu_only", "min_torch", "signs"}
+    known = {*TEXTS, "causes", "consequence", "program", "gpu_only", "min_torch", "signs", "family"}
     for field in fields:
         if field not in known:
             raise refuse(field, "there is no such field")
@@ -99,7 +100,7 @@ def _entry(file: Path, name: str, fields: object) -> Entry:
     causes = fields["causes"]
     if not isinstance(causes, list) or not causes or not all(isinstance(c, str) and c.strip() for c in causes):
         raise refuse("causes", "is a list of sentences, at least one")
-    for field in ("consequence", "program"):
+    for field in ("consequence", "program", "family"):
         if not isinstance(fields.get(field, False), bool):
             raise refuse(field, "is true or false")
     if bool(fields.get("program")) == bool(fields.get("gpu_only")):

@@ -20,6 +20,7 @@ TOPICS = {  # in the order of a job's life; a topic that is not here comes last
     "memory": "Memory",
     "hangs": "The job waits and does not end",
     "saving": "Saving and loading",
+    "families": "Kinds of messages",
 }
 INTRODUCTION = """# Error messages
 

@@ -200,3 +200,29 @@ def test_a_rank_survives_a_traceback_that_it_goes_on_after():
     assert diagnose([Log(same_rank.encode())], ENTRIES).cause.entry.id == "ready_only_once"
     other_rank = caught + f"[rank0]: step 2\n[rank0]: RuntimeError: {READY}\n"
     assert diagnose([Log(other_rank.encode())], ENTRIES).cause.entry is None
+
+
+def with_a_family() -> list:
+    divide = {"id": "divide", "pattern": "divisible|assert .* % .* == 0", "consequence": False, "signs": ()}
+    return [*ENTRIES, replace(next(iter(ENTRIES)), family=True, **divide)]
+
+
+@pytest.mark.parametrize(
+    "end", ["ValueError: layers must be divisible", "    assert n % 4 == 0\nAssertionError", "Error: not divisible"]
+)
+def test_a_family_explains_a_first_error_that_no_entry_knows(end):
+    text = f'Traceback (most recent call last):\n  File "train.py", line 3, in main\n    main()\n{end}\n'
+    diagnosis = diagnose([Log(text.encode())], with_a_family())
+    assert diagnosis.cause.entry.id == "divide"
+    assert answer(diagnosis, [])[0].startswith("I don't know this message, but its kind [divide]")
+
+
+def test_what_an_error_announces_is_compared_with_families_too():
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3\nRuntimeError: no b, because:\n\n 5 is not divisible\n'
+    assert diagnose([Log(text.encode())], with_a_family()).cause.entry.id == "divide"
+
+
+def test_a_family_never_decides_which_line_is_the_first_cause():
+    known = next(entry for entry in ENTRIES if entry.id == "ready_only_once")
+    for text in (f"Error: {known.message}, divisible", f"INFO 8 is divisible by 4\nError: {known.message}"):
+        assert diagnose([Log(text.encode())], with_a_family()).cause.entry.id == known.id

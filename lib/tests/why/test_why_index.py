@@ -50,6 +50,7 @@ WRONG = [  # the field, what it is replaced by ("" takes it out), words
     ("signs", "program = true\nsigns = 'fork'", "the number of a cause"),
     ("signs", "program = true\nsigns = {3 = 'fork'}", "the number of a cause"),
     ("signs", "program = true\nsigns = {2 = 'a('}", "a regular expression"),
+    ("family", "program = true\nfamily = 'yes'", "is true or false"),
     ("colour", "program = true\ncolour = 'red'", "there is no such field"),
 ]
 
