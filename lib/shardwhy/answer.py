@@ -27,7 +27,7 @@ def answer(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
         kind if entry.family else known,
         f"The line: {_cut(cause.line.text)}",
         f"It means: {entry.means}",
-        f"Likely cause: {entry.likely_cause(cause.line.text)}{_more(entry)}",
+        _causes(entry, cause.line.text),
         f"How to tell: {entry.tell}",
         f"What to do: {entry.do}",
         f'Read: course/{entry.lesson}, "{entry.section}"',
@@ -63,6 +63,12 @@ def _raised_by(line: Line) -> str:
         return ""
     above = next((x.text.strip() for x in islice(line.log.before(line), 50) if x.rank == line.rank), "")
     return f", raised by: {_cut(above)}" if above else ""
+
+
+def _causes(entry: Entry, text: str) -> str:
+    if entry.family and not entry.signed_cause(text):  # no word of the line speaks for one of them
+        return "It may be: " + " ".join(f"({n}) {cause}" for n, cause in enumerate(entry.causes, 1))
+    return f"Likely cause: {entry.likely_cause(text)}{_more(entry)}"
 
 
 def _more(entry: Entry) -> str:

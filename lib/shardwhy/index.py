@@ -48,8 +48,11 @@ class Entry:
 
     def likely_cause(self, text: str) -> str:
         """Return the cause that the words of a line point to, or else the most frequent one."""
-        signed = (number for number, sign in self.signs if re.search(sign, text))
-        return self.causes[next(signed, 1) - 1]
+        return self.causes[(self.signed_cause(text) or 1) - 1]
+
+    def signed_cause(self, text: str) -> int | None:
+        """Return the number of the cause that the words of a line point to."""
+        return next((number for number, sign in self.signs if re.search(sign, text)), None)
 
     @property
     def program_file(self) -> Path:

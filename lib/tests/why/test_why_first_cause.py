@@ -218,7 +218,7 @@ def test_a_family_explains_a_first_error_that_no_entry_knows(end):
 
 
 def test_what_an_error_announces_is_compared_with_families_too():
-    text = 'Traceback (most recent call last):\n  File "a.py", line 3\nRuntimeError: no b, because:\n\n 5 is not divisible\n'
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3\nRuntimeError: no b:\n\n 5 is not divisible\n'
     assert diagnose([Log(text.encode())], with_a_family()).cause.entry.id == "divide"
 
 
