@@ -115,7 +115,7 @@ def _family_of(line: Line, families: list[Entry]) -> Entry | None:
     texts = [line.text]
     if line.text.endswith(":") and not BARE.match(line.text):  # what it announces stands below
         below = (x.text.strip() for x in islice(line.log.after(line), NEAR) if x.rank == line.rank)
-        texts = [*islice(filter(None, below), 2), line.text]
+        texts = [*islice(filter(None, below), 4), line.text]
     elif BARE.match(line.text):  # an assertion without words: the code above says what it checks
         above = (x.text for x in islice(line.log.before(line), NEAR) if x.rank == line.rank and MARKS.search(x.text))
         texts = [*islice(above, 1), line.text]
