@@ -8,7 +8,7 @@ It needs the standard library only: no torch, no GPU. It sends nothing anywhere.
 Read in this order:
 
     index         `Entry`, and how symptoms/TOPIC.toml is read
-    symptoms/     the entries
+    symptoms/     the entries; those in families.toml are for many messages of one kind
     programs/     short programs that raise the messages on CPU ranks: `python lib/shardwhy/programs/ID.py`
     literals      texts that every match of a pattern contains
     logs          a message, files or folders -> lines with rank and time

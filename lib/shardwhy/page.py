@@ -78,6 +78,8 @@ def _by_lesson(entries: Mapping[str, Entry]) -> list[str]:
 def _entry(entry: Entry) -> str:
     causes = "\n".join(f"{number}. {_one_line(cause)}" for number, cause in enumerate(entry.causes, 1))
     follows = " It follows another error: look for that one first." if entry.consequence else ""
+    if entry.family:
+        follows = " The message above is one of many of this kind; your message may have other words."
     if entry.program:
         run = f"**See it:** `python lib/shardwhy/programs/{entry.id}.py` raises it on CPU ranks."
     else:
