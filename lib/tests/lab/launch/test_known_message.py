@@ -81,3 +81,8 @@ def test_without_the_index_an_error_is_as_it_was(lost):
         f"assert not hasattr(explained(RuntimeError({READY_ONCE!r})), '__notes__')"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_error_whose_kind_alone_is_known_gets_no_note():
+    error = explained(RuntimeError("Traceback (most recent call last):\n  File 'a.py', line 3\nKeyError: 'loss'"))
+    assert not getattr(error, "__notes__", [])
