@@ -44,7 +44,7 @@ def test_live_cells_cost_no_answer_and_no_rank_is_left(box, end):
     ran, (started, pending, ended, *_) = run(box, START, PENDING, end, HANDS_IN)
     assert (ran.answers, ran.problem, ran.killed) == ({"a": b"1"}, "", False)
     assert started == "2 ranks are there\n"
-    assert "rank 0 waits in all_reduce Float[2], line 2: dist.all_reduce(x), for rank 1. Pending" in pending
+    assert "rank 0 waits in all_reduce Float[2], line 3: dist.all_reduce(x), for rank 1. Pending" in pending
     assert ("rank 0 waits in all_reduce" if "stop" in end else "[rank 1] 4.0") in ended
 
 
