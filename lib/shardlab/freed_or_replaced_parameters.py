@@ -66,7 +66,17 @@ def called_while_sharded(name: str, unit: str) -> None:
 def forget_originals(params: list[Any]) -> None:
     """Drop the originals, so that their memory is freed; remember those to which other references exist."""
     for p in params:
+        if p.original.requires_grad:
+            p.original.register_post_accumulate_grad_hook(_original_got_a_gradient)
         replaced[p.original], p.original = weakref.ref(p), None
+
+
+def _original_got_a_gradient(original: nn.Parameter) -> None:
+    """Raise RuntimeError: a forward used a parameter as it was before sharding, which no optimizer steps."""
+    raise RuntimeError(
+        f"rank {dist.get_rank()}: forward used {name_of_replaced(original)} as it was before sharding, kept outside of "
+        "the module's parameters, in a list or a closure: read it from its module in each forward"
+    )
 
 
 def fit_in_one_vector(params: list[Any]) -> None:

@@ -418,6 +418,14 @@ def replaced() -> None:
     model(torch.ones(2, 4))
 
 
+def kept_from_before(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    """Multiply by a weight that a closure has held since before sharding."""
+    layer = nn.Linear(4, 4)
+    weight = layer.weight
+    layer.forward = lambda x: x @ weight
+    wrap(layer)(torch.ones(2, 4)).sum().backward()
+
+
 def added_to_ddp() -> None:
     ddp = DDP(two_layers(), find_unused_parameters=True)
     ddp.module.append(nn.Linear(4, 4))
@@ -522,6 +530,7 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
             lambda: scaled_by_torch(*with_optimizer(offloaded_sgd)),
         ],
         "use register_post_accumulate_grad_hook": [lambda: hooked_later(fsdp.fully_shard), lambda: hooked_later(flat)],
+        "as it was before sharding": [lambda: kept_from_before(fsdp.fully_shard), lambda: kept_from_before(flat)],
         "was replaced or added after the model had been sharded": [
             replaced,
             lambda: added(fsdp.fully_shard),

@@ -29,6 +29,18 @@ def keeps_a_reference():
     kept[0] * 2
 
 
+def keeps_a_list(**options):
+    """Made before sharding: the list's parameter is the old one, whole, and no optimizer would step it."""
+    model = uneven()
+    kept = [model.output.weight]
+    model.output.forward = lambda x: nn.functional.linear(x, *kept)
+    backward(shard(model, **options), 0)
+
+
+def keeps_a_list_flat():
+    keeps_a_list(layout=FlatParameter)
+
+
 def calls_inside():
     model = shard(uneven())
     backward(model, 0)
@@ -121,6 +133,8 @@ MISTAKES = {
         "build the optimizer after fully_shard",
     ),
     keeps_a_reference: (RuntimeError, "blocks.0.up.weight was used after its unit was resharded", "unshard()"),
+    keeps_a_list: (RuntimeError, "forward used output.weight as it was before sharding", "from its module"),
+    keeps_a_list_flat: (RuntimeError, "forward used output.weight as it was before", "from its module"),
     calls_inside: (RuntimeError, "blocks.1.up was called while its unit blocks.1 is sharded", "call blocks.1,"),
     calls_inside_flat: (RuntimeError, "up was called while its unit", "unshard() before"),
     twice: (ValueError, "this FSDPMixer is sharded already", "once a module"),
