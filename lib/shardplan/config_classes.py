@@ -69,7 +69,7 @@ CLASSES = {
     "glm4_moe": ConfigClass(
         _sizes(151_552, 4096, 10_944, 46, 96, 8, 131_072)
         | {"attention_bias": False, "use_qk_norm": False, "n_routed_experts": 128, "num_experts_per_tok": 8}
-        | {"moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1, "head_dim": 128},
+        | {"moe_intermediate_size": 1408, "n_shared_experts": 1, "first_k_dense_replace": 1},
         {"mlp_bias": False, "lm_head_bias": False},
     ),
     "deepseek_v3": ConfigClass(

@@ -93,7 +93,7 @@ class Fields:
         """Return `of` / `by`, for configs that don't give a head's width."""
         whole, parts = self.number(of), self.number(by)
         if whole % parts:
-            raise ValueError(f"model={self.name!r}: {by}={parts} must divide {of}={whole}")
+            raise ValueError(f"model={self.name!r}: {by}={parts} must divide {of}={whole}, or give head_dim")
         return whole // parts
 
     def refuse(self, field: str, why: str) -> NoReturn:

@@ -163,7 +163,18 @@ def deepseek_v3(f: Fields) -> Shape:
 def _deepseek_experts(f: Fields) -> Experts:
     width = f.number("moe_intermediate_size")
     sizes = f.number("n_routed_experts"), f.number("num_experts_per_tok"), width, f.count("n_shared_experts") * width
-    return Experts(*sizes, dense_layers=f.count("first_k_dense_replace"), router_bias=True)
+    dense = _dense_layers(f, "first_k_dense_replace", f.count("first_k_dense_replace"))
+    return Experts(*sizes, dense_layers=dense, router_bias=True)
+
+
+def _dense_layers(f: Fields, field: str, dense: int) -> int:
+    """Return the number of blocks without experts, or refuse it: at least one of all blocks must have experts."""
+    n_layers = f.number("num_hidden_layers")
+    if not 0 <= dense < n_layers:
+        f.refuse(
+            field, f"but from 1 to {n_layers} of the {n_layers} blocks must have experts, and {n_layers - dense} would"
+        )
+    return dense
 
 
 def gpt_oss(f: Fields) -> Shape:
@@ -180,7 +191,8 @@ def llama4(f: Fields) -> Shape:
     mixed = f.value("moe_layers")
     if not isinstance(mixed, list | None):
         f.refuse("moe_layers", "but it must be a list of layers")
-    dense = n_layers - (n_layers // step if mixed is None else len(mixed))
+    of_blocks = "interleave_moe_layer_step" if mixed is None else "moe_layers"
+    dense = _dense_layers(f, of_blocks, n_layers - (n_layers // step if mixed is None else len(mixed)))
     experts = Experts(f.number("num_local_experts"), f.number("num_experts_per_tok"), width, width, dense_layers=dense)
     shape = replace(llama(f, experts=experts), hidden_dim=f.number("intermediate_size_mlp"))
     every = f.number("no_rope_layer_interval")

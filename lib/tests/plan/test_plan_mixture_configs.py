@@ -105,3 +105,21 @@ def test_a_window_of_mistral_is_no_longer_ignored():
     mistral = shape_of_config({"model_type": "mistral", "sliding_window": 4096}, "mistral-7b-v0.1")
     short, long = (setup_of(mistral, "dgx-h100", 8, seq_len=n) for n in (4096, 32_768))
     assert attention_flops(long) / attention_flops(short) == pytest.approx(8)  # per token the same, whatever the length
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        ({"model_type": "deepseek_v3", "num_hidden_layers": 2}, "first_k_dense_replace=3, .* 1 to 2 of the 2 blocks"),
+        ({"model_type": "deepseek_v3", "first_k_dense_replace": 61}, "first_k_dense_replace=61, .*, and 0 would"),
+        ({"model_type": "glm4_moe", "head_dim": 128, "num_hidden_layers": 1}, "of the 1 blocks must have experts"),
+        ({"model_type": "llama4_text", "num_hidden_layers": 4, "moe_layers": [0, 1, 2, 3, 4]}, "moe_layers=.*, and 5"),
+        ({"model_type": "llama4_text", "num_hidden_layers": 4, "moe_layers": []}, "moe_layers=.*, and 0 would"),
+        ({"model_type": "llama4_text", "interleave_moe_layer_step": 96}, "interleave_moe_layer_step=96, .*, and 0"),
+        ({"model_type": "glm4_moe"}, "num_attention_heads=96 must divide hidden_size=4096, or give head_dim"),
+    ],
+)
+def test_a_mixture_has_blocks_with_experts_and_a_head_has_a_width(config, what):
+    """transformers' class for GLM-4 rounds a missing head_dim down; a width of 42 is nobody's model."""
+    with pytest.raises(ValueError, match=what):
+        shape_of_config(config, "it")
