@@ -18,12 +18,12 @@ from shardbench.engines import BUCKET_CAP_MB, ENGINES, OURS, TORCH, Engine, Entr
 from shardbench.parallel_table import show as show
 from shardbench.visible_waits import show_waits
 from shardlab import launch, local_device
-from shardlab.measure.sharding_evidence import Evidence, probe
 from shardlab.measure.step_time import compare
 from shardlab.model import Transformer, preset
 from shardplan.compare_formulas import failures
 from shardplan.formulas import Expected, units_of
 from shardplan.memory.step import TOKEN_BYTES
+from shardplan.sharding_evidence import Evidence, probe
 
 LOSS_STEPS = 5
 STATES = ("parameters", "gradients", "optimizer_states")

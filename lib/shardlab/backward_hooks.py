@@ -22,12 +22,18 @@ def after_gradient(p: nn.Parameter, method: Callable[[nn.Parameter], None]) -> N
     weakref.finalize(method.__self__, handle.remove)
 
 
+def only_watching(hook: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    """Mark a hook that measures and changes nothing: it may stay on a sharded parameter, which never calls it."""
+    vars(hook)["only_watches"] = True
+    return hook
+
+
 def call_hooks(sharded: nn.Parameter) -> None:
     """Call post-accumulate hooks, as autograd does, for gradients that autograd did not make.
 
-    Raises RuntimeError for other hooks, which autograd would never call. Those of our own measures may stay silent.
+    Raises RuntimeError for other hooks, which autograd would never call, unless they are `only_watching`.
     """
-    if any(not hook.__module__.startswith("shardlab.measure") for hook in (sharded._backward_hooks or {}).values()):
+    if not all(hasattr(hook, "only_watches") for hook in (sharded._backward_hooks or {}).values()):
         raise RuntimeError(
             f"{_me()}a parameter of shape {list(sharded.shape)} has a hook by register_hook, which a sharded parameter "
             "never calls: use register_post_accumulate_grad_hook"

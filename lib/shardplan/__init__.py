@@ -20,6 +20,7 @@ Read in this order; only `trace/` computes with tensors:
     calibration                         what a run of one's own says of the machine
     own_model                           a plan of any torch module, by the trace
     formulas                            each strategy's bytes by the papers' formulas, without a plan
+    sharding_evidence                   what a step of a program holds and sends; `compare_formulas`: as promised?
     explained                           what is behind Muon and others, a line each
     tables, command                     a plan as tables, and `shardlab plan`: `command_options`, `command_mistakes`
 """

@@ -1,14 +1,14 @@
-"""Check a strategy's promises one by one: compare the evidence of `shardlab.measure.sharding_evidence` with `formulas`.
+"""Check a strategy's promises one by one: compare the evidence of `shardplan.sharding_evidence` with `formulas`.
 
 Each check is a function that yields its findings in words. For each check there is a broken program that no other check
-catches (lib/tests/lab/measure/test_sharding_evidence.py), so every check is needed.
+catches (lib/tests/plan/test_sharding_evidence.py), so every check is needed.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from shardlab.measure.sharding_evidence import MOMENTS, Evidence, reducing
 from shardplan.formulas import Expected
+from shardplan.sharding_evidence import MOMENTS, Evidence, reducing
 
 ELSEWHERE = ("buckets", "activations", "temporaries", "other")
 FEW_ELEMENTS = 256  # counts, flags and norms may be summed at any time

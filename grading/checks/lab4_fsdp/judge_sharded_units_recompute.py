@@ -14,11 +14,11 @@ from grading.checks.lab4_fsdp.ready_made_answers import in_words
 from grading.checks.lab4_fsdp.unit_messages import SPARE_MESSAGES, Message, Units, gathers, root_again
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
-from shardlab.measure.sharding_evidence import Evidence, Sent
 from shardlab.model import Transformer
 from shardlab.tier import TIERS
 from shardplan.compare_formulas import failures, mib
 from shardplan.formulas import Expected, units_of
+from shardplan.sharding_evidence import Evidence, Sent
 
 # Each promise, and what a broken one means for the student
 STATES = {

@@ -24,13 +24,13 @@ from grading.judge.timed_laps import serve_laps
 from grading.judge.verdict_pictures import moments
 from shardlab import local_device
 from shardlab.measure.memory import MemoryTracker
-from shardlab.measure.sharding_evidence import probe
 from shardlab.measure.step_time import time_step
 from shardlab.measure.traffic import record_traffic
 from shardlab.model import ModelConfig, Transformer, preset
 from shardlab.nested_tensors import plain_tensors
 from shardlab.text_batches import batch
 from shardlab.tier import TIERS, Tier
+from shardplan.sharding_evidence import probe
 from shardsim import slept_computation
 from shardsim.cpu_streams import run_ahead
 from shardsim.slept_computation import sleep_in

@@ -13,8 +13,8 @@ from torch.distributed.fsdp import ShardingStrategy, fully_shard
 from shardbench.engines import ENGINES, OURS, TORCH, Engine, data_parallel, fsdp1
 from shardcourse.claims.claim import Findings
 from shardlab import launch, text_batches
-from shardlab.measure.sharding_evidence import Evidence, probe
 from shardlab.model import ModelConfig, Transformer
+from shardplan.sharding_evidence import Evidence, probe
 
 # A block is a seventh of the model; the root (embedding, last norm, output) is an eighth. All dimensions divide by 4.
 CONFIG = ModelConfig(vocab_size=256, dim=64, n_layers=6, n_heads=4, n_kv_heads=2, hidden_dim=128, max_seq_len=32)

@@ -18,9 +18,9 @@ from shardbench.engines import OURS, TORCH, Engine, Library, data_parallel, fsdp
 from shardcourse.experiments.engines import all_ranks
 from shardcourse.repository import ROOT
 from shardlab import launch, local_device
-from shardlab.measure.sharding_evidence import probe
 from shardlab.model import Transformer, preset
 from shardplan.formulas import Expected, units_of
+from shardplan.sharding_evidence import probe
 
 BENCHMARKS = ROOT / "lib" / "benchmarks"
 MODEL, MICRO_BATCH, SEQ_LEN, STEPS = "3M", 2, 64, 3

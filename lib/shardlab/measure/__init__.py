@@ -5,5 +5,4 @@ Read in this order:
     ledger, memory_hooks, memory, budget        bytes held; `wait_for_gloo`: when to look
     traffic                                     bytes sent
     step_time                                   seconds
-    sharding_evidence                           proof that a program shards
 """

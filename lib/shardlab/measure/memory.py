@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils.weak import WeakIdKeyDictionary
 
+from shardlab.backward_hooks import only_watching
 from shardlab.measure.ledger import Ledger, Memory, Storage
 from shardlab.measure.memory_hooks import watch_forward, watch_resizes, watch_steps, watch_waits
 from shardlab.nested_tensors import plain_tensors
@@ -221,7 +222,7 @@ class MemoryTracker(TorchDispatchMode):
         """Label a parameter that FSDP or its like gathered (not the model's, new in the block) and its gradients."""
         self.label("unsharded", p)
         if p.requires_grad and p not in self._grad_hooks:
-            self._grad_hooks[p] = p.register_hook(lambda gradient: self.label("unsharded", gradient))
+            self._grad_hooks[p] = p.register_hook(only_watching(lambda g: self.label("unsharded", g)))
 
     def _label_all(self) -> None:
         for t in plain_tensors([*self.module.parameters(), *self.module.buffers()]):

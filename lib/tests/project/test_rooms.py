@@ -89,6 +89,8 @@ def test_the_readme_says_where_each_hop_of_a_parameter_is():
 
 def test_what_a_student_reads_stays_small():
     files = list((ROOT / "lib" / "shardlab").rglob("*.py"))
+    assert len(files) <= 60
+    assert sum(len(f.read_text().splitlines()) for f in files) <= 8000
     fsdp = [f for f in files if f.parent.name == "fsdp"]
     assert len([f for f in fsdp if f.name != "__init__.py"]) <= 6
     assert sum(len(f.read_text().splitlines()) for f in fsdp) <= 1100

@@ -15,10 +15,10 @@ from torch.distributed.fsdp import ShardingStrategy, fully_shard
 from shardbench.engines import ENGINES, OURS, TORCH, Engine, data_parallel, fsdp1, fsdp2, zero_1, zero_2
 from shardlab import launch, text_batches
 from shardlab.measure.ledger import CATEGORIES
-from shardlab.measure.sharding_evidence import MOMENTS, Evidence, Sent, _peaks, probe
 from shardlab.model import ModelConfig, Transformer
 from shardplan.compare_formulas import CHECKS, ELSEWHERE, WHEN, failures
 from shardplan.formulas import STRATEGIES, Expected, units_of
+from shardplan.sharding_evidence import MOMENTS, Evidence, Sent, _peaks, probe
 
 # A block is about 1/7 of it; embedding, last norm and output together 1/8. Every dim 0 divides by 4.
 CONFIG = ModelConfig(vocab_size=256, dim=64, n_layers=6, n_heads=4, n_kv_heads=2, hidden_dim=128, max_seq_len=32)

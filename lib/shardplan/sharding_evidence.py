@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.optim import Optimizer
 
+from shardlab.backward_hooks import only_watching
 from shardlab.launch.flight_recorder import Collective
 from shardlab.measure.ledger import CATEGORIES
 from shardlab.measure.memory import MemoryTracker
@@ -155,6 +156,7 @@ def _label_everything(tracker: MemoryTracker) -> None:
 def _watch_gradients(module: nn.Module, tracker: MemoryTracker, times: list[float]) -> Iterator[None]:
     """Label the gradients of the module's own parameters as soon as they are computed, and note the times."""
 
+    @only_watching
     def made(gradient: Tensor) -> None:
         tracker.label("gradients", gradient)
         times.append(time.time())
