@@ -1,7 +1,7 @@
 """Lab 1: "will it fit?", answered by arithmetic, for five setups.
 
 The student writes functions from plain numbers to bytes (resident, peak). The referee draws setups. The answer predicts
-them on one rank, where it cannot import torch or shardlab (`forbidden_imports`). The reference's ranks run the same
+them on one rank, where it cannot import torch or shardlab (`refused_imports`). The reference's ranks run the same
 setups (`programs`). `closeness` compares the two. The submission's ranks measure nothing, and the reference's ranks
 predict nothing. `named_mistake` explains a wrong prediction in words; it decides no points.
 

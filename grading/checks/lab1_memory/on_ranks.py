@@ -11,8 +11,8 @@ from numbers import Real
 import torch
 
 from grading.checks.lab1_memory import programs
-from grading.checks.lab1_memory.forbidden_imports import Refused, foreign, nothing_but_arithmetic
 from grading.checks.lab1_memory.programs import Setup, kept_tensors, track_step
+from grading.checks.lab1_memory.refused_imports import Refused, foreign, nothing_but_arithmetic
 from shardlab.model import Block, ModelConfig, rotary_angles
 
 

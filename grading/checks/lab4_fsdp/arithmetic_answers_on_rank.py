@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from numbers import Integral
 
-from grading.checks.lab4_fsdp.ready_made_answers import graders_functions
+from grading.checks.lab4_fsdp.refused_finished_code import graders_functions
 from shardlab.model import ModelConfig
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from math import inf, isfinite
 from statistics import mean
 
-from grading.checks.lab4_fsdp.ready_made_answers import in_words
+from grading.checks.lab4_fsdp.refused_finished_code import in_words
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardlab.model import ModelConfig

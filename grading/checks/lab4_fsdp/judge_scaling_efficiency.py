@@ -3,7 +3,7 @@
 import random
 from math import inf, isfinite
 
-from grading.checks.lab4_fsdp.ready_made_answers import in_words
+from grading.checks.lab4_fsdp.refused_finished_code import in_words
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

@@ -10,7 +10,7 @@ from functools import cache
 import torch
 
 from grading.checks.lab4_fsdp import on_ranks, unit_messages
-from grading.checks.lab4_fsdp.ready_made_answers import in_words
+from grading.checks.lab4_fsdp.refused_finished_code import in_words
 from grading.checks.lab4_fsdp.unit_messages import SPARE_MESSAGES, Message, Units, gathers, root_again
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict

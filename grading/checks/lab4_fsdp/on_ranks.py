@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from grading.checks.lab4_fsdp.arithmetic_answers_on_rank import efficiency, largest_depth, price
 from grading.checks.lab4_fsdp.gradients_and_steps_on_ranks import record_learning
 from grading.checks.lab4_fsdp.host_device_bytes import Crossings
-from grading.checks.lab4_fsdp.ready_made_answers import finished_answers
+from grading.checks.lab4_fsdp.refused_finished_code import finished_answers
 from grading.judge.timed_laps import serve_laps
 from grading.judge.verdict_pictures import moments
 from shardlab import local_device

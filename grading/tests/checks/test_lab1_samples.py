@@ -12,8 +12,8 @@ from submissions import checks_that_nothing_needs, class_of, concerned, surprise
 
 from grading.checks.lab1_memory import closeness, draw, judge_counts, named_mistake, on_ranks, programs
 from grading.checks.lab1_memory.closeness import TOLERANCES
-from grading.checks.lab1_memory.forbidden_imports import foreign
 from grading.checks.lab1_memory.programs import Setup
+from grading.checks.lab1_memory.refused_imports import foreign
 from grading.references import lab1_formulas, lab1_memory
 from grading.references import lab1_mistakes as mistakes
 from grading.references.lab1_formulas import Weights

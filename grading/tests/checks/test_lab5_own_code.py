@@ -8,7 +8,7 @@ import torch
 
 from grading import check
 from grading.checks.lab5_precision_recompute import plan_costs
-from grading.checks.lab5_precision_recompute.graders_code_used import use_of_graders
+from grading.checks.lab5_precision_recompute.refused_graders_code import use_of_graders
 
 
 def cached(x):
