@@ -43,7 +43,7 @@ c.Autograde.autograde_preprocessors = [
 ]
 c.GenerateFeedback.preprocessors = [
     "nbgrader.preprocessors.GetGrades",
-    "grading.reports.feedback_written.TellWritten",
+    "grading.reports.feedback_manual_grading.TellWritten",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
 c.ClearSolutions.text_stub = "*Your argument here, up to 150 words.*"  # manual_grading.STUB
@@ -55,7 +55,7 @@ c.RefereeExecutor.shelf = str(course / "grading" / "judged")
 c.HTMLExporter.sanitize_html = True  # of feedback, and of formgrader's pages
 c.HTMLExporter.filters = {
     "clean_html": "grading.boxes.sanitise.clean_html",
-    "markdown2html": "grading.reports.feedback_math.markdown_of_cell",
+    "markdown2html": "grading.reports.feedback_markdown.markdown_of_cell",
     "verdict_html": "grading.boxes.sanitise.verdict_html",
 }
 c.ExchangeFactory.collect = "grading.gradebook.exchange.Collect"
