@@ -32,7 +32,7 @@ c.Autograde.sanitize_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
-    "grading.gradebook.nbgrader_executor.RefereeExecutor",  # instead of nbgrader's Execute
+    "grading.gradebook.nbgrader_preprocessor.RefereeExecutor",  # instead of nbgrader's Execute
     "nbgrader.preprocessors.IgnorePattern",
     "nbconvert.preprocessors.ClearMetadataPreprocessor",
     "nbgrader.preprocessors.LimitOutput",

@@ -32,7 +32,7 @@ from grading.gradebook.error_advice import CourseError, in_words, with_advice
 from grading.gradebook.inspect_files import Stamp, SubmissionError, inspect, read_submission, released_notebook
 from grading.gradebook.limited import limited
 from grading.gradebook.manual_grading import Written, is_written, written
-from grading.gradebook.nbgrader_executor import RefereeExecutor, graded_cells, read_verdicts
+from grading.gradebook.nbgrader_preprocessor import RefereeExecutor, graded_cells, read_verdicts
 from grading.gradebook.normalise_notebook import repairs_of
 from grading.gradebook.result_cache import Shelf
 from grading.gradebook.submitted_folders import make_private, misplaced_in, students_in

@@ -29,7 +29,7 @@ GRADER = (
     "grading/judge/**/*.py",
     "grading/student/**/*.py",
     "grading/checks/*.py",
-    "grading/gradebook/nbgrader_executor.py",  # says which cell belongs to which check
+    "grading/gradebook/nbgrader_preprocessor.py",  # says which cell belongs to which check
     "lib/shardlab/**/*.py",
     "lib/shardsim/**/*.py",
     "lib/shardplan/**/*.py",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from submissions import LAB
 
-from grading.gradebook.nbgrader_executor import graded_cells
+from grading.gradebook.nbgrader_preprocessor import graded_cells
 from grading.gradebook.queue import MOST_TRIES, Queue, Task
 from grading.gradebook.result_cache import made_of
 from grading.judge.judge_submission import Settings, Submission

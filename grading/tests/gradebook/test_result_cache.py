@@ -59,7 +59,7 @@ def reached(*modules: str) -> set[Path]:
 def test_a_change_of_any_file_that_judges_makes_results_stale():
     labs = [lab_module(lab).__name__ for lab in LABS]
     own = {file for lab in labs for file in file_of(lab).parent.rglob("*.py")}
-    deciding = reached(*DECIDES, *labs) | own | {file_of("grading.gradebook.nbgrader_executor")}
+    deciding = reached(*DECIDES, *labs) | own | {file_of("grading.gradebook.nbgrader_preprocessor")}
     assert len(deciding) > 100
     watched = {file for pattern in GRADER for file in ROOT.glob(pattern)}
     assert sorted(str(f.relative_to(ROOT)) for f in deciding - watched - own) == []

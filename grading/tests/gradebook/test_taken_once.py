@@ -32,7 +32,7 @@ def test_a_submission_is_cleaned_copied_and_hashed_once_before_it_is_judged(clas
     counts, seen = Counter(), {}
     counted(monkeypatch, counts, inspect_files, "limited", "cleaned")
     counted(monkeypatch, counts, Classroom, "copy_files", "copied")
-    for module in ("grade_class", "nbgrader_executor"):
+    for module in ("grade_class", "nbgrader_preprocessor"):
         counted(monkeypatch, counts, import_module(f"grading.gradebook.{module}"), "made_of", f"hashed in {module}")
     real = Judge._judge
 
@@ -45,7 +45,7 @@ def test_a_submission_is_cleaned_copied_and_hashed_once_before_it_is_judged(clas
     assert outcome.grade.total == 6
     assert seen.pop("files") == classroom.queue / LAB / "ada.task" / "files"
     assert seen == {"cleaned": 1, "copied": 1, "hashed in grade_class": 1}
-    assert counts - Counter(seen) == {"cleaned": 1, "hashed in nbgrader_executor": 1}
+    assert counts - Counter(seen) == {"cleaned": 1, "hashed in nbgrader_preprocessor": 1}
 
 
 @pytest.mark.parametrize("how", ["another notebook", "another file", "nothing that can be read"])

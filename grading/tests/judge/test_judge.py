@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from submissions import LAB
 
 from grading.boxes.notebook_outside import NotebookRun
-from grading.gradebook.nbgrader_executor import RefereeExecutor
+from grading.gradebook.nbgrader_preprocessor import RefereeExecutor
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judge, Settings, Submission
 from grading.judge.verdict import Verdict
