@@ -8,7 +8,7 @@ all_benchmarks    all of the following
   scale             hundreds of submissions: seconds each, memory, and the same class by stock nbgrader
   grading_by_slurm  a class graded by jobs of submitit, on this machine and by Slurm
   attacks           `grading/attacks`, and the outcome of each
-  mutants           the wrong submissions of every lab's class, written by hand: does the intended check stop each?
+  judge_samples     the wrong submissions of every lab's class, written by hand: does the intended check stop each?
   mutation_testing  the solution with one small change made by a program: does a check stop each?
   make_class        the submitted folders of a class of any size, which the others grade
 """

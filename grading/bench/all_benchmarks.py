@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grading.bench import attacks, false_fails, grading_by_slurm, kills, mutants, scale
+from grading.bench import attacks, false_fails, grading_by_slurm, judge_samples, kills, scale
 from grading.boxes.sandbox import best_box
 from grading.gradebook.nbgrader_api import ROOT
 from grading.gradebook.result_cache import write_whole
@@ -30,7 +30,7 @@ PARTS = {
     "scale": lambda: scale.many(200, at_a_time=2),
     "clusters": lambda: grading_by_slurm.run(6, jobs=2),
     "attacks": attacks.run,
-    **mutants.by_lab(LABS),
+    **judge_samples.by_lab(LABS),
     **false_fails.by_lab(LABS),
 }
 

@@ -100,9 +100,9 @@ def measure(name: str, tier_name: str, samples: int) -> dict:
 
         return cost_of_labs.run([which], tier.name)
     if what == "class":
-        from grading.bench import mutants
+        from grading.bench import judge_samples
 
-        return mutants.run(which, at_a_time=1, tier=tier.name, at_most=samples or None)
+        return judge_samples.run(which, at_a_time=1, tier=tier.name, at_most=samples or None)
     from shardcourse.lessons.folders import build
     from shardcourse.lessons.run import run_notebook
     from shardcourse.repository import ROOT
