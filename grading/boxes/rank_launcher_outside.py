@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from grading.boxes.sandbox import Box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
-from grading.boxes.sandbox.kernel_counters import Seen
+from grading.boxes.sandbox.memory_and_network_counters import Seen
 from shardlab.launch.rank_main import SETUP_S
 
 _MARGIN_S = 15.0  # a host that has not answered this long after its own deadline is ended from outside

@@ -13,7 +13,7 @@ from deadlines import deadline_s
 
 from grading.boxes.rank_launcher_inside import _drill
 from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError, ReferenceFailedError, Watched
-from grading.boxes.sandbox.kernel_counters import Seen
+from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.judge.find_lab import lab_module, name_of
 from grading.judge.our_answers import answers_for
 from grading.judge.referee import Referee

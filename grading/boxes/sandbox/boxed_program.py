@@ -19,8 +19,8 @@ import psutil
 import shardlab
 from grading.boxes.sandbox import Box, gpu_access
 from grading.boxes.sandbox.bounded_json_lines import MOST_VALUES, Lines
-from grading.boxes.sandbox.kernel_counters import KernelCounters
 from grading.boxes.sandbox.limit_watchdog import Guard, end_all, wait_until_dead
+from grading.boxes.sandbox.memory_and_network_counters import KernelCounters
 from grading.boxes.sandbox.process_tree_memory import family, is_still
 from grading.boxes.sandbox.scratch import Scratch
 

@@ -15,7 +15,7 @@ from grading.boxes.sandbox import Bubblewrap
 from grading.judge.find_lab import lab_module
 
 pytestmark = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
-QUICK = {  # one for each of the modules; what the kernel's counters find, test_kernel_counters tries by day
+QUICK = {  # one for each of the modules; what the kernel's counters find, test_memory_and_network_counters tries by day
     "asks_for_the_solution_on_the_rank",
     "replies_in_the_hosts_place",
     "prints_50_megabytes",

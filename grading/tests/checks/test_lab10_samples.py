@@ -7,7 +7,7 @@ import pytest
 import torch
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
 
-from grading.boxes.sandbox.kernel_counters import Seen
+from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.checks.lab10_eight_bits import (
     draw,
     e4m3_numbers,

@@ -3,7 +3,7 @@
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
-from grading.boxes.sandbox.kernel_counters import Seen
+from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.checks.lab2_ddp import judge_gradients, judge_memory, judge_traffic_and_overlap, on_ranks
 from grading.checks.lab2_ddp.refused_engines import ENGINES, RefusedEngine, refused
 from grading.judge.tensor_projections import project

@@ -10,7 +10,7 @@ from submissions import judge_replies
 from torch import nn
 from torch.optim import SGD
 
-from grading.boxes.sandbox.kernel_counters import Seen
+from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.checks.lab3_zero import judge_memory, judge_overlap, judge_traffic, on_ranks, step_record
 from grading.checks.lab3_zero.collective_waits import watch_waits
 from grading.checks.lab3_zero.tracked_memory import Newcomers

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from submissions import judge_replies
 
-from grading.boxes.sandbox.kernel_counters import Seen
+from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.checks.lab4_fsdp import (
     fault_in_gradients_and_steps,
     judge_budget,

@@ -8,7 +8,7 @@ import pytest
 from submissions import falls_short, judge_replies
 
 from grading.boxes.rank_launcher_outside import RanksFailedError
-from grading.boxes.sandbox.kernel_counters import Seen
+from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.checks.lab7_debug import hang_forward_passes
 from grading.checks.lab7_debug import judge_hang as hang_judge
 from grading.checks.lab7_debug import judge_memory as memory_judge

@@ -12,7 +12,7 @@ import pytest
 from grading.boxes.rank_launcher_outside import Watched
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes
 from grading.boxes.sandbox.boxed_program import BoxedProgram
-from grading.boxes.sandbox.kernel_counters import KernelCounters, Seen
+from grading.boxes.sandbox.memory_and_network_counters import KernelCounters, Seen
 from grading.judge import hidden_memory
 
 MIB = 1 << 20
@@ -65,7 +65,7 @@ def test_what_is_given_back_is_no_longer_held():
 
 
 def test_counters_that_could_not_be_read_say_so(monkeypatch):
-    monkeypatch.setattr("grading.boxes.sandbox.kernel_counters.held_bytes", lambda _: 1 / 0)
+    monkeypatch.setattr("grading.boxes.sandbox.memory_and_network_counters.held_bytes", lambda _: 1 / 0)
     with pytest.raises(ValueError, match="could not be read any more: ZeroDivisionError"):
         seen_of("pass", Processes(None))
 
