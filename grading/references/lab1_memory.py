@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from grading.checks.lab1_memory.closeness import Judge, drawn
+from grading.checks.lab1_memory.judge_predictions import Judge, drawn
 from grading.checks.lab1_memory.lab import CHECKS
 from grading.checks.lab1_memory.programs import Setup
 from grading.references import lab1_formulas

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grading.checks.lab10_eight_bits import draw, many_draws, truth
+from grading.checks.lab10_eight_bits import draw, independence_of_draws, truth
 from grading.checks.lab10_eight_bits.draw import Instance
 from grading.checks.lab10_eight_bits.e4m3_numbers import SMALLEST_NORMAL, nearest, neighbours
-from grading.checks.lab10_eight_bits.element_sets import columns, positions, rows, sets_of
+from grading.checks.lab10_eight_bits.elements_sharing_a_draw import columns, positions, rows, sets_of
 from grading.checks.lab10_eight_bits.on_ranks import CALLS, N_CALLS, reduced_instance, unpacked
 from grading.checks.lab10_eight_bits.reused_random_numbers import share_draws, sums_of_rounded, who_share
 from grading.judge.session import Session
@@ -125,7 +125,7 @@ def _of_many_draws(s: Session, check: str) -> str:
     calls = [torch.tensor([n for reply in replies for n in base64.b64decode(reply[name])]) for name in CALLS]
     n_faint = [sum(of_sign) for of_sign in zip(*(reply["faint"] for reply in replies), strict=True)]
     n_off = sum(reply["off"] for reply in replies)
-    return many_draws.fault(calls, n_faint, n_off, s.seed, len(replies))
+    return independence_of_draws.fault(calls, n_faint, n_off, s.seed, len(replies))
 
 
 def wrong_call(mean: Tensor, given: Problem) -> str:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grading.checks.lab10_eight_bits import draw, many_draws
+from grading.checks.lab10_eight_bits import draw, independence_of_draws
 from grading.checks.lab10_eight_bits.draw import Instance
 from shardlab.measure.traffic import record_traffic, wire_bytes
 from shardlab.shard_groups import all_gather
@@ -137,18 +137,18 @@ def many(implementation, seed: int) -> dict:
     means.
     """
     rank, n = dist.get_rank(), dist.get_world_size()
-    instance = many_draws.instance(n)
+    instance = independence_of_draws.instance(n)
     engine, begin = build(implementation, instance, seed), instance.cuts[rank]
-    given, found, n_off = many_draws.gradients(seed, n), [], 0
-    for _ in range(many_draws.N_CALLS):
+    given, found, n_off = independence_of_draws.gradients(seed, n), [], 0
+    for _ in range(independence_of_draws.N_CALLS):
         mean = engine.reduce([g.clone() for g in given])
         if words := _wrong_slice(mean, instance.cuts[rank + 1] - begin):
             return {"form": words}
-        ups, off = many_draws.ups(mean.detach(), begin, seed, n)
+        ups, off = independence_of_draws.ups(mean.detach(), begin, seed, n)
         found.append(ups)
         n_off += off
     calls = {name: base64.b64encode(call.numpy().tobytes()).decode() for name, call in zip(CALLS, found, strict=False)}
-    faint = many_draws.faint_ups(torch.stack(found).sum(0), begin, seed, n)
+    faint = independence_of_draws.faint_ups(torch.stack(found).sum(0), begin, seed, n)
     return {"form": "", "faint": faint, "off": n_off} | calls
 
 

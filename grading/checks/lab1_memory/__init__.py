@@ -2,8 +2,8 @@
 
 The student writes functions from plain numbers to bytes (resident, peak). The referee draws setups. The answer predicts
 them on one rank, where it cannot import torch or shardlab (`refused_imports`). The reference's ranks run the same
-setups (`programs`). `closeness` compares the two. The submission's ranks measure nothing, and the reference's ranks
-predict nothing. `named_mistake` explains a wrong prediction in words; it decides no points.
+setups (`programs`). `judge_predictions` compares the two. The submission's ranks measure nothing, and the reference's
+ranks predict nothing. `named_mistake` explains a wrong prediction in words; it decides no points.
 
     lab1.counts       parameters and kept bytes of a block, counted on the model itself
     lab1.one_rank     states, gradients, activations, the loss

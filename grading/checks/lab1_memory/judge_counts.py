@@ -4,7 +4,7 @@ import random
 
 from grading.checks.errors_with_nan import largest
 from grading.checks.lab1_memory import draw
-from grading.checks.lab1_memory.closeness import unreadable
+from grading.checks.lab1_memory.judge_predictions import unreadable
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

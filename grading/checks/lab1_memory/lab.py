@@ -1,7 +1,7 @@
 """The checks of lab 1, in the order of the notebook."""
 
 from grading.checks.lab1_memory import judge_counts, on_ranks
-from grading.checks.lab1_memory.closeness import Judge
+from grading.checks.lab1_memory.judge_predictions import Judge
 from grading.judge.session import Check, Session
 
 DRILLS = on_ranks.__name__

@@ -11,7 +11,7 @@ import torch
 
 from grading.checks.errors_with_nan import largest
 from grading.checks.lab3_zero import on_ranks
-from grading.checks.lab3_zero.sharded import refuse_unsharded
+from grading.checks.lab3_zero.refuse_unsharded import refuse_unsharded
 from grading.checks.lab3_zero.truth import CLIPPED_WRONGLY, COMBINED_WRONGLY, Setting, Step, simulate
 from grading.judge.session import Session
 from grading.judge.tensor_projections import N_DIRECTIONS, distance, vector

@@ -10,7 +10,7 @@ from grading.checks.lab3_zero import (
     judge_update,
     on_ranks,
 )
-from grading.checks.lab3_zero.sharded import of_sharded
+from grading.checks.lab3_zero.refuse_unsharded import of_sharded
 from grading.judge.session import Check, Ground, Session
 
 DRILLS = on_ranks.__name__

@@ -1,7 +1,7 @@
 """Part 3: judge peak bytes, losses and FLOPs of precision and recomputation together, at both budgets of the tier."""
 
 from grading.checks.lab5_precision_recompute import judge_held_between_steps, judge_wire, on_ranks
-from grading.checks.lab5_precision_recompute.judge_losses import (
+from grading.checks.lab5_precision_recompute.judge_matches_fp32 import (
     gradient_figure,
     losses_off,
     of_dtypes,

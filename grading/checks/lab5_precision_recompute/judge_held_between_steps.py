@@ -1,6 +1,6 @@
 """Judge what a rank holds between steps: its share of parameters and states, in fp32, and nothing else."""
 
-from grading.checks.lab5_precision_recompute.judge_losses import reference_run, run
+from grading.checks.lab5_precision_recompute.judge_matches_fp32 import reference_run, run
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

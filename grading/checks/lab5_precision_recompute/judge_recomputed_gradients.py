@@ -4,7 +4,7 @@ import math
 import random
 
 from grading.checks.lab5_precision_recompute import on_ranks
-from grading.checks.lab5_precision_recompute.judge_losses import gradients_off
+from grading.checks.lab5_precision_recompute.judge_matches_fp32 import gradients_off
 from grading.checks.lab5_precision_recompute.plan_costs import WAYS
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from grading.checks.lab5_precision_recompute.judge_losses import reference_run, run
+from grading.checks.lab5_precision_recompute.judge_matches_fp32 import reference_run, run
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.verdict import Verdict

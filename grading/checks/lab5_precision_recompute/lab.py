@@ -3,7 +3,7 @@
 from grading.checks.lab5_precision_recompute import (
     judge_budget,
     judge_held_between_steps,
-    judge_losses,
+    judge_matches_fp32,
     judge_plan,
     judge_recompute_savings,
     judge_recomputed_gradients,
@@ -13,12 +13,12 @@ from grading.checks.lab5_precision_recompute import (
 from grading.judge.session import Check, Ground
 
 DRILLS = on_ranks.__name__
-pace = judge_losses.reference_run
+pace = judge_matches_fp32.reference_run
 
 CHECKS = {
     "lab5.held": Check(2, judge_held_between_steps.judge, ground=Ground.CLAIMED),
     "lab5.wire": Check(2, judge_wire.judge, ground=Ground.CLAIMED),
-    "lab5.curve": Check(3, judge_losses.judge),
+    "lab5.curve": Check(3, judge_matches_fp32.judge),
     "lab5.plan": Check(3, judge_plan.judge),
     "lab5.gradients": Check(2, judge_recomputed_gradients.judge),
     "lab5.price": Check(2, judge_recompute_savings.judge, ground=Ground.CLAIMED),

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from grading.checks.lab9_experts.compared import TOLERANCE, drawn, errors, replies_of, rows, worst
 from grading.checks.lab9_experts.draws import Case
 from grading.checks.lab9_experts.on_ranks import EXPERT_DIRECTIONS, TOKEN_DIRECTIONS
+from grading.checks.lab9_experts.replies_and_errors import TOLERANCE, drawn, errors, replies_of, rows, worst
 from grading.checks.lab9_experts.truth import NO_ROUTER_GRADIENT, Truth, truth
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from grading.checks.lab9_experts.compared import ALIKE, TOLERANCE, drawn, errors, replies_of, rows, worst
 from grading.checks.lab9_experts.draws import Case, visits
 from grading.checks.lab9_experts.on_ranks import TOKEN_DIRECTIONS
+from grading.checks.lab9_experts.replies_and_errors import ALIKE, TOLERANCE, drawn, errors, replies_of, rows, worst
 from grading.checks.lab9_experts.truth import MISTAKES, NO_ROUTER_GRADIENT, truth
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict, named_ranks

@@ -6,9 +6,9 @@ from functools import cache
 
 import torch
 
-from grading.checks.lab9_experts.compared import ALIKE, drawn, errors, replies_of, rows
 from grading.checks.lab9_experts.draws import DTYPES, Case, visits
 from grading.checks.lab9_experts.on_ranks import BUDGETS, TOKEN_DIRECTIONS
+from grading.checks.lab9_experts.replies_and_errors import ALIKE, drawn, errors, replies_of, rows
 from grading.checks.lab9_experts.truth import truth
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict

@@ -11,10 +11,10 @@ from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.checks.lab10_eight_bits import (
     draw,
     e4m3_numbers,
+    independence_of_draws,
     judge_gathered_weights,
     judge_unbiased,
     judge_wire,
-    many_draws,
     on_ranks,
     truth,
 )
@@ -184,7 +184,7 @@ def judged_calls(given, calls: list[torch.Tensor], zeros: float = 0.0, other: to
         replies.append({"form": ""} | packed)
     nothing_off = {"form": "", "off": 0, "faint": [0, 0]} | dict.fromkeys(on_ranks.CALLS, "")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(many_draws, "fault", lambda *_: "")  # it has tests of its own
+        patch.setattr(independence_of_draws, "fault", lambda *_: "")  # it has tests of its own
         return judge_replies("lab10.unbiased", {"reduce": replies, "many": [nothing_off] * N})
 
 

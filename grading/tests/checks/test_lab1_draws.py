@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from grading.checks.lab1_memory import draw, judge_counts
-from grading.checks.lab1_memory.closeness import TOLERANCES
+from grading.checks.lab1_memory.judge_predictions import TOLERANCES
 from grading.checks.lab1_memory.programs import Setup
 from grading.references import lab1_formulas
 from grading.references.lab1_formulas import Weights

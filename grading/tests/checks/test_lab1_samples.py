@@ -10,8 +10,8 @@ import cloudpickle
 import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
-from grading.checks.lab1_memory import closeness, draw, judge_counts, named_mistake, on_ranks, programs
-from grading.checks.lab1_memory.closeness import TOLERANCES
+from grading.checks.lab1_memory import draw, judge_counts, judge_predictions, named_mistake, on_ranks, programs
+from grading.checks.lab1_memory.judge_predictions import TOLERANCES
 from grading.checks.lab1_memory.programs import Setup
 from grading.checks.lab1_memory.refused_imports import foreign
 from grading.references import lab1_formulas, lab1_memory
@@ -97,7 +97,7 @@ def test_what_the_statement_leaves_out_stays_well_below_the_tolerance(program):
     for seed in range(15):
         for s in drawn(program, seed):
             error = lab1_formulas.peak(program, s, Weights()) / planned_peak(program, s) - 1
-            assert abs(error) < closeness.TOLERANCES["peak"][0] * 0.6, s
+            assert abs(error) < judge_predictions.TOLERANCES["peak"][0] * 0.6, s
 
 
 @pytest.mark.parametrize("program", STRATEGIES)
@@ -105,9 +105,9 @@ def test_each_mistake_costs_points_on_any_draw_and_is_named(program):
     for words, weights in mistakes.candidates(program):
         for seed in range(10):
             setups = drawn(program, seed)
-            wrong = {of: mistakes.predictions(program, of, setups, weights) for of in closeness.TOLERANCES}
-            right = {of: mistakes.predictions(program, of, setups, lambda s: {}) for of in closeness.TOLERANCES}
-            over = {of: worst(wrong[of], right[of]) / full for of, (full, _) in closeness.TOLERANCES.items()}
+            wrong = {of: mistakes.predictions(program, of, setups, weights) for of in judge_predictions.TOLERANCES}
+            right = {of: mistakes.predictions(program, of, setups, lambda s: {}) for of in judge_predictions.TOLERANCES}
+            over = {of: worst(wrong[of], right[of]) / full for of, (full, _) in judge_predictions.TOLERANCES.items()}
             assert max(over.values()) > 1.2, (words, seed)
             of = "resident" if over["resident"] > 1 else "peak"
             said = named_mistake.named(lab1_memory.explained(program, list(map(vars, setups))), of, wrong[of])
@@ -140,13 +140,15 @@ def test_setups_are_what_the_statement_says():
 # Points
 
 
-def outcome(resident: float, peak: float) -> list[closeness._Outcome]:
+def outcome(resident: float, peak: float) -> list[judge_predictions._Outcome]:
     """Predictions that are so many times what was measured."""
     s = Setup(V=64, D=64, L=2, H=2, K=1, E=32, F=128, N=1, B=1, T=16)
     truth = [{"resident": {"parameters": 1000}, "peak": {"parameters": 2000}}]
     mine = {"resident": [1000 * resident], "peak": [2000 * peak]}
     explained = lab1_memory.explained("one_rank", [vars(s)])
-    return [closeness._Outcome("one_rank", of, [vars(s)], mine[of], truth, explained) for of in ("resident", "peak")]
+    return [
+        judge_predictions._Outcome("one_rank", of, [vars(s)], mine[of], truth, explained) for of in ("resident", "peak")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -157,11 +159,11 @@ def test_points_for_closeness(off, shares):
     assert tuple(o.share for o in outcome(1 + off, 1 + off)) == shares
 
 
-@pytest.mark.parametrize("unit", closeness.UNITS)
+@pytest.mark.parametrize("unit", judge_predictions.UNITS)
 def test_a_wrong_unit_is_named(unit):
     resident, peak = outcome(1 / unit, 1 / unit)
-    assert closeness.UNITS[unit] in resident.cause(states_are_right=False)
-    assert closeness.UNITS[unit] in peak.cause(states_are_right=False)
+    assert judge_predictions.UNITS[unit] in resident.cause(states_are_right=False)
+    assert judge_predictions.UNITS[unit] in peak.cause(states_are_right=False)
 
 
 def test_a_peak_that_is_a_few_percent_off_is_no_wrong_unit():
@@ -227,7 +229,7 @@ def test_what_is_none_is_refused(source):
     except KeyError:  # not among the loaded modules while predictions are made
         return
     assert set(reply) == {"refused"}
-    assert closeness.unreadable(reply, 1, 2, "").startswith("a prediction is arithmetic")
+    assert judge_predictions.unreadable(reply, 1, 2, "").startswith("a prediction is arithmetic")
 
 
 def test_a_recursive_helper_is_walked_through_once():
@@ -237,4 +239,4 @@ def test_a_recursive_helper_is_walked_through_once():
 @pytest.mark.parametrize("returned", ["None", "(1,)", "(1, 'x')", "(1, float('nan'))", "[1, 2, 3]"])
 def test_what_is_no_prediction_is_said(returned):
     reply = on_ranks.predict(answer(f"def predict(s): return {returned}"), [SETUP])
-    assert "must be (a, b), finite numbers" in closeness.unreadable(reply, 1, 2, "(a, b)")
+    assert "must be (a, b), finite numbers" in judge_predictions.unreadable(reply, 1, 2, "(a, b)")

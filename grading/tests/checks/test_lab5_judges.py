@@ -11,7 +11,7 @@ from submissions import judge_replies
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from grading.checks.lab5_precision_recompute import (
-    judge_losses,
+    judge_matches_fp32,
     judge_plan,
     judge_recompute_savings,
     judge_recomputed_gradients,
@@ -48,7 +48,7 @@ def run_of(
 
     bad, right = step(gathered, wide, reduced, rounded), step(0.5, 0.0, 1.0, 0.0)
     usual = {
-        "losses": losses or [5.0 - i / 10 for i in range(judge_losses.STEPS)],
+        "losses": losses or [5.0 - i / 10 for i in range(judge_matches_fp32.STEPS)],
         "logits": [logits * (i - 7.5) for i in range(on_ranks.N_TOKENS)],
         "logits_dtypes": list(dtypes),
         "gradients": RIGHT_GRADIENTS if gradients is None else gradients,
@@ -56,7 +56,7 @@ def run_of(
         "shard_bytes": 100,
         "whole": {"forget": [1.0, 2.0]},
         "held": {"parameters": 100, "other": held - 100},
-        "sent": [bad if bad_step in (None, i) else right for i in range(judge_losses.STEPS)],
+        "sent": [bad if bad_step in (None, i) else right for i in range(judge_matches_fp32.STEPS)],
     }
     return usual | other
 
@@ -84,7 +84,7 @@ def test_a_rank_holds_its_share_in_fp32_and_nothing_else():
     assert falls_short(said) == {}
 
 
-@pytest.mark.parametrize("step", [None, 0, judge_losses.STEPS - 1])
+@pytest.mark.parametrize("step", [None, 0, judge_matches_fp32.STEPS - 1])
 def test_parameters_travel_in_bf16_and_gradients_in_fp32_in_each_step(step):
     ask = partial(judged_run, "lab5.wire", bad_step=step)
     assert ask(gathered=0.549, wide=0.099, reduced=1.049).points == 2
@@ -109,7 +109,7 @@ def test_only_what_was_seen_is_said_of_messages():
 
 def test_logits_gradients_and_losses_are_those_of_fp32(monkeypatch):
     explains_nothing = torch.zeros(on_ranks.N_TOKENS)
-    monkeypatch.setattr(judge_losses, "_rounded", lambda s, rank, positions, rates: explains_nothing)
+    monkeypatch.setattr(judge_matches_fp32, "_rounded", lambda s, rank, positions, rates: explains_nothing)
 
     def off(by: float, step: int = 9) -> list[float]:
         losses = run_of()["losses"]

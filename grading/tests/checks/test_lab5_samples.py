@@ -8,7 +8,7 @@ import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
 from grading.checks.lab5_precision_recompute import (
-    judge_losses,
+    judge_matches_fp32,
     judge_plan,
     model_and_block_costs,
     plan_costs,
@@ -86,6 +86,6 @@ def test_a_byte_less_takes_more_flops(seed):
 
 @pytest.mark.night
 def test_the_solution_sends_what_it_should_on_ranks(answers, unboxed, monkeypatch):
-    monkeypatch.setattr(judge_losses, "STEPS", 2)
+    monkeypatch.setattr(judge_matches_fp32, "STEPS", 2)
     right = next(s for s in samples(LAB) if s.name == "right")
     assert unboxed(LAB).judge(answers(right), only="lab5.wire")[0].passed

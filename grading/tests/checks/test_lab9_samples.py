@@ -7,7 +7,7 @@ import pytest
 import torch
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
 
-from grading.checks.lab9_experts import compared, draws, judge_placement, judge_sent_bytes
+from grading.checks.lab9_experts import draws, judge_placement, judge_sent_bytes, replies_and_errors
 from grading.checks.lab9_experts.on_ranks import BUDGETS
 from grading.checks.lab9_experts.truth import MISTAKES, mixture, truth
 from grading.references.lab9_experts import search
@@ -116,7 +116,7 @@ def test_the_truth_is_right(check, points):
 @pytest.mark.parametrize("rank", range(4))
 @pytest.mark.parametrize("case", range(4))
 def test_one_token_of_one_rank_is_enough(case, rank):
-    tolerance = compared.TOLERANCE[CASES[case].wire]
+    tolerance = replies_and_errors.TOLERANCE[CASES[case].wire]
     size = float(torch.cat(truth(CASES[case]).out[-1]).norm(dim=1).square().mean().sqrt())
 
     def off_by(part):

@@ -3,23 +3,25 @@
 import pytest
 import torch
 
-from grading.checks.lab10_eight_bits import many_draws
+from grading.checks.lab10_eight_bits import independence_of_draws
 
 ALMOST_1 = 1 - 2**-24  # the largest random number in float32
 
 
 def judged(n: int, draw_numbers, seed: int = 3) -> str:
     """Return the fault of ranks that round with these random numbers of (ranks, elements)."""
-    sign, below, gap, p = many_draws.drawn(seed, n)
+    sign, below, gap, p = independence_of_draws.drawn(seed, n)
     calls = []
-    for _ in range(many_draws.N_CALLS):
+    for _ in range(independence_of_draws.N_CALLS):
         x, u = (sign * p).float(), draw_numbers((n, len(p)))
         went_up = torch.floor(x + u).abs().long().sum(0)  # to 1 from a number above 0, to -1 from one below
         mean = (sign * (n * below + went_up * gap) / n).float()
-        found, off = many_draws.ups(mean, 0, seed, n)
+        found, off = independence_of_draws.ups(mean, 0, seed, n)
         assert off == 0 and torch.equal(found.long(), went_up)
         calls.append(found)
-    return many_draws.fault(calls[:2], many_draws.faint_ups(torch.stack(calls).sum(0), 0, seed, n), 0, seed, n)
+    return independence_of_draws.fault(
+        calls[:2], independence_of_draws.faint_ups(torch.stack(calls).sum(0), 0, seed, n), 0, seed, n
+    )
 
 
 def random_numbers(seed: int = 5) -> torch.Generator:
@@ -76,8 +78,8 @@ def test_elements_and_calls_with_one_random_number_are_found_whatever_part_is_fl
 
 
 def test_an_impossible_mean_is_counted():
-    sign, below, gap, _ = many_draws.drawn(1, 4)
+    sign, below, gap, _ = independence_of_draws.drawn(1, 4)
     mean = (sign * below).float()
     mean[7] += 0.3 * float(gap[7]) * float(sign[7]) / 4
-    assert many_draws.ups(mean, 0, 1, 4)[1] == 1
-    assert "no mean of neighbours" in many_draws.fault([], [0, 0], 1, 1, 4)
+    assert independence_of_draws.ups(mean, 0, 1, 4)[1] == 1
+    assert "no mean of neighbours" in independence_of_draws.fault([], [0, 0], 1, 1, 4)
