@@ -1,23 +1,12 @@
-"""The rule that gives a bucket's elements to owners, and a judge of whether the submission follows it."""
+"""Judge whether the submission gives a bucket's elements to the owners that the rule names."""
 
 import random
 
+from grading.checks.lab3_zero.owners import owned
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 N_INSTANCES = 60
-Piece = tuple[int, int, int]  # (parameter, start, end)
-
-
-def owned(sizes: list[int], shares: list[int], rank: int) -> list[Piece]:
-    """Return (parameter, start, end) of each piece that `rank` owns, as the notebook defines it."""
-    n, all_shares = sum(sizes), sum(shares)
-    first, last = (n * sum(shares[:r]) // all_shares for r in (rank, rank + 1))
-    begins = [sum(sizes[:i]) for i in range(len(sizes))]
-    cuts = [
-        (i, max(first, b) - b, min(last, b + size) - b) for i, (b, size) in enumerate(zip(begins, sizes, strict=True))
-    ]
-    return [(i, start, end) for i, start, end in cuts if start < end]
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:

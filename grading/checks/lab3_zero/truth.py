@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_
 
 from grading.checks.lab3_zero import on_ranks
-from grading.checks.lab3_zero.judge_owners import owned
+from grading.checks.lab3_zero.owners import owned
 from grading.judge.tensor_projections import vector
 from shardlab.ddp import assign_buckets
 

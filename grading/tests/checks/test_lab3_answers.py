@@ -12,9 +12,9 @@ from grading.checks.refused_library_parts import NotAllowed, refuse_finished_par
 @pytest.mark.parametrize(
     "source, used",
     [
-        ("from grading.checks.lab3_zero.judge_owners import owned as f", "owners.owned"),
+        ("from grading.checks.lab3_zero.owners import owned as f", "owners.owned"),
         ("from shardlab.zero import ShardedDataParallel as f", "ShardedDataParallel"),
-        ("from grading.checks.lab3_zero import judge_owners\ndef f(): return judge_owners.owned", "zero.judge_owners"),
+        ("from grading.checks.lab3_zero import owners\ndef f(): return owners.owned", "zero.owners"),
         ("def f():\n from shardlab.zero import ShardedDataParallel\n return ShardedDataParallel", "shardlab.zero"),
         ("def f():\n import shardlab.zero as z\n return z", "shardlab.zero"),
         ("import shardlab\nclass f:\n def step(self): return shardlab.zero", "shardlab"),
