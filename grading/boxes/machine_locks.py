@@ -16,7 +16,7 @@ from typing import TextIO
 
 import torch
 
-from grading.boxes import nvidia_smi
+from shardcourse import nvidia_smi
 from shardlab.tier import Tier
 
 _POLL_S = 0.05

@@ -10,6 +10,7 @@ Each part stands alone:
     exercises/          checks of a reader's function: what is wrong with it, in words
     who                 a picture of the part of a tensor that each live rank holds
     repository          where the clone is
+    nvidia_smi          what `nvidia-smi` says about this machine's GPUs
     source_text         source code and error reports, formatted for a lesson
     cli/                the command line; the only part that imports `grading`
 """

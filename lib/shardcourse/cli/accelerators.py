@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from grading.boxes import nvidia_smi
+from shardcourse import nvidia_smi
 from shardcourse.cli.finding import Finding
 
 NEEDED_DRIVER = {11: 450, 12: 525, 13: 580}  # CUDA's major version -> the oldest driver that runs it

@@ -10,9 +10,9 @@ from itertools import combinations, permutations
 import torch
 import torch.distributed as dist
 
-from grading.boxes import nvidia_smi
 from grading.boxes.sandbox import Bubblewrap, Limits
 from grading.boxes.sandbox.boxed_program import clean_environment
+from shardcourse import nvidia_smi
 from shardcourse.cli.finding import Finding
 from shardlab.launch import launch, local_device
 
