@@ -22,7 +22,7 @@ class NotRecorded(LookupError):
 
 
 class OurAnswers:
-    """The functions of a lab's module in `grading.references`; `module` None: the lab has none."""
+    """The functions of a lab's package in `grading.references`; `module` None: the lab has none."""
 
     def __init__(self, module: str | None) -> None:
         self._module = module

@@ -51,7 +51,7 @@ class Session:
         return self._ask(self.reference.watch, None, drill, REFERENCE_TIMEOUT_S, arguments, look)
 
     def solve(self, name: str, *arguments) -> Any:
-        """Return our own solution of a drawn problem: a function of the lab's module in `grading.references`."""
+        """Return our own solution of a drawn problem: a function of the lab's package in `grading.references`."""
         return self.ours.solve(name, *arguments)
 
     @property

@@ -1,9 +1,10 @@
 """Our own answers: what the reference's ranks run, and what judges compute to compare with.
 
-A module for each lab that needs one, of the lab's name:
+A package for each lab that needs one, of the lab's name. Its files are named after what they hold. The package itself
+has what is asked for by name:
 
     ON_RANKS        the implementations by drill; they come before the `REFERENCE` of the lab's drills
-    asked(seed)     what judges ask for where a grading has drawn this seed: (name of a function here, its arguments)
+    asked(seed)     what judges ask for where a grading has drawn this seed: (name of a function there, its arguments)
     on_ranks(seed)  the drills that they ask the reference's ranks for, and that need our answers: (drill, arguments)
     races(seed)     the same of races
     HIDDEN          words of our answers that no release may have

@@ -176,6 +176,6 @@ def _notebooks(classroom: Classroom, lab: str, released: NotebookNode) -> dict[s
 def _alike(lab: str, notebooks: dict[str, NotebookNode], released: NotebookNode) -> list[Pair]:
     """Pairs of alike students, and of a student and the graders, whose repository may be public."""
     folder = Path(lab_module(lab).__file__).parent
-    files = [*sorted(folder.glob("*.py")), *sorted(folder.parents[1].glob(f"references/{lab.split('_')[0]}_*.py"))]
+    files = [*sorted(folder.glob("*.py")), *sorted(folder.parents[1].glob(f"references/{lab}/*.py"))]
     references = new_notebook(cells=[new_code_cell(file.read_text(encoding="utf-8")) for file in files])
     return alike(notebooks | {GRADERS: references}, released, ALIKE)

@@ -13,7 +13,7 @@ from grading.checks.lab11_slow_link.alone import SLIPS, Alone
 from grading.checks.lab11_slow_link.model_samples_schedule import Setting, build, flat_weights, samples
 from grading.checks.lab11_slow_link.on_ranks import project
 from grading.judge.tensor_projections import distance
-from grading.references import lab11_slow_link
+from grading.references.lab11_slow_link import schedule_times
 from shardsim.network import Network
 
 SEED = 1  # of `judge_replies`
@@ -233,7 +233,7 @@ def by_ratio(most: float):
     """Choose the slowest schedule that takes at most so many times as long as the best."""
 
     def choose(facts):
-        times = {key: t for key, t in lab11_slow_link.times(facts).items() if t}
+        times = {key: t for key, t in schedule_times.times(facts).items() if t}
         best = min(times.values())
         return [int(x) for x in max((t, key) for key, t in times.items() if t <= most * best)[1].split()]
 
@@ -264,7 +264,7 @@ def test_what_is_no_schedule_is_refused():
 def test_no_rule_of_thumb_is_near_the_best_on_all_jobs(seed):
     worst: dict[str, float] = {}
     for facts in drawn_jobs.draw(seed):
-        times = {tuple(map(int, key.split())): t or float("inf") for key, t in lab11_slow_link.times(facts).items()}
+        times = {tuple(map(int, key.split())): t or float("inf") for key, t in schedule_times.times(facts).items()}
         best = min(times.values())
         assert best < float("inf")
         rules = {f"always {H}": min(times[H, late] for late in range(H)) for H in drawn_jobs.H_ALLOWED}
@@ -279,7 +279,7 @@ def test_rounds_needed_are_those_of_step_by_step_training():
     rng = random.Random(5)
     for facts in rng.sample(drawn_jobs.draw(2), 3):
         job, H, late = drawn_jobs.job_of(facts), 8, rng.randrange(8)
-        assert lab11_slow_link.rounds_needed(job, H, late) == step_by_step(job, H, late)
+        assert schedule_times.rounds_needed(job, H, late) == step_by_step(job, H, late)
 
 
 def step_by_step(job, H: int, late: int) -> int | None:

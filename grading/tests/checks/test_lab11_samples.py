@@ -9,7 +9,7 @@ import torch
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
 from grading.checks.lab11_slow_link import drawn_jobs, on_ranks
-from grading.references import lab11_slow_link
+from grading.references.lab11_slow_link import schedule_times
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
 
@@ -66,6 +66,6 @@ def test_jobs_are_drawn_as_the_notebook_draws_them(notebook, seed):
 
 def test_the_solutions_seconds_are_the_references(notebook):
     facts = drawn_jobs.draw(3)[5]
-    for key, seconds in lab11_slow_link.times(facts).items():
+    for key, seconds in schedule_times.times(facts).items():
         found = notebook["predicted_s"](drawn_jobs.job_of(facts), *map(int, key.split()))
         assert found == pytest.approx(seconds if seconds else float("inf"), rel=1e-9), key

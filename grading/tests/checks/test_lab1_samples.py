@@ -14,9 +14,9 @@ from grading.checks.lab1_memory import draw, judge_counts, judge_predictions, na
 from grading.checks.lab1_memory.judge_predictions import TOLERANCES
 from grading.checks.lab1_memory.programs import Setup
 from grading.checks.lab1_memory.refused_imports import foreign
-from grading.references import lab1_formulas, lab1_memory
-from grading.references import lab1_mistakes as mistakes
-from grading.references.lab1_formulas import Weights
+from grading.references import lab1_memory
+from grading.references.lab1_memory import formulas, mistakes
+from grading.references.lab1_memory.formulas import Weights
 from grading.samples import read_lab
 from shardlab.model import ModelConfig
 from shardplan.memory import memory_plan
@@ -96,7 +96,7 @@ def planned_peak(program: str, s: Setup) -> float:
 def test_what_the_statement_leaves_out_stays_well_below_the_tolerance(program):
     for seed in range(15):
         for s in drawn(program, seed):
-            error = lab1_formulas.peak(program, s, Weights()) / planned_peak(program, s) - 1
+            error = formulas.peak(program, s, Weights()) / planned_peak(program, s) - 1
             assert abs(error) < judge_predictions.TOLERANCES["peak"][0] * 0.6, s
 
 

@@ -8,7 +8,7 @@ import torch
 from submissions import judge_replies
 
 from grading.checks.lab2_ddp import judge_bucket_plan, on_ranks
-from grading.references.lab2_ddp import earliest_finish, finish_of_best_cap
+from grading.references.lab2_ddp.best_bucket_plan import earliest_finish, finish_of_best_cap
 from shardsim.bucket_overlap import finish_time
 
 

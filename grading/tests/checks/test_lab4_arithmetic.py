@@ -12,7 +12,8 @@ from grading.checks.lab4_fsdp import (
     judge_offload_cost,
     judge_scaling_efficiency,
 )
-from grading.references import lab4_efficiencies, lab4_fsdp, lab4_offload_costs
+from grading.references import lab4_fsdp
+from grading.references.lab4_fsdp import offload_costs, scaling_efficiencies
 from grading.samples import read_lab
 from shardlab.model import ModelConfig, preset
 from shardplan.api import setup_of
@@ -123,7 +124,7 @@ def test_an_answer_that_is_no_dict_of_numbers_is_said_so_in_one_line(answer):
 
 def test_a_grader_s_own_formula_is_no_answer():
     instances = judge_offload_cost.instances_of(0)
-    taken = lambda c, *machine: lab4_offload_costs.truth(asdict(c), *machine)  # noqa: E731
+    taken = lambda c, *machine: offload_costs.truth(asdict(c), *machine)  # noqa: E731
     reply = arithmetic_answers_on_rank.price(taken, instances)
     verdict = judge_replies("lab4.price", {"price": [reply]})
     assert (verdict.points, "which is finished" in verdict.cause) == (0, True)
@@ -147,21 +148,21 @@ def test_the_solutions_price_counts_a_tied_root_once():
     exec(cell.source, names)
     for config in (preset("1M"), preset("1M", tied=True)):
         price = names["offload_price"](config, 4, 25e9, 200e9)
-        assert (price["to_device_bytes"], price["to_host_bytes"]) == lab4_offload_costs.copied_bytes(config, 4)
+        assert (price["to_device_bytes"], price["to_host_bytes"]) == offload_costs.copied_bytes(config, 4)
 
 
 def test_bytes_that_cross_are_the_planners():
     """`offload` finds them on real ranks, in sample `right`: three accounts of one thing."""
     config = preset("1M")
     setup = setup_of(Shape.of("1M", config), "dgx-h100", 4, offload="cpu", precision="fp32", seq_len=64)
-    assert sum(lab4_offload_costs.copied_bytes(config, 4)) == host_bytes(setup)["host"]
+    assert sum(offload_costs.copied_bytes(config, 4)) == host_bytes(setup)["host"]
 
 
 @pytest.mark.parametrize("seed", range(0, 200, 7))
 def test_no_usual_mistake_gives_the_right_price(seed):
     instances = judge_offload_cost.instances_of(seed)
-    truths = [lab4_offload_costs.truth(**i) for i in instances]
-    for name, mistakes in lab4_offload_costs.MISTAKES.items():
+    truths = [offload_costs.truth(**i) for i in instances]
+    for name, mistakes in offload_costs.MISTAKES.items():
         for words, mistaken in mistakes.items():
             off = [abs(mistaken(i, t) / t[name] - 1) for i, t in zip(instances, truths, strict=True)]
             assert max(off) > 0.05, (name, words)
@@ -171,7 +172,7 @@ def test_no_usual_mistake_gives_the_right_price(seed):
 def test_a_last_norm_that_is_forgotten_is_found(seed):
     off = []
     for i in judge_offload_cost.instances_of(seed):
-        c, due = ModelConfig(**i["config"]), lab4_offload_costs.truth(**i)["to_device_bytes"]
+        c, due = ModelConfig(**i["config"]), offload_costs.truth(**i)["to_device_bytes"]
         off.append(4 * c.dim / i["world_size"] / due)
     assert max(off) > 3 * judge_offload_cost.CLOSE
 
@@ -182,7 +183,7 @@ def test_every_number_of_a_machine_changes_a_price(name):
     assert len({i[name] for i in instances}) == 3
     for i in instances:
         other = i | {name: 2 * i[name]}
-        assert abs(lab4_offload_costs.truth(**other)["seconds"] / lab4_offload_costs.truth(**i)["seconds"] - 1) > 0.03
+        assert abs(offload_costs.truth(**other)["seconds"] / offload_costs.truth(**i)["seconds"] - 1) > 0.03
 
 
 # Efficiency
@@ -192,10 +193,10 @@ def test_every_number_of_a_machine_changes_a_price(name):
 @pytest.mark.parametrize("kind", judge_scaling_efficiency.KINDS)
 def test_efficiency_of_drawn_tables_is_between_0_and_1_and_does_not_depend_on_their_order(kind, seed):
     for runs in judge_scaling_efficiency.tables_of(seed, kind):
-        right = lab4_efficiencies.truth(runs)
+        right = scaling_efficiencies.truth(runs)
         assert all(0.1 < e < 1.5 for e in right.values()) and right[min(right, key=int)] == 1
         random.Random(seed).shuffle(runs)
-        assert lab4_efficiencies.truth(runs) == right
+        assert scaling_efficiencies.truth(runs) == right
 
 
 RIGHT_FOR_WEAK = "step times alone are compared; but the ranks' batches are not equal"
@@ -206,22 +207,24 @@ RIGHT_FOR_STRONG = "every run is taken to consume the same tokens, as in strong 
 @pytest.mark.parametrize("kind", judge_scaling_efficiency.KINDS)
 def test_no_usual_mistake_gives_the_right_efficiency(kind, seed):
     tables = judge_scaling_efficiency.tables_of(seed, kind)
-    mistakes = dict(lab4_efficiencies.MISTAKES) | {
-        "tokens are guessed": lambda runs: lab4_efficiencies.truth(
+    mistakes = dict(scaling_efficiencies.MISTAKES) | {
+        "tokens are guessed": lambda runs: scaling_efficiencies.truth(
             runs, tokens=lambda r: r["ranks"] * (r["micro_batch"] + r["accumulation"] - 8) * r["seq_len"]
         ),
-        "the quickest step": lambda runs: lab4_efficiencies.truth(runs, summary=min),
+        "the quickest step": lambda runs: scaling_efficiencies.truth(runs, summary=min),
     }
     del mistakes[RIGHT_FOR_WEAK if kind == "weak" else RIGHT_FOR_STRONG]
     for words, mistaken in mistakes.items():
-        off = judge_scaling_efficiency._worst(list(map(mistaken, tables)), list(map(lab4_efficiencies.truth, tables)))
+        off = judge_scaling_efficiency._worst(
+            list(map(mistaken, tables)), list(map(scaling_efficiencies.truth, tables))
+        )
         assert off > 1.5 * judge_scaling_efficiency.CLOSE, words
 
 
 def test_the_tokens_of_a_rank_stay_in_weak_scaling_and_shrink_in_strong_scaling():
     for kind in judge_scaling_efficiency.KINDS:
         for runs in judge_scaling_efficiency.tables_of(5, kind):
-            tokens = {lab4_efficiencies.tokens_of(r) / (r["ranks"] if kind == "weak" else 1) for r in runs}
+            tokens = {scaling_efficiencies.tokens_of(r) / (r["ranks"] if kind == "weak" else 1) for r in runs}
             assert len(tokens) == 1
             assert (
                 all(len({r[name] for r in runs}) > 1 for name in judge_scaling_efficiency.FACTORS) or kind == "strong"

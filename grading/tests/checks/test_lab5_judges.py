@@ -18,7 +18,7 @@ from grading.checks.lab5_precision_recompute import (
     on_ranks,
     plan_costs,
 )
-from grading.references import lab5_precision_recompute as ours
+from grading.references.lab5_precision_recompute import best_plan as ours
 from shardlab.tier import TIERS
 
 RIGHT_GRADIENTS = {"up": [3.0, 4.0], "forget.log_rate": [0.6, 0.8]}

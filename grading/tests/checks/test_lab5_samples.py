@@ -14,7 +14,7 @@ from grading.checks.lab5_precision_recompute import (
     plan_costs,
 )
 from grading.judge.our_answers import OurAnswers
-from grading.references import lab5_precision_recompute as ours
+from grading.references.lab5_precision_recompute import best_plan as ours
 from grading.samples import read_lab, samples
 
 ONE_RANK = ("lab5.plan",)  # checks whose drills need no other

@@ -7,8 +7,9 @@ import torch
 
 from grading.checks.lab6_profile import judge_reading, on_ranks
 from grading.judge.our_answers import OurAnswers
-from grading.references import lab6_profile, lab6_wrong_figures
-from grading.references.lab6_traces import bounds, draw_trace, figures_of, gathers_of_units, moments
+from grading.references import lab6_profile
+from grading.references.lab6_profile import wrong_figures
+from grading.references.lab6_profile.traces import bounds, draw_trace, figures_of, gathers_of_units, moments
 from grading.samples import samples
 from shardtrace.timeline import Span, Timeline
 
@@ -42,8 +43,8 @@ def test_one_unit_is_waited_for_longest(seed):
 
 
 PARTS = {
-    "lab6.shares": (4, judge_reading.judge_shares, lab6_wrong_figures.OF_SHARES),
-    "lab6.hidden": (2, judge_reading.judge_hidden, lab6_wrong_figures.OF_HIDDEN | lab6_wrong_figures.OF_UNIT),
+    "lab6.shares": (4, judge_reading.judge_shares, wrong_figures.OF_SHARES),
+    "lab6.hidden": (2, judge_reading.judge_hidden, wrong_figures.OF_HIDDEN | wrong_figures.OF_UNIT),
 }
 MISTAKES = [(check, words) for check, (*_, usual) in PARTS.items() for words in usual]
 

@@ -9,8 +9,8 @@ import pytest
 
 from grading.checks.lab8_capstone import job
 from grading.checks.lab8_capstone.judge_tokens_per_s import FULL_SHARE
-from grading.references import fastest_strategy
-from grading.references.fastest_strategy import Choice
+from grading.references.lab8_capstone import fastest_strategy
+from grading.references.lab8_capstone.fastest_strategy import Choice
 
 DRAWS = 100
 CLUSTERS = tuple(job.BUDGETS)

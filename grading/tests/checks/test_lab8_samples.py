@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from grading.checks.lab8_capstone import job, judge_tokens_per_s, judge_weights_memory_links, on_ranks
 from grading.judge.timed_laps import Lap
-from grading.references import fastest_strategy, lab8_capstone
+from grading.references.lab8_capstone import fastest_strategy, fastest_strategy_program
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
 from shardlab import launch
@@ -49,7 +49,7 @@ def test_proofs_hold_in_every_lap_of_a_race(looked_at):
     def ranks():
         found = []
         on_ranks.serve_laps = lambda _, lap: found.extend(json.dumps(lap({"seed": 7 * i})) for i in range(n_laps))
-        on_ranks.laps(lambda model, job: lab8_capstone.follow_choice(model, job, choice), facts, "")
+        on_ranks.laps(lambda model, job: fastest_strategy_program.follow_choice(model, job, choice), facts, "")
         return [json.loads(reply) for reply in found]
 
     by_rank = launch(ranks, job.RANKS, device="cpu", network=simulated(facts["network"]))
@@ -206,11 +206,13 @@ def test_copies_between_nodes_send_more_than_the_line():
             ranks = torch.arange(8).view(shape[1], shape[0]).T.contiguous()
             return DeviceMesh(device, ranks, mesh_dim_names=mesh_dim_names)
 
-        with patch.object(lab8_capstone, "init_device_mesh", mesh):
-            return lab8_capstone.follow(model, job)
+        with patch.object(fastest_strategy_program, "init_device_mesh", mesh):
+            return fastest_strategy_program.follow(model, job)
 
     def bytes_of(implementation):
         return launch(on_ranks.line, job.RANKS, implementation, facts, device="cpu")
 
-    due, found = (judge_weights_memory_links._per_node(bytes_of(i), facts) for i in (lab8_capstone.follow, swapped))
+    due, found = (
+        judge_weights_memory_links._per_node(bytes_of(i), facts) for i in (fastest_strategy_program.follow, swapped)
+    )
     assert found > judge_weights_memory_links.LINK_RATIO * due

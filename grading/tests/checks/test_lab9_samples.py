@@ -10,7 +10,7 @@ from submissions import checks_that_nothing_needs, class_of, judge_replies, try_
 from grading.checks.lab9_experts import draws, judge_placement, judge_sent_bytes, replies_and_errors
 from grading.checks.lab9_experts.on_ranks import BUDGETS
 from grading.checks.lab9_experts.truth import MISTAKES, mixture, truth
-from grading.references.lab9_experts import search
+from grading.references.lab9_experts.best_placement import search
 from grading.samples import read_lab, samples
 from shardlab.tier import TIERS
 
@@ -221,7 +221,7 @@ def test_the_drawn_layers_make_rows_and_visits_disagree():
         too_busy = 0
         for instance in judge_placement.drawn(seed):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("grading.references.lab9_experts.BUSIEST", 9.0)
+                patch.setattr("grading.references.lab9_experts.best_placement.BUSIEST", 9.0)
                 homes = search(instance, 6)[1]
             too_busy += judge_placement.busiest(homes, **instance) > judge_placement.BUSIEST
         assert too_busy, seed

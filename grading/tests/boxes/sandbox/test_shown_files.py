@@ -49,7 +49,7 @@ def test_only_the_references_box_has_our_answers(lab):
     in_one_process = "lab3_zero", "lab7_debug", "lab10_eight_bits"  # what they are compared with is computed so
     assert ours or lab in in_one_process
     if ours:
-        assert f"grading/references/{lab}.py" in shown(LAUNCHER, lab_module(lab).DRILLS, ours)
+        assert f"grading/references/{lab}/__init__.py" in shown(LAUNCHER, lab_module(lab).DRILLS, ours)
 
 
 def test_a_notebooks_box_has_nothing_of_a_lab():

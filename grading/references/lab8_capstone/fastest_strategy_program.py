@@ -12,8 +12,8 @@ from grading.checks.lab8_capstone.job import RANKS, Job, draw, job_of
 from grading.checks.lab8_capstone.judge_tokens_per_s import lap_of
 from grading.checks.lab8_capstone.judge_weights_memory_links import line_on
 from grading.checks.lab8_capstone.on_ranks import LEARNING_RATE, MOMENTUM
-from grading.references import fastest_strategy
-from grading.references.fastest_strategy import Choice
+from grading.references.lab8_capstone import fastest_strategy
+from grading.references.lab8_capstone.fastest_strategy import Choice
 
 
 def asked(seed: int) -> Iterator[tuple]:

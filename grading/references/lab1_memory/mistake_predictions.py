@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from grading.checks.lab1_memory.judge_predictions import Judge, drawn
 from grading.checks.lab1_memory.lab import CHECKS
 from grading.checks.lab1_memory.programs import Setup
-from grading.references import lab1_formulas
-from grading.references.lab1_mistakes import candidates, predictions
+from grading.references.lab1_memory import formulas
+from grading.references.lab1_memory.mistakes import candidates, predictions
 
 QUANTITIES = ("resident", "peak")
 ON_RANKS = {}  # ranks measure
@@ -27,7 +27,7 @@ def explained(program: str, setups: list[dict]) -> dict:
     return {
         "right": of(lambda s: {}),
         "mistakes": [[words, of(weights)] for words, weights in candidates(program)],
-        "moments": [lab1_formulas.fullest_moment(program, s) for s in known],
+        "moments": [formulas.fullest_moment(program, s) for s in known],
     }
 
 
