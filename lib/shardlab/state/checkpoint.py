@@ -38,7 +38,7 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
 from shardlab.state.all_ranks_call import everybody_calls, from_rank_0, rank
-from shardlab.state.named_state import (
+from shardlab.state.sharded_state import (
     Described,
     OptimizerMemory,
     check_names,

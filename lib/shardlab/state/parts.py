@@ -1,4 +1,4 @@
-"""Tensors that ranks hold in intervals, in a form that torch.distributed.checkpoint and `full` can use.
+"""Tensors that ranks hold in intervals, in a form that torch.distributed.checkpoint and `full_state` can use.
 
 A checkpoint sees a tensor as a set of *chunks*: rectangles at an offset. An FSDP2 shard is one rectangle. ZeRO's and
 FSDP1's shards are intervals of the flattened tensor, and so begin and end within a row:

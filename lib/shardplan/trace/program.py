@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from shardlab.model import ModelConfig, Transformer
-from shardlab.precision.low_precision_weights import MasterWeights
+from shardlab.precision.master_weights_and_stochastic_rounding import MasterWeights
 from shardlab.recompute import checkpoint_blocks, create_selective_checkpoint_contexts, save_products
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 from shardplan.planned_job import Setup

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from shardlab.launch import api
 from shardlab.measure import step_time
 from shardlab.model import _capability
-from shardlab.state import checkpoint, full
+from shardlab.state import checkpoint, full_state
 from shardlab.tier import Card, cards_here
 
 
@@ -83,4 +83,4 @@ def test_a_checkpoint_has_the_gpus_generator_too(node):
 def test_whole_states_travel_where_the_backend_can_send_them(monkeypatch, backend, device):
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_backend", lambda: backend)
-    assert full._wire_device() == device
+    assert full_state._wire_device() == device

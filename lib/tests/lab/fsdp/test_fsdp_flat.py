@@ -19,7 +19,7 @@ from shardlab.fsdp import FlatParameter, fully_shard
 from shardlab.grad_norm import clip_grad_norm_
 from shardlab.measure.traffic import record_traffic, wire_bytes
 from shardlab.model import Block
-from shardlab.state.named_state import flat_intervals
+from shardlab.state.sharded_state import flat_intervals
 
 BLOCKS = ModuleWrapPolicy({Mixer, Block})
 IN_A_ROW = [s for s in ShardingStrategy if "HYBRID" not in s.name]

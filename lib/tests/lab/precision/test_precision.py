@@ -15,7 +15,12 @@ from training import train, train_alone, uneven
 
 from shardlab import launch
 from shardlab.measure.memory import MemoryTracker
-from shardlab.precision import MasterWeights, StochasticRounding, low_precision_weights, stochastic_round_
+from shardlab.precision import (
+    MasterWeights,
+    StochasticRounding,
+    master_weights_and_stochastic_rounding,
+    stochastic_round_,
+)
 
 OPTIMIZERS = [
     (torch.optim.SGD, {"lr": 0.01, "momentum": 0.9}),
@@ -27,7 +32,11 @@ OPTIMIZERS = [
 
 def test_the_notes_ranges_are_torchs():
     """Largest, smallest normal and eps, as the note's table gives them."""
-    rows = re.findall(r"^ +(b?float\d+) {2,}(\S.*?) {2,}(\S+) {2,}(\S+)$", low_precision_weights.__doc__, re.MULTILINE)
+    rows = re.findall(
+        r"^ +(b?float\d+) {2,}(\S.*?) {2,}(\S+) {2,}(\S+)$",
+        master_weights_and_stochastic_rounding.__doc__,
+        re.MULTILINE,
+    )
     assert [name for name, *_ in rows] == ["float32", "bfloat16", "float16"]
     for name, *figures in rows:
         info = torch.finfo(getattr(torch, name))
@@ -301,7 +310,7 @@ def test_replicas_round_alike_and_shards_apart():
 
 
 def sharded(wrapper) -> dict:
-    """Five steps under fully_shard: full weights, state's dtypes, and a resumed run's low_precision_weights."""
+    """Five steps under fully_shard: full weights, state's dtypes, and a resumed run's weights."""
     model, resumed = (uneven(n_blocks=2, dtype=torch.bfloat16) for _ in range(2))
     for m in (model, resumed):
         for block in m.blocks:

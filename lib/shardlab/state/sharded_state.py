@@ -6,7 +6,7 @@
 
 Vocabulary. A *name* is a parameter's fully qualified name in the bare model, without any wrapper's prefix. A tensor of
 the *sharded* state is this rank's part and knows its place in the whole: a plain tensor (all of it), a DTensor, or a
-`Part`. `full` assembles whole tensors from it; `checkpoint` writes it to files.
+`Part`. `full_state` assembles whole tensors from it; `checkpoint` writes it to files.
 
 [Note: views] An optimizer has parameters in the form in which they are held: a whole one, a shard, a flat buffer of
 many. For each of those, `_views_of` lists the named parameters in it, and how to view a tensor of the same layout as a

@@ -15,7 +15,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from shardlab.state.all_ranks_call import everybody_calls, from_rank_0, rank, world_size
-from shardlab.state.named_state import (
+from shardlab.state.parts import Part, held
+from shardlab.state.sharded_state import (
     Described,
     OptimizerMemory,
     check_names,
@@ -23,7 +24,6 @@ from shardlab.state.named_state import (
     optimizer_state,
     weights_have_changed,
 )
-from shardlab.state.parts import Part, held
 
 
 def full_state_dict(model: nn.Module, *, timeout_s: float = 30.0) -> dict[str, Tensor]:
