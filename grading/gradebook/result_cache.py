@@ -35,6 +35,7 @@ GRADER = (
     "lib/shardplan/**/*.py",
     "lib/shardtrace/**/*.py",
     "lib/shardwhy/*.py",
+    "lib/shardcourse/nvidia_smi.py",
     "lib/shardcourse/source_text.py",
 )
 
