@@ -22,7 +22,8 @@ from grading.judge.judge_submission import Judged, Settings, Submission
 from grading.judge.verdict import Verdict
 
 _ROOT = Path(__file__).resolve().parents[2]
-# Files that decide a result besides the lab's own checks. A test compares them with what the judge and boxes import.
+# Files that decide a result besides the lab's own checks and our answers. A test compares them with what the judge,
+# boxes and answers import.
 GRADER = (
     "grading/*.py",
     "grading/boxes/**/*.py",
@@ -35,6 +36,7 @@ GRADER = (
     "lib/shardplan/**/*.py",
     "lib/shardtrace/**/*.py",
     "lib/shardwhy/*.py",
+    "lib/shardcourse/__init__.py",
     "lib/shardcourse/nvidia_smi.py",
     "lib/shardcourse/source_text.py",
 )
@@ -117,14 +119,19 @@ def write_whole(file: Path, text: str) -> None:
 
 
 def made_of(submission: Submission, settings: Settings) -> dict[str, str]:
-    """Return digests of all that a judgement depends on: the submission, the lab's checks and settings, the grader."""
+    """Return digests of all that a judgement depends on: the submission, the lab's checks, our own answers to it and
+    its settings, the grader."""
     lab, folder = submission.lab, submission.files
     beside = sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (f"{lab}.ipynb", "timestamp.txt"))
     files = [(str(p.relative_to(folder)), _digest_of(p)) for p in beside]
-    checks = _digest_of_files(Path(lab_module(lab).__file__).parent, "**/*.py")
+    checks = Path(lab_module(lab).__file__).parent
+    judges = [
+        _digest_of_files(checks, "**/*.py"),
+        _digest_of_files(_ROOT / "grading/references" / checks.name, "**/*.py"),
+    ]
     return {
         "submission": _digest([_cells(submission.notebook), files]),
-        "lab": _digest([checks, settings.deciding]),
+        "lab": _digest([*judges, settings.deciding]),
         "grader": grader(),
     }
 

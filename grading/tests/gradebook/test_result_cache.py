@@ -1,6 +1,7 @@
 """What makes a stored result stale: every file of ours that decides a result, and no other."""
 
 import ast
+import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from nbformat.v4 import new_code_cell, new_notebook
 from submissions import LAB, LABS, ROOT
 
+from grading.gradebook import result_cache
 from grading.gradebook.result_cache import GRADER, Shelf, made_of
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judged, Settings, Submission
@@ -59,7 +61,10 @@ def reached(*modules: str) -> set[Path]:
 def test_a_change_of_any_file_that_judges_makes_results_stale():
     labs = [lab_module(lab).__name__ for lab in LABS]
     own = {file for lab in labs for file in file_of(lab).parent.rglob("*.py")}
-    deciding = reached(*DECIDES, *labs) | own | {file_of("grading.gradebook.nbgrader_preprocessor")}
+    answers = [f for f in (ROOT / "grading/references").rglob("*.py") if f.parent.name != "references"]
+    names = [".".join(f.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for f in answers]
+    own |= set(answers)
+    deciding = reached(*DECIDES, *labs, *names) | own | {file_of("grading.gradebook.nbgrader_preprocessor")}
     assert len(deciding) > 100
     watched = {file for pattern in GRADER for file in ROOT.glob(pattern)}
     assert sorted(str(f.relative_to(ROOT)) for f in deciding - watched - own) == []
@@ -76,6 +81,17 @@ def made(tmp_path: Path, lab: str, settings: Settings) -> dict[str, str]:
 def test_a_lab_has_the_digest_of_the_checks_that_judge_it_whatever_it_is_called(tmp_path):
     assert made(tmp_path, LAB, Settings())["lab"] == made(tmp_path, LAB.split("_")[0] + "_[x]", Settings())["lab"]
     assert len({made(tmp_path, lab, Settings())["lab"] for lab in LABS}) == len(LABS)
+
+
+def test_another_answer_of_ours_makes_results_of_its_lab_stale(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "grading/references", tmp_path / "grading/references")
+    monkeypatch.setattr(result_cache, "_ROOT", tmp_path)
+    labs = [LAB, "lab9_experts"]
+    before = [made(tmp_path / "handed_in", lab, Settings())["lab"] for lab in labs]
+    changed = next((tmp_path / "grading/references" / LAB).glob("[!_]*.py"))
+    changed.write_text(changed.read_text() + "\n")
+    after = [made(tmp_path / "handed_in", lab, Settings())["lab"] for lab in labs]
+    assert after[0] != before[0] and after[1] == before[1]
 
 
 def test_settings_that_only_cost_time_make_nothing_stale(tmp_path):
