@@ -14,6 +14,7 @@ Read in this order:
     logs          a message, files or folders -> lines with rank and time
     first_cause   which entry is the first cause, and on which rank
     waits         who waits for whom, from flight records or py-spy's dumps
+    around        the words around a line: its traceback, and the lines near it
     answer        the answer in at most ten lines
     page          the index as course/messages.md
 """

@@ -27,7 +27,7 @@ def answer(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
         kind if entry.family else known,
         f"The line: {_cut(cause.line.text)}",
         f"It means: {entry.means}",
-        _causes(entry, cause.line.text),
+        _causes(entry, cause.line.text, diagnosis.around),
         f"How to tell: {entry.tell}",
         f"What to do: {entry.do}",
         f'Read: course/{entry.lesson}, "{entry.section}"',
@@ -65,10 +65,12 @@ def _raised_by(line: Line) -> str:
     return f", raised by: {_cut(above)}" if above else ""
 
 
-def _causes(entry: Entry, text: str) -> str:
-    if entry.family and not entry.signed_cause(text):  # no word of the line speaks for one of them
-        return "It may be: " + " ".join(f"({n}) {cause}" for n, cause in enumerate(entry.causes, 1))
-    return f"Likely cause: {entry.likely_cause(text)}{_more(entry)}"
+def _causes(entry: Entry, text: str, around: str) -> str:
+    if len(entry.causes) == 1:
+        return f"Likely cause: {entry.causes[0]}"
+    if number := entry.signed_cause(text, around):
+        return f"Likely cause: {entry.causes[number - 1]}{_more(entry)}"
+    return "It may be, the most frequent first: " + " ".join(f"({n}) {x}" for n, x in enumerate(entry.causes, 1))
 
 
 def _more(entry: Entry) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
 
+from shardwhy.around import around
 from shardwhy.index import BadEntry, Entry
 from shardwhy.literals import SHORTEST, literals
 from shardwhy.logs import Line, Log, rank_of, time_of, without_digits
@@ -80,6 +81,7 @@ class Diagnosis:
     cause: Found | None  # its entry is None if no entry knows it
     others: tuple[Found, ...]  # what else was found, once for each entry
     silent: tuple[int, ...] = ()  # if the cause is the end of a wait: ranks that do not report one
+    around: str = ""  # the lines around the cause's
     error_line: Line | None = None  # if there is no cause: the first line that looks like an error
 
 
@@ -94,7 +96,8 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
     if not found:
         line = _error_line(logs)
         kin = line and _family_of(line, families)
-        return Diagnosis(Found(kin, line, rank_of(line), ERROR, (0, 0)) if kin else None, (), error_line=line)
+        cause = Found(kin, line, rank_of(line), ERROR, (0, 0)) if kin else None
+        return Diagnosis(cause, (), around=around(line) if line else "", error_line=line)
     root = next((rank for log in logs if (rank := _root_rank(log)) is not None), None)
     cause = _first(found, root)
     if (
@@ -107,7 +110,7 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
         cause = replace(cause, entry=_family_of(cause.line, families))
     others = {f.entry.id: f for f in reversed(found) if f.entry and f.entry != cause.entry}
     silent = _silent(logs, found, cause) if cause.kind == WAIT else ()
-    return Diagnosis(cause, tuple(reversed(others.values())), silent)
+    return Diagnosis(cause, tuple(reversed(others.values())), silent, around(cause.line, cause.kind == WAIT))
 
 
 def _family_of(line: Line, families: list[Entry]) -> Entry | None:

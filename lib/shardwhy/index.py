@@ -8,10 +8,12 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 SYMPTOMS = Path(__file__).parent / "symptoms"
 PROGRAMS = Path(__file__).parent / "programs"
+SIGNS = ("signs", "near")
 TEXTS = ("message", "pattern", "means", "tell", "do", "lesson", "section", "source")
 ID = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -40,19 +42,18 @@ class Entry:
     gpu_only: str = ""  # or why that is impossible
     min_torch: str = ""
     signs: tuple[tuple[int, str], ...] = ()  # a cause's number, and words of a line that point to this cause
+    near: tuple[tuple[int, str], ...] = ()  # the same for the lines around: the traceback, and what came before
     family: bool = False  # many messages of one kind: only a first error that no other entry knows is compared with it
 
     @cached_property
     def regex(self) -> re.Pattern:
         return re.compile(self.pattern)
 
-    def likely_cause(self, text: str) -> str:
-        """Return the cause that the words of a line point to, or else the most frequent one."""
-        return self.causes[(self.signed_cause(text) or 1) - 1]
-
-    def signed_cause(self, text: str) -> int | None:
-        """Return the number of the cause that the words of a line point to."""
-        return next((number for number, sign in self.signs if re.search(sign, text)), None)
+    def signed_cause(self, text: str, around: str = "") -> int | None:
+        """Return the number of the cause that the words of a line point to, or else those of the lines around it."""
+        said = ((number, re.search(sign, text)) for number, sign in self.signs)
+        stands_near = ((number, re.search(sign, around)) for number, sign in self.near)
+        return next((number for number, found in chain(said, stands_near) if found), None)
 
     @property
     def program_file(self) -> Path:
@@ -87,7 +88,7 @@ def _entry(file: Path, name: str, fields: object) -> Entry:
         raise refuse("", "belongs to no entry; write it below a [name]")
     if not ID.fullmatch(name):
         raise refuse("", "an id is lowercase_with_underscores")
-    known = {*TEXTS, "causes", "consequence", "program", "gpu_only", "min_torch", "signs", "family"}
+    known = {*TEXTS, "causes", "consequence", "program", "gpu_only", "min_torch", *SIGNS, "family"}
     for field in fields:
         if field not in known:
             raise refuse(field, "there is no such field")
@@ -116,17 +117,20 @@ def _entry(file: Path, name: str, fields: object) -> Entry:
         pattern = re.compile(fields["pattern"])
     except re.error as error:
         raise refuse("pattern", f"is not a regular expression: {error}") from None
-    signs = fields.get("signs", {})
-    if not isinstance(signs, dict) or not signs.keys() <= {str(n + 1) for n in range(len(causes))}:
-        raise refuse("signs", "has the number of a cause on the left of each =")
-    if not all(isinstance(sign, str) and _is_pattern(sign) for sign in signs.values()):
-        raise refuse("signs", "has a regular expression on the right of each =")
+    for field in SIGNS:
+        signs = fields.get(field, {})
+        if not isinstance(signs, dict) or not signs.keys() <= {str(n + 1) for n in range(len(causes))}:
+            raise refuse(field, "has the number of a cause on the left of each =")
+        if not all(isinstance(sign, str) and _is_pattern(sign) for sign in signs.values()):
+            raise refuse(field, "has a regular expression on the right of each =")
     if pattern.search("") or pattern.search("loss: 2.31, step 7, rank 0"):
         raise refuse("pattern", "matches any line")
     return Entry(
         id=name,
         topic=file.stem,
-        **{**fields, "causes": tuple(causes), "signs": tuple((int(n), s) for n, s in signs.items())},
+        **{k: v for k, v in fields.items() if k not in {"causes", *SIGNS}},
+        causes=tuple(causes),
+        **{field: tuple((int(n), sign) for n, sign in fields.get(field, {}).items()) for field in SIGNS},
     )
 
 

@@ -5,11 +5,12 @@ removed, and a progress bar's carriage return ends a line.
 """
 
 import re
+from array import array
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -37,7 +38,8 @@ TIME = re.compile(
     r"|\b\d{4}[-/](?P<m2>\d\d)[-/](?P<d2>\d\d)[T _](?P<t2>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
     r"|\b(?P<m3>\d\d)/(?P<d3>\d\d)/\d{4} (?P<t3>\d\d:\d\d:\d\d)"
 )
-END_OF_LINE = re.compile(rb"[\r\n]")
+NEWLINE = ord("\n")
+MOST_COLOURS = 50  # that are removed one after the other
 DIGITS = b"0123456789"
 _NO_DIGITS = dict.fromkeys(DIGITS)
 MOST_ALIKE = 5000  # there may be as many ranks
@@ -64,8 +66,9 @@ class Log:
     """The bytes of one file or of one paste."""
 
     def __init__(self, data: bytes, name: str = "", rank: int | None = None) -> None:
-        self.data = ANSI.sub(b"", data) if b"\x1b" in data else data
+        self.data = _without_colours(data)
         self.name, self.rank = name, rank
+        self._read_lines()
 
     def lines_with(self, texts: Iterable[str]) -> Iterator[Line]:
         """Yield each line that contains one of the texts, in order.
@@ -73,65 +76,58 @@ class Log:
         Of lines that differ only in digits, yield at most MOST_ALIKE. A log has millions of lines, but few shapes
         of lines, and most texts are in none of these.
         """
-        possible = [text for text in map(str.encode, texts) if self._may_have(text.translate(None, DIGITS))]
-        there = [text for text in possible if text in self.data]
-        if not there:
-            return
-        pattern = re.compile(b"|".join(map(re.escape, there)))
-        counted, number, at = 0, 1, 0
-        alike: Counter[bytes] = Counter()
-        while match := pattern.search(self.data, at):
-            start, end = self._bounds(match.start())
-            at = end + 1
-            shape = self.data[start:end].translate(None, DIGITS)
-            alike[shape] += 1
-            if alike[shape] <= MOST_ALIKE:
+        wanted: dict[int, list[bytes]] = {}
+        for text in map(str.encode, texts):
+            for shape in self._shapes_with(text.translate(None, DIGITS)):
+                wanted.setdefault(shape, []).append(text)
+        alike: Counter[int] = Counter()
+        counted, number = 0, 1
+        for index in [i for i, shape in enumerate(self._shape_of) if shape in wanted]:
+            start, end, shape = self._starts[index], self._starts[index + 1], self._shape_of[index]
+            if alike[shape] < MOST_ALIKE and any(self.data.find(text, start, end) >= 0 for text in wanted[shape]):
+                alike[shape] += 1
                 number, counted = number + self.data.count(b"\n", counted, start), start
                 yield self._line(start, end, number)
 
-    def _may_have(self, shape: bytes) -> bool:
-        """Return whether a line without digits has the text. To look up its whole words is faster than a search."""
-        whole = (b"x" + shape + b"x").split()[1:-1]
-        return self._words.issuperset(whole) and shape in self._shapes
+    def _shapes_with(self, text: bytes) -> Iterator[int]:
+        """Yield the number of each shape that has the text. To look up its whole words is faster than a search."""
+        if not self._words.issuperset((b"x" + text + b"x").split()[1:-1]):
+            return
+        joined, starts = self._shapes
+        at = joined.find(text)
+        while at >= 0:
+            yield (number := bisect_right(starts, at) - 1)
+            at = joined.find(text, starts[number + 1])
 
-    @cached_property
-    def _words(self) -> set[bytes]:
-        return set(self._shapes.split())
-
-    @cached_property
-    def _shapes(self) -> bytes:
-        """Return each line without its digits, those that are equal once."""
-        return b"\n".join(set(self.data.translate(None, DIGITS).splitlines()))
+    def _read_lines(self) -> None:
+        """Find where each line begins, and its shape: the line without digits."""
+        lines = self.data.splitlines(keepends=True)
+        self._starts = array("Q", accumulate(map(len, lines), initial=0))
+        shapes: dict[bytes, int] = {}
+        self._shape_of = array("L", (shapes.setdefault(x.translate(None, DIGITS), len(shapes)) for x in lines))
+        self._shapes = b"".join(shapes), array("Q", accumulate(map(len, shapes), initial=0))
+        self._words = set(self._shapes[0].split())
 
     def after(self, line: Line) -> Iterator[Line]:
         """Yield the lines that follow."""
-        start, number = line.end + 1, line.number
-        while start < len(self.data):
-            number += self.data[start - 1 : start] == b"\n"
-            end = self._bounds(start)[1]
-            yield (line := self._line(start, end, number))
-            start = end + 1
+        number = line.number
+        for index in range(bisect_right(self._starts, line.start), len(self._shape_of)):
+            start = self._starts[index]
+            number += self.data[start - 1] == NEWLINE
+            yield self._line(start, self._starts[index + 1], number)
 
     def before(self, line: Line) -> Iterator[Line]:
         """Yield the lines above, the nearest first."""
-        end, number = line.start - 1, line.number
-        while end >= 0:
-            number -= self.data[end : end + 1] == b"\n"
-            start = self._bounds(end)[0]
-            yield self._line(start, end, number)
-            end = start - 1
+        number = line.number
+        for index in range(bisect_right(self._starts, line.start) - 2, -1, -1):
+            end = self._starts[index + 1]
+            number -= self.data[end - 1] == NEWLINE
+            yield self._line(self._starts[index], end, number)
 
     def ranks(self) -> set[int]:
         """Return every rank that a line names in its prefix."""
         found = re.findall(rb"(?:^|\n|\r)\[(?:rank|default|rank )(\d+)\]", self.data)
         return {int(number) for number in set(found)} | ({self.rank} if self.rank is not None else set())
-
-    def _bounds(self, at: int) -> tuple[int, int]:
-        for begin in (max(0, at - 10_000), 0):  # a log may be one line of megabytes, cut by carriage returns only
-            if start := max(self.data.rfind(b"\n", begin, at), self.data.rfind(b"\r", begin, at)) + 1:
-                break
-        after = END_OF_LINE.search(self.data, at)
-        return start, after.start() if after else len(self.data)
 
     def _line(self, start: int, end: int, number: int) -> Line:
         text = self.data[start : min(end, start + 20_000)].decode("utf-8", "replace").rstrip()
@@ -144,6 +140,15 @@ class Log:
         if rank is None and (inside := IN_LINE.search(text)):
             rank = int(next(filter(None, inside.groups())))
         return Line(self, start, end, number, self.rank if rank is None else rank, text)
+
+
+def _without_colours(data: bytes) -> bytes:
+    """Return the data without escape sequences. To replace each kind of them is faster than a pattern for all."""
+    for _ in range(MOST_COLOURS):
+        if not (found := ANSI.search(data)):
+            return data
+        data = data.replace(found[0], b"")
+    return ANSI.sub(b"", data)
 
 
 def time_of(line: Line) -> float | None:

@@ -226,3 +226,20 @@ def test_a_family_never_decides_which_line_is_the_first_cause():
     known = next(entry for entry in ENTRIES if entry.id == "ready_only_once")
     for text in (f"Error: {known.message}, divisible", f"INFO 8 is divisible by 4\nError: {known.message}"):
         assert diagnose([Log(text.encode())], with_a_family()).cause.entry.id == known.id
+
+
+def test_signs_are_looked_for_in_the_frames_and_the_lines_before_of_the_same_rank():
+    entries = [replace(e, near=((2, "step_of_rank_1"),)) for e in ENTRIES if e.id == "ready_only_once"]
+    frames = "[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File \"a.py\", line 1, in step_of_rank_{0}\n"
+    text = frames.format(1) + frames.format(0) + "[rank{}]: RuntimeError: " + READY
+    for rank, number in ((1, 2), (0, None)):
+        diagnosis = diagnose([Log(text.format(rank).encode())], entries)
+        assert diagnosis.cause.entry.signed_cause(diagnosis.cause.line.text, diagnosis.around) == number
+
+
+def test_all_causes_are_listed_if_no_word_speaks_for_one_of_them():
+    logs = logs_of("pasted_message")
+    diagnosis = diagnose(logs, ENTRIES)
+    several = replace(diagnosis.cause.entry, causes=("One thing.", "Another thing."))
+    said = answer(replace(diagnosis, cause=replace(diagnosis.cause, entry=several)), logs)
+    assert "It may be, the most frequent first: (1) One thing. (2) Another thing." in said

@@ -50,6 +50,8 @@ WRONG = [  # the field, what it is replaced by ("" takes it out), words
     ("signs", "program = true\nsigns = 'fork'", "the number of a cause"),
     ("signs", "program = true\nsigns = {3 = 'fork'}", "the number of a cause"),
     ("signs", "program = true\nsigns = {2 = 'a('}", "a regular expression"),
+    ("near", "program = true\nnear = {3 = 'fork'}", "the number of a cause"),
+    ("near", "program = true\nnear = {2 = 'a('}", "a regular expression"),
     ("family", "program = true\nfamily = 'yes'", "is true or false"),
     ("colour", "program = true\ncolour = 'red'", "there is no such field"),
 ]
@@ -66,11 +68,12 @@ def test_a_good_entry_is_read(tmp_path):
     assert entry.regex.search("errno: 98 - address already in use")
 
 
-def test_the_likely_cause_is_the_one_whose_sign_is_in_the_line(tmp_path):
-    text = GOOD + "signs = {2 = 'port 29500'}\n"
+def test_a_cause_is_chosen_by_the_words_of_the_line_and_then_by_those_around_it(tmp_path):
+    text = GOOD + "signs = {2 = 'port 29500'}\nnear = {1 = 'srun'}\n"
     entry = load_files([write(tmp_path, text)])["port_in_use"]
-    assert entry.likely_cause("port 29500: address already in use") == entry.causes[1]
-    assert entry.likely_cause("address already in use") == entry.causes[0]
+    assert entry.signed_cause("port 29500: address already in use", around="srun: error") == 2
+    assert entry.signed_cause("address already in use", around="srun: error") == 1
+    assert entry.signed_cause("address already in use") is None
 
 
 @pytest.mark.parametrize(("field", "text", "words"), WRONG)

@@ -3,8 +3,9 @@
 public_logs.csv has a row for each: the log in logs/public/, the thread, the right entry (several with |; none if the
 first cause is an error of somebody's program, which no index can know), words of the right line, the round in which
 it was collected, and what `why` said blind, that is before anything was mended after this log: right, unknown or wrong.
-The last column says the cause in words, for the rounds from 4 on. It was written down and committed before `why` was
-run. Whoever adds logs begins a new round.
+The column cause says the cause in words, for the rounds from 4 on. It was written down and committed before `why` was
+run. The last column says which of the entry's causes this is (several with |; 0 if none of them). Whoever adds logs
+begins a new round.
 """
 
 import csv
@@ -56,6 +57,28 @@ def test_every_log_has_one_row_and_every_row_a_thread_of_its_own():
     assert {n for n in Counter(row["thread"] for row in ROWS).values()} == {1}
     assert {entry for row in ROWS for entry in filter(None, row["entry"].split("|"))} <= ENTRIES.keys()
     assert {row["blind"] for row in ROWS} == {"right", "unknown", "wrong"}
+
+
+NUMBERED = [row for row in ROWS if row["number"] and row["log"] not in STILL_UNKNOWN | STILL_WRONG]
+
+
+def chosen(row: dict) -> int | None:
+    """Return the number of the cause that the answer names, or None if it lists all."""
+    diagnosis = diagnose(read(files_of([str(HERE / "logs/public" / f"{row['log']}.txt")])), ENTRIES.values())
+    entry = diagnosis.cause.entry
+    return 1 if len(entry.causes) == 1 else entry.signed_cause(diagnosis.cause.line.text, diagnosis.around)
+
+
+def test_a_cause_that_an_answer_names_is_the_one_of_the_thread():
+    wrong = [row["log"] for row in NUMBERED if (n := chosen(row)) and str(n) not in row["number"].split("|")]
+    assert wrong == []
+
+
+def test_few_causes_are_missing_in_the_entry_that_is_right():
+    assert sum(row["number"] == "0" for row in NUMBERED) <= 0.03 * len(NUMBERED)
+    asked = [(row["log"], int(n)) for row in NUMBERED for n in row["number"].split("|")]
+    causes = {row["log"]: ENTRIES[row["entry"].split("|")[0]].causes for row in NUMBERED}
+    assert [log for log, n in asked if n > len(causes[log])] == []
 
 
 @pytest.mark.parametrize("log", [row["log"] for row in ROWS])

@@ -3,6 +3,7 @@
 import random
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from shardwhy.first_cause import diagnose
 from shardwhy.index import load
 from shardwhy.logs import Log
 
+PUBLIC = Path(__file__).parent / "logs/public"
 MEGABYTES = 20
 MOST = 2.5  # times as long as the loop; 0.6 to 1.3 were measured, and 2.2 to 4.7 if each entry looks at each line
 LINES = (
@@ -76,3 +78,30 @@ def test_a_log_in_which_no_line_is_like_another_is_read_fast():
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=6)) for _ in range(2000)]
     lines = (" ".join(draw.choices(words, k=12)) for _ in range(MEGABYTES * 1_000_000 // 84))
     assert slowness("\n".join(lines) + "\n" + MESSAGE) < 2 * MOST
+
+
+def real_messages_among_training_lines(megabytes: int) -> str:
+    """Lines of 64 ranks in colours, and every public log of the tests among them, again and again."""
+    draw = random.Random(3)
+    logs = [file.read_text().splitlines() for file in sorted(PUBLIC.glob("*.txt"))]
+    block = "".join(_training(draw, step) + _in_colours(draw, log) for step, log in enumerate(logs))
+    return block * (megabytes * 1_000_000 // len(block.encode()) + 1)
+
+
+def _training(draw: random.Random, step: int) -> str:
+    line = "\x1b[36m[rank{}]:\x1b[0m [2025-05-01 10:{:02}:{:02},123] \x1b[32mINFO\x1b[0m step {} loss {:.4f} of {} tokens\n"
+    clock = divmod(step, 60)
+    return "".join(line.format(n % 64, *clock, step, draw.random(), draw.randrange(9999)) for n in range(2000))
+
+
+def _in_colours(draw: random.Random, log: list[str]) -> str:
+    rank = draw.randrange(64)
+    return "".join(f"\x1b[31m[rank{rank}]:\x1b[0m {line}\n" for line in log)
+
+
+@pytest.mark.night
+def test_100_megabytes_with_many_messages_are_read_in_ten_seconds():
+    data = real_messages_among_training_lines(100).encode()
+    assert data.count(b"Traceback (most recent call last)") > 200 and len(data) > 100_000_000
+    entries = load().values()
+    assert _cpu_time(lambda: diagnose([Log(data)], entries)) < 10
