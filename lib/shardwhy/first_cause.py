@@ -116,9 +116,10 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
 def _family_of(line: Line, families: list[Entry]) -> Entry | None:
     """Return the first family, in the order of the file, that the line belongs to, or what it leads to."""
     texts = [line.text]
-    if line.text.endswith(":") and not BARE.match(line.text):  # what it announces stands below
-        below = (x.text.strip() for x in islice(line.log.after(line), NEAR) if x.rank == line.rank)
-        texts = [*islice(filter(None, below), 4), line.text]
+    below = [x.text for x in islice(line.log.after(line), NEAR) if x.rank == line.rank and x.text.strip()]
+    announced = line.text.endswith(":") and not BARE.match(line.text)
+    if announced or (BARE.match(line.text) and below and below[0][:1].isspace()):  # its words stand below
+        texts = [*map(str.strip, below[:4]), line.text]
     elif BARE.match(line.text):  # an assertion without words: the code above says what it checks
         above = (x.text for x in islice(line.log.before(line), NEAR) if x.rank == line.rank and MARKS.search(x.text))
         texts = [*islice(above, 1), line.text]

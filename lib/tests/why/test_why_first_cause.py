@@ -237,6 +237,13 @@ def test_signs_are_looked_for_in_the_frames_and_the_lines_before_of_the_same_ran
         assert diagnosis.cause.entry.signed_cause(diagnosis.cause.line.text, diagnosis.around) == number
 
 
+def test_an_error_whose_words_begin_on_the_next_line_has_the_kind_of_these_words():
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    raise E\nE.TheError: \n    {}\n'
+    for words, known in (("shape '[2, 3]' is invalid for input of size 5", "shapes_do_not_fit"), ("Step 5", None)):
+        entry = diagnose([Log(text.format(words).encode())], load().values()).cause.entry
+        assert (entry and entry.id) == known
+
+
 def test_all_causes_are_listed_if_no_word_speaks_for_one_of_them():
     logs = logs_of("pasted_message")
     diagnosis = diagnose(logs, ENTRIES)
