@@ -230,7 +230,7 @@ def test_a_family_never_decides_which_line_is_the_first_cause():
 
 def test_signs_are_looked_for_in_the_frames_and_the_lines_before_of_the_same_rank():
     entries = [replace(e, near=((2, "step_of_rank_1"),)) for e in ENTRIES if e.id == "ready_only_once"]
-    frames = "[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File \"a.py\", line 1, in step_of_rank_{0}\n"
+    frames = '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "a.py", line 1, in step_of_rank_{0}\n'
     text = frames.format(1) + frames.format(0) + "[rank{}]: RuntimeError: " + READY
     for rank, number in ((1, 2), (0, None)):
         diagnosis = diagnose([Log(text.format(rank).encode())], entries)

@@ -89,7 +89,7 @@ def real_messages_among_training_lines(megabytes: int) -> str:
 
 
 def _training(draw: random.Random, step: int) -> str:
-    line = "\x1b[36m[rank{}]:\x1b[0m [2025-05-01 10:{:02}:{:02},123] \x1b[32mINFO\x1b[0m step {} loss {:.4f} of {} tokens\n"
+    line = "\x1b[36m[rank{}]:\x1b[0m [2025-05-01 10:{:02}:{:02},123] \x1b[32mINFO\x1b[0m step {} loss {:.4f}, {}\n"
     clock = divmod(step, 60)
     return "".join(line.format(n % 64, *clock, step, draw.random(), draw.randrange(9999)) for n in range(2000))
 
