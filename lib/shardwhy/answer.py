@@ -68,9 +68,13 @@ def _raised_by(line: Line) -> str:
 def _causes(entry: Entry, text: str, around: str) -> str:
     if len(entry.causes) == 1:
         return f"Likely cause: {entry.causes[0]}"
+    likely, causes = "most frequent", list(entry.causes)
     if number := entry.signed_cause(text, around):
-        return f"Likely cause: {entry.causes[number - 1]}{_more(entry)}"
-    return "It may be, the most frequent first: " + " ".join(f"({n}) {x}" for n, x in enumerate(entry.causes, 1))
+        if not entry.family:
+            return f"Likely cause: {entry.causes[number - 1]}{_more(entry)}"
+        likely = "likeliest"  # many messages are of this kind, so a sign only decides the order
+        causes.insert(0, causes.pop(number - 1))
+    return f"It may be, the {likely} first: " + " ".join(f"({n}) {x}" for n, x in enumerate(causes, 1))
 
 
 def _more(entry: Entry) -> str:

@@ -33,6 +33,7 @@ WAITED = re.compile(
     r"|while waiting for send/recv",
     re.IGNORECASE,
 )
+GONE = re.compile(r"died unexpectedly|process has died|worker died or was killed")  # without saying why
 WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?W\d{3,4} |\bINFO\b|\bDEBUG\b")
 FOLLOWS = re.compile(  # errors of Python that only say that another process has ended, or was ended
     r"(?:[\w.]*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException"
@@ -100,6 +101,8 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
         return Diagnosis(cause, (), around=around(line) if line else "", error_line=line)
     root = next((rank for log in logs if (rank := _root_rank(log)) is not None), None)
     cause = _first(found, root)
+    if GONE.search(cause.line.text):  # a wait that ended before ends the process, too
+        cause = next((f for f in found if f.kind == WAIT and f.order < cause.order), cause)
     if (
         cause.kind == WAIT
     ):  # torch's sockets only warn of what they then wait for in vain, such as a name without address

@@ -250,3 +250,10 @@ def test_all_causes_are_listed_if_no_word_speaks_for_one_of_them():
     several = replace(diagnosis.cause.entry, causes=("One thing.", "Another thing."))
     said = answer(replace(diagnosis, cause=replace(diagnosis.cause, entry=several)), logs)
     assert "It may be, the most frequent first: (1) One thing. (2) Another thing." in said
+
+
+def test_a_wait_that_ended_before_an_actor_died_is_the_first_cause():
+    wait = "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=_ALLGATHER_BASE)\n"
+    died = "(raylet) A worker died or was killed while executing a task. Worker exit type: SYSTEM_ERROR\n"
+    for text, first in ((wait + died, "watchdog_timeout"), (died + wait, "ray_actor_died")):
+        assert diagnose([Log(text.encode())], load().values()).cause.entry.id == first
