@@ -37,7 +37,7 @@ class FlatUnit:
 
 @torch.no_grad()
 def reduce_gradients(unit):
-    """Turn the unit's whole gradients, one on each rank, into the mean gradient of this rank's shard."""
+    """Average the unit's whole gradients over the ranks, and keep this rank's shard of the mean."""
     flat_grad = torch.zeros(unit.whole.shape, device=unit.whole.device)
     torch.cat([p.grad.flatten() for p in unit.params], out=flat_grad[: unit.used])
     for p in unit.params:

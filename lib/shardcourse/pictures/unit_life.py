@@ -25,7 +25,7 @@ def draw() -> LessonFigure:
         d.text(12, 1.25, "freed: other\nunits compute")
         d.box(0, 3.5, 24.4, 1, "", "parameters")
         d.text(6, 4, "this rank's shard stays", color="white")
-        d.box(15.4, 5.2, 5.6, 1.6, "whole gradients", "gathered")
+        d.box(15.4, 5.2, 5.6, 1.6, "whole gradients", "local gradients")
         d.box(21, 6.2, 3.4, 0.6, "", "gradients")
         d.text(22.7, 5.6, "their shard", size=8)
         d.arrow((3, 3.5), (3, 2.5))
