@@ -192,6 +192,35 @@ def keeps_a_copy_in_another_process():
         os._exit(len(copy) % 2)
 
 
+def keeps_a_copy_in_pipes():
+    """Keep a copy in memory of the kernel's, which no process is charged for."""
+    import fcntl
+    import os
+
+    kept = []
+    for _ in range(16):
+        end, begin = os.pipe()
+        fcntl.fcntl(begin, fcntl.F_SETPIPE_SZ, 1 << 20)
+        os.set_blocking(begin, False)
+        kept += [end, begin, os.write(begin, b"1" * (1 << 20))]
+    globals()["kept"] = kept
+
+
+def keeps_a_copy_in_sockets():
+    import socket
+
+    kept = []
+    for _ in range(100):
+        pair = socket.socketpair()
+        pair[0].setblocking(False)
+        try:
+            while True:
+                pair[0].send(b"1" * 65536)
+        except BlockingIOError:
+            kept.append(pair)
+    globals()["kept"] = kept
+
+
 ATTACKS: list[Attack] = [
     *of_notebook(
         replaces_check,
@@ -217,5 +246,7 @@ ATTACKS: list[Attack] = [
         keeps_a_copy_in_shared_memory,
         keeps_a_copy_in_a_file,
         keeps_a_copy_in_another_process,
+        keeps_a_copy_in_pipes,
+        keeps_a_copy_in_sockets,
     ),
 ]

@@ -17,7 +17,7 @@ import nbformat
 import psutil
 from traitlets.config import Config
 
-from grading.attacks import escapes, floods, lies, reads, tampered_notebooks
+from grading.attacks import escapes, floods, kernel_objects, lies, reads, replies, tampered_notebooks
 from grading.attacks.attack import CHECK, LAB, Attack
 from grading.gradebook.nbgrader_api import ROOT, Classroom
 from grading.judge.referee import HANGS
@@ -25,7 +25,8 @@ from grading.judge.session import LONGEST_DEADLINE_S
 from grading.samples import read_lab
 from shardcourse.lessons.folders import copy_files
 
-ATTACKS: list[Attack] = [a for group in (reads, lies, floods, escapes, tampered_notebooks) for a in group.ATTACKS]
+GROUPS = (reads, lies, replies, floods, kernel_objects, escapes, tampered_notebooks)
+ATTACKS: list[Attack] = [a for group in GROUPS for a in group.ATTACKS]
 CELL_S, NOTEBOOK_S = 20, 60
 LONGEST_S = NOTEBOOK_S + HANGS * LONGEST_DEADLINE_S + 60  # a notebook that never ends, whose answer hangs, and a margin
 

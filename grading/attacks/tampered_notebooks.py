@@ -2,7 +2,10 @@
 
 import json
 import os
+import socket
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import nbformat
@@ -140,6 +143,53 @@ def has_odd_names(folder: Path) -> None:
         (folder / name).write_text("{}")
 
 
+def hands_in_a_hundred_thousand_folders(folder: Path) -> None:
+    for i in range(100_000):
+        (folder / str(i)).mkdir()
+
+
+def hands_in_folders_in_each_other(folder: Path) -> None:
+    """Deeper than Python's own functions go down: 900 names of one letter."""
+    (folder / "/".join("d" * 900)).mkdir(parents=True)
+
+
+def hands_in_a_socket_and_a_device(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(os.path.relpath(folder / "s"))
+    with suppress(PermissionError):
+        os.mknod(folder / "zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+
+
+def is_a_folder(folder: Path) -> None:
+    (folder / f"{LAB}.ipynb").rename(folder / "work.ipynb")
+    (folder / f"{LAB}.ipynb").mkdir()
+
+
+def hides_its_time_behind_spaces(folder: Path) -> None:
+    """Say a time that only a reader of the whole file meets."""
+    (folder / "timestamp.txt").write_text(" " * 200 + "0001-01-01 00:00:00 UTC; all points")
+
+
+def has_a_notebook_that_grows_when_it_is_read(folder: Path) -> None:
+    """Hold names in their thousands, numbers of a million digits, and lists in lists."""
+    deep, long = "[" * 900 + "]" * 900, "9" * 1_000_000
+    text = json.dumps({"cells": [], "nbformat": 4, "nbformat_minor": 5, "metadata": {}})
+    (folder / f"{LAB}.ipynb").write_text(text.replace('"metadata": {}', f'"metadata": {{"a": {deep}, "b": {long}}}'))
+
+
+def names_its_cells_almost_like_the_labs(folder: Path) -> None:
+    """Give cells of its own the names of checks in letters that look alike, and the ids that grading will give."""
+
+    def change(nb):
+        for i, cell in enumerate(_graded(nb)):
+            copy = nbformat.from_dict(json.loads(json.dumps(cell)))
+            copy.metadata.nbgrader.grade_id = cell.metadata.nbgrader.grade_id.replace("a", "\u0430") + "\u200b"
+            copy.id, copy.source = f"cell-{i + 1}", "1000"
+            nb.cells.insert(0, copy)
+
+    _edit(folder, change)
+
+
 def is_no_notebook(folder: Path) -> None:
     (folder / f"{LAB}.ipynb").write_text(json.dumps({"cells": "all points", "nbformat": 4, "nbformat_minor": 5}))
 
@@ -162,4 +212,11 @@ ATTACKS = of_folder(
     hands_in_a_file_without_end,
     has_odd_names,
     is_no_notebook,
+    hands_in_a_hundred_thousand_folders,
+    hands_in_folders_in_each_other,
+    hands_in_a_socket_and_a_device,
+    is_a_folder,
+    hides_its_time_behind_spaces,
+    has_a_notebook_that_grows_when_it_is_read,
+    names_its_cells_almost_like_the_labs,
 )

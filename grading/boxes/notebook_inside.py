@@ -22,7 +22,7 @@ from nbformat.v4 import new_output
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from grading.boxes.notebook_settings import ANSWERS, MOST_OUTPUTS
+from grading.boxes.notebook_settings import ANSWERS, MOST_OF_ALL, MOST_OUTPUTS
 from grading.boxes.pipes_and_subreaper import become_subreaper, private_pipes
 
 LARGEST_ANSWER_BYTES = 32 << 20  # of all answers together, which must fit into the reply
@@ -109,11 +109,12 @@ def _cells(target: Path, cell_timeout_s: int, end: dict | None) -> list[dict]:
     nb = nbformat.read(target, as_version=4)
     own = [cell for cell in nb.cells if not _ADDED_BY_PAPERMILL & set(cell.metadata.get("tags", []))]
     last = max((i for i, cell in enumerate(own) if cell.metadata.get("papermill", {}).get("start_time")), default=0)
-    left, cells = MOST_OUTPUT, []
+    left, outputs_left, cells = MOST_OUTPUT, MOST_OF_ALL, []
     for i, cell in enumerate(own):
         outputs = [_shortened(output) for output in _first(cell.get("outputs", []))]
         left -= len(json.dumps(outputs))
-        if left < 0:
+        outputs_left -= len(outputs)
+        if outputs and min(left, outputs_left) < 0:
             outputs = [new_output("stream", text="(not kept: there was too much output above)\n")]
         if (cell.metadata.get("papermill", {}).get("duration") or 0) > cell_timeout_s:
             outputs = [o for o in outputs if o.output_type != "error"]  # a KeyboardInterrupt, which explains nothing

@@ -2,19 +2,21 @@
 
 import base64
 import shutil
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import nbformat
 from nbformat import NotebookNode, ValidationError
 
-from grading.boxes.notebook_settings import MOST_OUTPUTS
+from grading.boxes.notebook_settings import MOST_OF_ALL, MOST_OUTPUTS
 from grading.boxes.sandbox import Box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
 from grading.boxes.sanitise import without_programs
 
 _START_S = 120.0  # to start a box on a busy machine
 _ENDINGS = 4  # outputs that the host may add to those of a cell
+AGAIN = 0.5  # share of its time that must be left, for a killed notebook to be run again
 _MARGIN_S = 30.0  # for reading the outputs when time is up
 
 
@@ -44,11 +46,15 @@ class NotebookRunner:
     def run(self, nb: NotebookNode, folder: str | None, **order) -> NotebookRun:
         """Run a notebook. `folder`: files to copy next to it. `order`: parameters, cell_timeout_s and timeout_s.
 
-        A notebook that was killed is run once more, since the system rarely kills twice. Raises RuntimeError if no box
-        starts, which is not the notebook's fault.
+        A notebook that was killed is run once more, since the system rarely kills twice, in what is left of its time:
+        if little is left, it is not. Raises RuntimeError if no box starts, which is not the notebook's fault.
         """
+        began = time.monotonic()
         ran = self._run_once(nb, folder, order)
-        return self._run_once(nb, folder, order) if ran.killed else ran
+        left_s = int(order["timeout_s"] - (time.monotonic() - began))
+        if not ran.killed or left_s < AGAIN * order["timeout_s"]:
+            return ran
+        return self._run_once(nb, folder, order | {"timeout_s": left_s})
 
     def _run_once(self, nb: NotebookNode, folder: str | None, order: dict) -> NotebookRun:
         program, self._spare = self._spare, self._start()
@@ -79,6 +85,8 @@ def _read(reply: dict, n_cells: int) -> NotebookRun:
     with suppress(AttributeError, TypeError, ValueError):
         run.answers = {str(name): base64.b64decode(text) for name, text in reply.get("answers").items()}
     try:
+        if sum(len(cell["outputs"]) for cell in reply["cells"]) > MOST_OF_ALL + _ENDINGS * n_cells:
+            raise ValueError("so many would take minutes to check, and the host keeps no more")
         cells = [_outputs(cell) for cell in reply["cells"]]
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError, ValidationError):
         cells = []

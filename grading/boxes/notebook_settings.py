@@ -1,4 +1,5 @@
-"""Settings shared by a notebook's box and the code in it: the folder for answers, and how much a cell may output."""
+"""Settings shared by a notebook's box and the code in it: the folder for answers, and how much cells may output."""
 
 ANSWERS = "SHARDLAB_ANSWERS"  # environment variable: the folder where answers are written while a notebook is graded
 MOST_OUTPUTS = 200  # kept for each cell, plus a note on how it ended; each output is validated by itself
+MOST_OF_ALL = 2_000  # kept of all cells together, plus such notes

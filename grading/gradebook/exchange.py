@@ -18,7 +18,8 @@ from nbgrader.exchange import ExchangeError
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.utils import parse_utc
 
-from grading.gradebook.inspect_files import inspect
+from grading.gradebook.error_advice import in_words
+from grading.gradebook.inspect_files import MOST_BYTES, MOST_FILES, inspect
 from grading.gradebook.normalise_notebook import SubmissionError
 
 _BACKDATED_S = 600
@@ -44,8 +45,8 @@ class Collect(ExchangeCollect):
                     self._copied = _copied(folder, Path(new) / "copy")
                     _warn_of_the_time(self._copied, folder, self.log.warning)
                     super().copy_files()
-            except (OSError, SubmissionError, ExchangeError) as error:
-                problems.append(f"{record['username']!a} is not collected: {error}")
+            except Exception as error:  # a folder that changes meanwhile may raise anything, and stops no other
+                problems.append(f"{record['username']!a} is not collected: {_why(error)}")
         self.src_records = everybody
         if problems:
             self.fail("\n".join(problems))
@@ -71,6 +72,10 @@ class ReleaseFeedback(ExchangeReleaseFeedback):
                 self.log.warning("%s handed in without the hub: hand the page over yourself, %s", student.name, pages)
 
 
+def _why(error: Exception) -> str:
+    return str(error) if isinstance(error, ExchangeError) else in_words(error)
+
+
 def _inspect_owner(folder: Path, student: str) -> None:
     try:
         owner = pwd.getpwuid(_owner(folder)).pw_name
@@ -86,8 +91,14 @@ def _owner(folder: Path) -> int:
 
 def _copied(folder: Path, to: Path) -> Path:
     """Copy the plain files of the folder's owner, for us alone to read. Links stay links, which grading refuses."""
-    owner = _owner(folder)
-    shutil.copytree(folder, to, symlinks=True, copy_function=lambda a, b: _copy_own(Path(a), Path(b), owner))
+    owner, left = _owner(folder), [MOST_BYTES]
+
+    def copy(source: str, target: str) -> None:
+        left.append(left[-1] - _copy_own(Path(source), Path(target), owner, left[-1]))
+        if len(left) > MOST_FILES + 1:
+            raise SubmissionError(f"it has more than {MOST_FILES} files")
+
+    shutil.copytree(folder, to, symlinks=True, copy_function=copy)
     for at, _, _ in os.walk(to):
         os.chmod(at, 0o700)
     return to
@@ -106,8 +117,9 @@ def _warn_of_the_time(copy: Path, folder: Path, warn: Callable) -> None:
         warn("%a says that it was handed in at %s, and was written at %s", folder.name, says.read_text().strip(), wrote)
 
 
-def _copy_own(source: Path, target: Path, owner: int) -> None:
-    """Copy a plain file of `owner`. SubmissionError if it is none, also if it is exchanged at this moment."""
+def _copy_own(source: Path, target: Path, owner: int, most: int) -> int:
+    """Copy a plain file of `owner`, and return its bytes. SubmissionError if it is none, also if it is exchanged at
+    this moment, or has grown to more than `most` bytes since it was inspected."""
     try:
         opened = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -117,4 +129,9 @@ def _copy_own(source: Path, target: Path, owner: int) -> None:
         if not stat.S_ISREG(about.st_mode) or about.st_uid != owner:
             raise SubmissionError(f"{source.name!a} is no plain file of the student's")
         with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
-            shutil.copyfileobj(file, copy)
+            n_bytes = 0
+            while piece := file.read(min(1 << 20, most + 1 - n_bytes)):
+                n_bytes += copy.write(piece)
+            if n_bytes > most:
+                raise SubmissionError(f"{source.name!a} grew while it was collected")
+            return n_bytes

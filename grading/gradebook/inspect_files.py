@@ -19,8 +19,10 @@ from nbgrader.utils import parse_utc
 from grading.gradebook.limited import LimitError, limited
 from grading.gradebook.normalise_notebook import SubmissionError, is_blank, normalise_notebook
 
-MOST_FILES, MOST_BYTES = 1000, 200 << 20
+MOST_FILES, MOST_BYTES = 1000, 200 << 20  # files: and as many folders
+DEEPEST = 30  # folders in folders: Python's own walk fails at a thousand
 MOST_NOTEBOOK_BYTES = 20 << 20
+LONGEST_TIME = 1000  # bytes of timestamp.txt
 
 Stamp = list[tuple]  # each file's name, inode, size and times: it differs if a folder may have changed
 
@@ -30,8 +32,14 @@ def inspect(folder: Path) -> Stamp:
     printable names."""
     if folder.is_symlink():
         raise SubmissionError(f"{ascii(folder.name)} is a link: ask for the folder itself")
-    stamp, n_bytes = [], 0
-    for at, folders, files in os.walk(folder):  # links are not followed
+    stamp, n_bytes, n_folders = [], 0, 0
+    for at, folders, files in os.walk(folder, onerror=_refuse_unreadable):  # links are not followed
+        n_folders += len(folders)
+        for n, what in ((len(stamp) + len(files), "files"), (n_folders, "folders")):
+            if n > MOST_FILES:
+                raise SubmissionError(f"there are {n} {what}, and may be {MOST_FILES}: ask for the notebook alone")
+        if len(Path(at).relative_to(folder).parts) > DEEPEST:
+            raise SubmissionError(f"it has more than {DEEPEST} folders in each other: ask for the notebook alone")
         for name in (*folders, *files):
             path = Path(at, name)
             shown = ascii(str(path.relative_to(folder)))
@@ -47,8 +55,6 @@ def inspect(folder: Path) -> Stamp:
         abouts = [(os.path.join(at, name), os.lstat(os.path.join(at, name))) for name in files]
         n_bytes += sum(about.st_size for _, about in abouts)
         stamp += [(name, a.st_ino, a.st_size, a.st_mtime_ns, a.st_ctime_ns) for name, a in abouts]
-        if len(stamp) > MOST_FILES:
-            raise SubmissionError(f"there are {len(stamp)} files, and may be {MOST_FILES}: ask for the notebook alone")
     if n_bytes > MOST_BYTES:
         size, most = _mib(n_bytes, MOST_BYTES)
         raise SubmissionError(f"its files have {size}, and may have {most}: ask for the notebook alone")
@@ -56,16 +62,28 @@ def inspect(folder: Path) -> Stamp:
     return sorted(entry for entry in stamp if os.path.basename(entry[0]) != "timestamp.txt")  # an instructor's file
 
 
+def _refuse_unreadable(error: OSError) -> None:
+    name = ascii(os.path.basename(error.filename))
+    raise SubmissionError(f"the folder {name} can't be read ({error.strerror}): make it readable, and grade again")
+
+
 def _inspect_time(file: Path) -> None:
-    """Raise SubmissionError if nbgrader could not read when it was handed in; its own message does not say so."""
+    """Raise SubmissionError if nbgrader could not read when it was handed in; its own message does not say so.
+
+    On a hub a pipe may have taken the file's place since it was inspected: opening it does not wait for a writer.
+    """
     if file.exists():
-        with file.open("rb") as stream:
-            text = stream.read(100).decode(errors="replace").strip()
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as stream:
+            raw = stream.read(LONGEST_TIME) or b""
+        text = raw.decode(errors="replace").strip()
         try:
+            if len(raw) == LONGEST_TIME:
+                raise ValueError("the rest was not read")
             text and parse_utc(text)
         except Exception:
+            shown = f"{file.name} has {text[:100]!a}"
             raise SubmissionError(
-                f"{file.name} has {text!a}, which is no time such as 2026-11-22 16:11:00 UTC: correct it, or remove it"
+                f"{shown}, which is no time such as 2026-11-22 16:11:00 UTC: correct it, or remove it"
             ) from None
 
 
@@ -97,7 +115,12 @@ def read_submission(folder: Path, lab: str, released: NotebookNode) -> NotebookN
 def _other_notebooks(folder: Path, lab: str) -> list[str]:
     found = [Path(at, file).relative_to(folder) for at, _, files in os.walk(folder) for file in files]
     named = [f for f in found if "ipynb" in f.name.lower() or f.suffix.lower() in (".zip", ".json")]
-    return sorted(str(f) for f in named if ".ipynb_checkpoints" not in f.parts and str(f) != f"{lab}.ipynb")
+    return sorted(str(f) for f in named if str(f) != f"{lab}.ipynb" and not any(map(_of_a_program, f.parts)))
+
+
+def _of_a_program(name: str) -> bool:
+    """Return True for a name that programs give to what they put beside a student's files: checkpoints, old states."""
+    return name.startswith((".", "~$")) or name == "__MACOSX"
 
 
 def _which(others: list[str], name: str) -> str:

@@ -5,7 +5,6 @@ was released, and nothing else is left but the sources of the student's own cell
 student and the instructor. The file that was handed in stays as it is.
 """
 
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -13,23 +12,16 @@ from dataclasses import dataclass, field, replace
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 
+from grading.gradebook.notebook_json import AS_SAVED, SubmissionError, parsed
+
 MOST_CELLS, MOST_TEXT = 1_000, 1 << 19  # text: characters of all cells; a lab has 50 cells and 28,000 characters
-AS_SAVED = "ask for the notebook as Jupyter saved it"
 _NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 _OF_NBFORMAT_3 = {"heading": "markdown", "html": "markdown"}
-_INSTEAD_OF_JSON = {
-    r"\A\s*\Z": "is empty",
-    r"\APK\x03\x04": "is a zip archive, and no notebook",
-    r"\A\s*<(!doctype|html)": "is a page of a website, and no notebook",
-    r"^<{7} ": "has the marks of a merge conflict of git",
-}
 _OF_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
-_BACKEND = re.compile(r"^([ \t]*%matplotlib[ \t]+)(?!inline|--list)\S.*$", re.M)
+_BACKEND = re.compile(r"^([ \t]*%matplotlib)(?:[ \t]+(?!inline|--list)\S.*|[ \t]*)$", re.M)
+_USES = re.compile(r"(\b(?:matplotlib|mpl)\.use\(|\b(?:plt|pyplot)\.switch_backend\()[ \t]*(\"|')\w+\2")
+_CONFLICT = re.compile(r"^<{7} .*^>{7} ", re.M | re.S)
 _PICTURE = re.compile(r"attachment:([^\s)\"']+)")
-
-
-class SubmissionError(ValueError):
-    """A submission that can't be graded as it is; the message says what to ask its author for."""
 
 
 @dataclass
@@ -60,11 +52,12 @@ class _Lab:
 def normalise_notebook(raw: bytes, lab: str, released: NotebookNode) -> NotebookNode:
     """Return a notebook file in the known form, with its repairs. SubmissionError if it is no notebook of this lab."""
     given, repairs = _Lab(released), []
-    nb = _parsed(raw, f"{lab}.ipynb", repairs)
+    nb = parsed(raw, f"{lab}.ipynb", repairs)
     cells = _recognised(_without_papermills(_cells_of(nb, lab, given, repairs), repairs), given)
     if not any(given.is_("grade", cell.name) or given.is_("solution", cell.name) for cell in cells):
         raise SubmissionError(f"{lab}.ipynb has no task and no check of {lab}: ask for the notebook of this lab")
     cells = _complete(_as_released(_once(cells, given, repairs), given, repairs), given, repairs)
+    cells = _checks_below(cells, given, repairs)
     made = [_made(i, cell, given) for i, cell in enumerate(_that_can_be_shown(cells, repairs))]
     about = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}, "shardlab": {"repairs": repairs}}
     return new_notebook(cells=made, metadata=about)
@@ -80,26 +73,6 @@ def is_blank(nb: NotebookNode, released: NotebookNode) -> bool:
     given = _Lab(released)
     cells = [_Cell(c.cell_type, c.source, c.metadata.get("nbgrader", {}).get("grade_id", "")) for c in nb.cells]
     return all(given.gave(c) if given.is_("solution", c.name) else c.name or not c.source.strip() for c in cells)
-
-
-def _parsed(raw: bytes, file: str, repairs: list[str]) -> dict:
-    """Return the JSON of a notebook, in any encoding that editors write."""
-    encoding = json.detect_encoding(raw[:4])
-    try:
-        text = raw.decode(encoding, "surrogatepass")
-    except UnicodeDecodeError:
-        encoding, text = "cp1252", raw.decode("cp1252", "replace")
-    try:
-        nb = json.loads(text)
-    except Exception as error:  # a student may hand in anything
-        instead = [words for form, words in _INSTEAD_OF_JSON.items() if re.search(form, text, re.I | re.M)]
-        words = f"can't be read as a notebook ({type(error).__name__}: {error})"[:300]
-        raise SubmissionError(f"{file} {instead[0] if instead else words}: {AS_SAVED}") from None
-    if not isinstance(nb, dict):
-        raise SubmissionError(f"{file} can't be read as a notebook: {AS_SAVED}")
-    if encoding != "utf-8":
-        repairs.append(f"The file's encoding is {encoding}, and not plain UTF-8: it was read as such.")
-    return nb
 
 
 def _cells_of(nb: dict, lab: str, given: _Lab, repairs: list[str]) -> list[_Cell]:
@@ -119,6 +92,8 @@ def _cells_of(nb: dict, lab: str, given: _Lab, repairs: list[str]) -> list[_Cell
         whole = cell.source.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         if whole.count("\ufffd") > cell.source.count("\ufffd"):
             repairs.append(f"Cell {number} had half of a character: \ufffd stands in its place.")
+        if _CONFLICT.search(whole):
+            repairs.append(f"Cell {number} has the marks of a merge conflict of git.")
         cell.source = whole
     if any("\r" in cell.source for cell in cells):
         repairs.append("Lines ended as on Windows: they now end as on Linux.")
@@ -130,7 +105,7 @@ def _read(number: int, cell: object, given: _Lab) -> _Cell:
     """Return a cell; its name and tags count only if they have the right types."""
     raw = cell if isinstance(cell, dict) else {}
     kind, source = raw.get("cell_type"), raw.get("source", raw.get("input"))  # `input`: in nbformat 3
-    kind = _OF_NBFORMAT_3.get(kind, kind) if isinstance(kind, str) else ""
+    kind, source = _OF_NBFORMAT_3.get(kind, kind) if isinstance(kind, str) else "", "" if source is None else source
     if isinstance(source, list) and all(isinstance(line, str) for line in source):
         source = "".join(source)
     if kind not in _NEW_CELL or not isinstance(source, str):
@@ -164,8 +139,8 @@ def _without_papermills(cells: list[_Cell], repairs: list[str]) -> list[_Cell]:
 def _recognised(cells: list[_Cell], given: _Lab) -> list[_Cell]:
     """Find locked cells that have lost their metadata, as other programs' copies do, by their text."""
     there = {cell.name for cell in cells}
-    missing = {_stripped(c.source): n for n, c in given.cells.items() if given.is_("locked", n) and n not in there}
-    return [cell if cell.name else replace(cell, name=missing.pop(_stripped(cell.source), "")) for cell in cells]
+    missing = {_signs(c.source): n for n, c in given.cells.items() if given.is_("locked", n) and n not in there}
+    return [cell if cell.name else replace(cell, name=missing.pop(_signs(cell.source), "")) for cell in cells]
 
 
 def _once(cells: list[_Cell], given: _Lab, repairs: list[str]) -> list[_Cell]:
@@ -196,15 +171,42 @@ def _as_released(cells: list[_Cell], given: _Lab, repairs: list[str]) -> list[_C
             cell = replace(cell, kind=released.cell_type)
         made.append(cell)
         if given.is_("locked", cell.name) and not given.gave(cell):
-            made[-1] = replace(cell, source=released.source)
-            runs = cell.kind == "code" and not given.is_("grade", cell.name) and not released.metadata.get("tags")
-            runs &= _has_all_lines(cell.source, released.source)
-            repairs.append(
-                f"The locked cell `{cell.name}` is not as it was released: the released one took its place"
-                + (", and the one with additions runs after it." if runs else ".")
-            )
-            made += [replace(cell, name="")] if runs else []
+            words = f"The locked cell `{cell.name}` is not as it was released: the released one took its place"
+            before, after, runs = *_added(cell, released, given), ""
+            if before.strip() or after.strip():
+                runs = ", and what was added runs in a cell of its own."
+            elif _may_run_again(cell, released, given):
+                after, runs = cell.source, ", and the one with additions runs after it."
+            repairs.append(words + (runs or "."))
+            made[-1:] = [replace(cell, name="", source=before)] if before.strip() else []
+            made += [replace(cell, source=released.source)]
+            made += [replace(cell, name="", source=after)] if after.strip() else []
     return made
+
+
+def _may_run_again(cell: _Cell, released: NotebookNode, given: _Lab) -> bool:
+    """Return True if a locked cell of code has all that was released and more, and runs twice without harm."""
+    code = cell.kind == "code" and not given.is_("grade", cell.name) and not released.metadata.get("tags")
+    return code and _has_all_lines(cell.source, released.source)
+
+
+def _added(cell: _Cell, released: NotebookNode, given: _Lab) -> tuple[str, str]:
+    """Return the code before and after a check that stands in its cell, as when two cells were merged; else nothing."""
+    check = released.source.strip()
+    before, found, after = cell.source.partition(check)
+    return (before, after) if found and cell.kind == "code" and given.is_("grade", cell.name) else ("", "")
+
+
+def _checks_below(cells: list[_Cell], given: _Lab, repairs: list[str]) -> list[_Cell]:
+    """Move a check that stands above a task that comes before it in the lab to below this task."""
+    order = list(given.cells)
+    for check in [cell for cell in cells if cell.kind == "code" and given.is_("grade", cell.name)]:
+        tasks = {name for name in order[: order.index(check.name)] if given.is_("solution", name)}
+        last = max((i for i, cell in enumerate(cells) if cell.name in tasks), default=-1)
+        if last > (place := next(i for i, cell in enumerate(cells) if cell is check)):
+            cells = [*cells[:place], *cells[place + 1 : last + 1], check, *cells[last + 1 :]]
+            repairs.append(f"The check `{check.name}` stood above cell `{cells[last - 1].name}`: it runs below it.")
+    return cells
 
 
 def _complete(cells: list[_Cell], given: _Lab, repairs: list[str]) -> list[_Cell]:
@@ -224,8 +226,9 @@ def _that_can_be_shown(cells: list[_Cell], repairs: list[str]) -> list[_Cell]:
     """Replace what no grader can show: windows of matplotlib's, and pictures that are not in the file."""
     made = []
     for cell in cells:
-        if cell.kind == "code" and _BACKEND.search(cell.source):
-            cell = replace(cell, source=_BACKEND.sub(r"\1inline", cell.source))
+        shown = _USES.sub(r"\1\2agg\2", _BACKEND.sub(r"\1 inline", cell.source)) if cell.kind == "code" else cell.source
+        if shown != cell.source:
+            cell = replace(cell, source=shown)
             repairs.append("Figures can't have windows while grading: `%matplotlib` was set to `inline`.")
         for picture in set(_PICTURE.findall(cell.source)) - set(cell.pictures) if cell.kind == "markdown" else ():
             cell = replace(cell, source=cell.source.replace(f"attachment:{picture}", "missing"))
@@ -243,6 +246,11 @@ def _made(number: int, cell: _Cell, given: _Lab) -> NotebookNode:
     if cell.pictures:
         made["attachments"] = cell.pictures
     return made
+
+
+def _signs(source: str) -> str:
+    """Return a text without spaces, with one kind of quotes: what programs that format code leave alone."""
+    return re.sub(r"\s+|,(?=\s*[)\]}])", "", source).replace("'", '"')
 
 
 def _has_all_lines(source: str, of: str) -> bool:

@@ -1,22 +1,25 @@
 """Judge a submission's answers: one verdict for every check of the lab, whatever the submission does."""
 
 import re
+import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import ModuleType
 
 from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError, ReferenceFailedError
 from grading.boxes.sandbox import Box, Processes, best_box
 from grading.judge.find_lab import lab_module, name_of
 from grading.judge.our_answers import NotRecorded, answers_for
-from grading.judge.session import Check, Session
+from grading.judge.session import LONGEST_DEADLINE_S, Check, Session
 from grading.judge.verdict import Verdict
 from shardcourse.source_text import report
 from shardlab.tier import detect
 
 FALSE_FAIL = 1e-3
 HANGS = 2  # an answer that hung this often is not run again, since each time costs the full deadline
+MOST_LOST_S = HANGS * LONGEST_DEADLINE_S  # on failed tries of one submission; then nothing of it is run again
 MOST_OF_AN_ERROR = 20_000  # characters
 _OWN_FRAME = re.compile(r'  File "[^"\n]*/grading/boxes/rank_launcher_inside\.py".*\n(?:    .*\n)*')
 _UNWRITTEN = re.compile(r'(File "[^"\n]*", line \d+), in (\w+)\n(?:    .*\n)*NotImplementedError *$', re.M)
@@ -68,22 +71,26 @@ class Referee:
             answers, self._launcher, self._reference, self.tier, self.lab.pace, self.false_fail, self._ours
         )
         problems = problems or {}
-        hung: dict[bytes, list[RanksFailedError]] = defaultdict(list)  # by answer
+        lost = _Lost()
         try:
             names = [name for name in self.checks if only in (None, name)]
-            return [self._judge_one(session, name, problems.get(name, NOT_HANDED_IN), hung) for name in names]
+            return [self._judge_one(session, name, problems.get(name, NOT_HANDED_IN), lost) for name in names]
         finally:
             if not self.same_player:
                 self._launcher.close()
                 self._launcher = None
 
-    def _judge_one(self, session: Session, name: str, problem: str, hung: dict[bytes, list]) -> Verdict:
+    def _judge_one(self, session: Session, name: str, problem: str, lost: "_Lost") -> Verdict:
         check: Check = self.lab.CHECKS[name]
         answer = session.answers.get(name)
         if answer is None:
             return Verdict(name, 0, check.points, problem)
-        if len(hung[answer]) >= HANGS:
-            return _failed(name, check.points, hung[answer][-1], f"not run, since your code hung {HANGS} times: ")
+        if len(hung := lost.by_hanging[answer]) >= HANGS:
+            return _failed(name, check.points, hung[-1], f"not run, since your code hung {HANGS} times: ")
+        if lost.seconds >= MOST_LOST_S:
+            words = f"not run, since your code failed for {lost.seconds:.0f} s in the checks before."
+            return Verdict(name, 0, check.points, words)
+        began = time.monotonic()
         try:
             return _twice_if_killed(check.judge, session, name, check.points)
         except ReferenceFailedError as error:
@@ -91,12 +98,14 @@ class Referee:
             return Verdict(name, 0, check.points, cause, str(error), inconclusive=True)
         except RanksFailedError as error:
             if error.timed_out:
-                hung[answer].append(error)
+                hung.append(error)
+            if error.timed_out or error.killed:
+                lost.seconds += time.monotonic() - began
             return _failed(name, check.points, error, "your code failed while it was run: ")
         except NotRecorded as error:
             cause = f"this can't be judged here, and it is no fault of yours: {error}. When it is graded, it will be."
             return Verdict(name, 0, check.points, cause, inconclusive=True)
-        except (ArithmeticError, LookupError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):  # of torch's, too
             return Verdict(name, 0, check.points, f"{UNREADABLE}: an instructor has to look.", traceback.format_exc())
 
     def close(self) -> None:
@@ -109,6 +118,14 @@ class Referee:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+@dataclass
+class _Lost:
+    """Errors of a submission's hanging answers, and the seconds that its failed tries have taken."""
+
+    by_hanging: dict[bytes, list[RanksFailedError]] = field(default_factory=lambda: defaultdict(list))
+    seconds: float = 0.0
 
 
 def _twice_if_killed(judge: Callable[..., Verdict], *arguments) -> Verdict:

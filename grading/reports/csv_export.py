@@ -7,6 +7,7 @@ who is in the gradebook, or has a folder in grading/submitted.
 
 import csv
 import io
+import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -47,7 +48,9 @@ def as_csv(rows: Iterable[Iterable]) -> str:
 
 
 def _no_formula(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+    """Return a text cell so that it is text to a spreadsheet, which skips spaces and takes full-width signs, too."""
+    is_one = isinstance(cell, str) and unicodedata.normalize("NFKC", cell).strip().startswith(("=", "+", "-", "@"))
+    return f"'{cell}" if is_one else cell
 
 
 def _points(gradebook: Gradebook, student: Student, labs: Iterable[str]) -> dict[str, float | None]:

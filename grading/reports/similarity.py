@@ -20,7 +20,10 @@ import torch.distributed as dist
 from nbformat import NotebookNode
 from torch import nn
 
+from grading.gradebook.limited import LimitError, limited
+
 RUN = 12  # nodes of syntax in a row
+LONGEST_S = 2  # of computing for a submission, which may nest its syntax; a lab's solution takes a tenth of a second
 FEWEST_RUNS = 30  # a submission with fewer runs is not compared
 COMMON = 0.5  # runs that a larger part of the class has do not count, unless at most FEWEST_STUDENTS have them
 FEWEST_STUDENTS = 6
@@ -39,7 +42,7 @@ class Pair:
 def alike(notebooks: dict[str, NotebookNode], released: NotebookNode, least: float) -> list[Pair]:
     """Return pairs of students, the most alike first, that share `least` or more."""
     given = _runs(released)
-    runs = {student: _runs(nb) - given for student, nb in notebooks.items()}
+    runs = {student: _limited_runs(nb) - given for student, nb in notebooks.items()}
     seen = Counter(run for own in runs.values() for run in own)
     most = max(COMMON * len(runs), FEWEST_STUDENTS)
     own = {student: {run for run in found if seen[run] <= most} for student, found in runs.items()}
@@ -51,6 +54,14 @@ def alike(notebooks: dict[str, NotebookNode], released: NotebookNode, least: flo
 def _pair(a: str, b: str, own: dict[str, set[int]]) -> Pair:
     shared = len(own[a] & own[b])
     return Pair(a, b, shared / min(len(own[a]), len(own[b])))
+
+
+def _limited_runs(nb: NotebookNode) -> set[int]:
+    """Return the runs of a submission; none if finding them takes too long, or ends Python."""
+    try:
+        return limited(_runs, nb, cpu_s=LONGEST_S)
+    except LimitError:
+        return set()
 
 
 def _runs(nb: NotebookNode) -> set[int]:

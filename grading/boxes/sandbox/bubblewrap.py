@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
-from grading.boxes.sandbox import gpu_access
+from grading.boxes.sandbox import gpu_access, refused_calls
 from grading.boxes.sandbox.limits import Limits
 from grading.boxes.sandbox.process_tree_memory import family, first_inside
 from grading.boxes.sandbox.shown_files import files_of
@@ -26,6 +26,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _SETTINGS = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "nsswitch.conf", "fonts")
 _KERNEL = ("sys", "sysrq-trigger", "fs", "irq", "bus", "acpi", "scsi")  # of /proc: root's even without capabilities
+_OF_THE_USER = ("keys", "key-users")  # of /proc: names of keys, which no namespace divides
 _HOME = "/tmp"
 _NS_GET_USERNS = 0xB701  # ioctl_ns(2): the user namespace that owns a namespace
 
@@ -53,8 +54,10 @@ class Bubblewrap:
             box += _shown(path)
         for path in (*(Path("/proc", name) for name in _KERNEL if Path("/proc", name).exists()), *readable):
             box += ["--ro-bind", str(path), str(path)]
+        for name in _OF_THE_USER:
+            box += ["--ro-bind", os.devnull, f"/proc/{name}"] if Path("/proc", name).exists() else []
         box += [*_gpus(self._dev), "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _HOME]
-        return self.limits.command([*box, "--", *program])
+        return refused_calls.opened(self.limits.command([*box, *refused_calls.options(), "--", *program]))
 
     def home(self, folder: str) -> str:
         return _HOME

@@ -3,11 +3,12 @@
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
 from grading.boxes.sandbox import sockets_and_inodes
-from grading.boxes.sandbox.limits import Limits
+from grading.boxes.sandbox.limits import FIRST_TO_GO, Limits
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.25
@@ -30,6 +31,8 @@ class Guard(threading.Thread):
             try:
                 processes = family(self._pid)
                 self.exceeded = self.exceeded or self._judge(processes)
+                for process in processes:
+                    keep_first_to_go(process.pid)
             except Exception as error:
                 self.exceeded = f"what it used could not be seen ({type(error).__name__}: {error})"
             if self.exceeded:
@@ -53,6 +56,14 @@ class Guard(threading.Thread):
     def stop(self) -> None:
         self._stopped.set()
         self.join()
+
+
+def keep_first_to_go(pid: int) -> None:
+    """Let the kernel end this process first when memory runs out, though it may have asked to be spared."""
+    with suppress(OSError):
+        file = Path("/proc", str(pid), "oom_score_adj")
+        if int(file.read_text()) < FIRST_TO_GO:
+            file.write_text(str(FIRST_TO_GO))
 
 
 def end_all(processes: list[psutil.Process]) -> None:

@@ -13,6 +13,7 @@ from itertools import count
 import psutil
 
 from grading.boxes.sandbox import box_seen_in_proc
+from grading.boxes.sandbox.kernel_buffers import buffered_bytes
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.01
@@ -50,20 +51,22 @@ class KernelCounters(threading.Thread):
             self._error = error
 
     def _look(self) -> None:
-        nameless = 0
+        nameless = on_its_way = 0
         for look in count():
             if self._stopped.wait(INTERVAL_S):
                 return
             processes = family(self._pid)
             if nameless or look % NAMELESS_EVERY == 0:
-                nameless = nameless_bytes(processes)
+                nameless = nameless_bytes(processes) + buffered_bytes(processes, network=False)
+            if look % NAMELESS_EVERY == 0:
+                on_its_way = buffered_bytes(processes, network=True) - buffered_bytes(processes, network=False)
             held = sum(map(held_bytes, processes)) + _written_bytes(processes, self._scratch_bytes) + nameless
             self._peak_bytes = max(self._peak_bytes, held)
             if len(processes) > self._most:
                 self._most = len(processes)
                 self._last.clear()
             if len(processes) == self._most:
-                self._last.append(held)
+                self._last.append(held + on_its_way)
 
     def _sent(self) -> int | None:
         return None if self._scratch_bytes is None else _sent_bytes(family(self._pid))

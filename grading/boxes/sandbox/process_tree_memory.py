@@ -8,6 +8,7 @@ import psutil
 
 _STILL = "TtZXD"  # stopped, dead, or in a wait that can't be interrupted, as a parent is after vfork
 _NAMELESS = (b"/dev/zero (deleted)", b"/memfd:", b"/SYSV")  # MAP_ANONYMOUS, memfd_create(2), shmget(2)
+MOST_MAPPINGS = 50_000  # of all processes together: a rank has 500 to 3,000, and reading them takes the time
 _HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:")  # lines of /proc/<pid>/status, in KiB
 
 
@@ -70,11 +71,18 @@ def _lines(file: Path) -> list[bytes]:
 
 def nameless_bytes(processes: list[psutil.Process]) -> int:
     """Bytes of memory that is in no folder, each piece counted once: files of memfd_create, and nameless shared
-    mappings as far as no process has them in its own count."""
+    mappings as far as no process has them in its own count. ValueError if there are so many mappings that looking at
+    them would take long: meanwhile nobody would see what else is used."""
     found: dict[int, int] = {}
+    left = MOST_MAPPINGS
     for process in processes:
         with suppress(OSError):
-            found |= _unseen_bytes(process)
+            maps = Path("/proc", str(process.pid), "maps").read_bytes()
+            left -= maps.count(b"\n")
+            if left < 0:
+                raise ValueError(f"its processes have more than {MOST_MAPPINGS:,} mappings of memory")
+            if any(name in maps for name in _NAMELESS):
+                found |= _unseen_bytes(process)
     for process in processes:
         with suppress(OSError):
             for fd in os.scandir(f"/proc/{process.pid}/fd"):
@@ -87,14 +95,13 @@ def nameless_bytes(processes: list[psutil.Process]) -> int:
 
 def _unseen_bytes(process: psutil.Process) -> dict[int, int]:
     """Return, by inode, the bytes of nameless shared mappings that the process's own count leaves out: Size - Rss."""
-    folder, found, inode = Path("/proc", str(process.pid)), {}, None
-    if not any(name in (folder / "maps").read_bytes() for name in _NAMELESS):
-        return {}
-    for line in _lines(folder / "smaps"):
-        first, *rest = line.split(maxsplit=5)
-        if not first.endswith(b":"):  # addresses, permissions, offset, device, inode, path
-            nameless = rest[0].endswith(b"s") and rest[4:] and rest[4].startswith(_NAMELESS)
-            inode = int(rest[3]) if nameless else None
-        elif inode is not None and first in (b"Size:", b"Rss:"):
-            found[inode] = found.get(inode, 0) + (1 if first == b"Size:" else -1) * (int(rest[0]) << 10)
+    found, inode = {}, None
+    with Path("/proc", str(process.pid), "smaps").open("rb") as lines:  # of bytes: they end with "\n" only
+        for line in lines:
+            first, *rest = line.split(maxsplit=5)
+            if not first.endswith(b":"):  # addresses, permissions, offset, device, inode, path
+                nameless = rest[0].endswith(b"s") and rest[4:] and rest[4].startswith(_NAMELESS)
+                inode = int(rest[3]) if nameless else None
+            elif inode is not None and first in (b"Size:", b"Rss:"):
+                found[inode] = found.get(inode, 0) + (1 if first == b"Size:" else -1) * (int(rest[0]) << 10)
     return found

@@ -10,7 +10,7 @@ import torch
 
 from grading.checks.lab2_ddp import on_ranks
 from grading.judge.session import Session
-from grading.judge.tensor_projections import distance, factor, project, project_cheaply, vector
+from grading.judge.tensor_projections import distance, factor, project, vector
 from grading.judge.verdict import Verdict
 
 TOLERANCE = 1e-4  # relative, of each parameter; float32 in another order is 10 times closer, 16 bits are twice as far
@@ -28,7 +28,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         return Verdict(check, 0, points, f"rank {other[0]} does not have rank 0's weights: {names} differs.")
     worst, cause = 0.0, ""
     for step, count in enumerate(on_ranks.MICRO_BATCHES):
-        truth = truth_of(on_ranks.gradients, s.seed, world_size, step=step)
+        truth = truth_of(s.seed, world_size, step=step)
         mine = [r["steps"][step] for r in replies]
         cause = cause or _named(mine, truth, f"in step {step + 1}, of {count} micro-batch{'es' * (count > 1)}, ")
         worst = max(worst, *(error for gradients in mine for error in truth.errors(gradients).values()))
@@ -108,18 +108,13 @@ def _model(seed: int, shape: dict, lap: bool = False):
     return on_ranks.build(0 if lap else seed, 0, shape["n_layers"], tied=not lap, frozen=not lap, size=size)
 
 
-def truth_of(drill, seed: int, world_size: int, *, step: int = 1, tier: str = "cpu") -> Truth:
-    """Compute each rank's micro-batches of a drill's step, one by one in this process, with rank 0's weights.
-
-    `tier`: of a lap, whose model depends on it.
-    """
-    is_lap = drill is on_ranks.laps
-    shape, projection = (on_ranks.lap_shape(tier), project_cheaply) if is_lap else (on_ranks.GRADIENT_SHAPE, project)
-    counts = [shape["count"]] * on_ranks.STEPS_OF_A_LAP if is_lap else on_ranks.MICRO_BATCHES
-    model = _model(seed, shape, is_lap)
+def truth_of(seed: int, world_size: int, *, step: int = 1) -> Truth:
+    """Compute each rank's micro-batches of a step, one by one in this process, with rank 0's weights."""
+    model, counts = _model(seed, on_ranks.GRADIENT_SHAPE), on_ranks.MICRO_BATCHES
 
     def batches(of_step: int, rank: int):
-        return on_ranks.micro_batches(seed, of_step, rank, world_size, shape | {"count": counts[of_step]})
+        shape = on_ranks.GRADIENT_SHAPE | {"count": counts[of_step]}
+        return on_ranks.micro_batches(seed, of_step, rank, world_size, shape)
 
     earlier = [batch for of_step in range(step) for rank in range(world_size) for batch in batches(of_step, rank)]
     truth = Truth([], [], [], sum(int((targets != on_ranks.IGNORED).sum()) for _, targets in earlier), 0)
@@ -130,12 +125,26 @@ def truth_of(drill, seed: int, world_size: int, *, step: int = 1, tier: str = "c
             model.zero_grad()
             loss_sum, n_tokens = on_ranks.token_loss(model, tokens, targets)
             loss_sum.backward()
-            projected = projection(on_ranks.gradients_of(model), seed)
+            projected = project(on_ranks.gradients_of(model), seed)
             truth.names = sorted(projected)
             truth.sums[-1].append(vector(projected))
             truth.tokens[-1].append(int(n_tokens))
             truth.positions += targets.numel()
     return truth
+
+
+def lap_proof_of(seed: int, world_size: int, *, step: int, tier: str) -> torch.Tensor:
+    """Compute the proof of a timed step in this process. `tier`: the model of a lap depends on it."""
+    shape, tokens_of_all = on_ranks.lap_shape(tier), 0
+    model = _model(seed, shape, lap=True)
+    for rank in range(world_size):
+        for tokens, targets in on_ranks.micro_batches(seed, step, rank, world_size, shape):
+            loss_sum, n_tokens = on_ranks.token_loss(model, tokens, targets)
+            loss_sum.backward()
+            tokens_of_all += int(n_tokens)
+    for p in model.parameters():
+        p.grad /= tokens_of_all
+    return vector(on_ranks.lap_proof(model, seed))
 
 
 def _diagnosis(of_ranks: list[dict], truth: Truth) -> str:

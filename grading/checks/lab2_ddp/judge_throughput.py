@@ -3,7 +3,7 @@
 from functools import partial
 
 from grading.checks.lab2_ddp import on_ranks
-from grading.checks.lab2_ddp.judge_gradients import truth_of
+from grading.checks.lab2_ddp.judge_gradients import lap_proof_of
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.timed_laps import Lap, race
@@ -31,7 +31,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 def _right_gradients(tier: str, lap: Lap) -> bool:
     def off(step: int) -> float:
-        truth = truth_of(on_ranks.laps, lap.seed, len(lap.replies), step=step, tier=tier)
-        return max(distance(vector(r["steps"][step]), truth.right) for r in lap.replies)
+        due = lap_proof_of(lap.seed, len(lap.replies), step=step, tier=tier)
+        return max(distance(vector(r["steps"][step]), due) for r in lap.replies)
 
     return max(map(off, range(on_ranks.STEPS_OF_A_LAP))) <= PROOF_TOLERANCE

