@@ -199,13 +199,16 @@ def _added(cell: _Cell, released: NotebookNode, given: _Lab) -> tuple[str, str]:
 
 def _checks_below(cells: list[_Cell], given: _Lab, repairs: list[str]) -> list[_Cell]:
     """Move a check that stands above a task that comes before it in the lab to below this task."""
-    order = list(given.cells)
+    order, moved = list(given.cells), []
     for check in [cell for cell in cells if cell.kind == "code" and given.is_("grade", cell.name)]:
         tasks = {name for name in order[: order.index(check.name)] if given.is_("solution", name)}
         last = max((i for i, cell in enumerate(cells) if cell.name in tasks), default=-1)
         if last > (place := next(i for i, cell in enumerate(cells) if cell is check)):
             cells = [*cells[:place], *cells[place + 1 : last + 1], check, *cells[last + 1 :]]
-            repairs.append(f"The check `{check.name}` stood above cell `{cells[last - 1].name}`: it runs below it.")
+            moved.append(f"`{check.name}`")
+    repairs += (
+        [f"These checks stood above a task that they need, and run below it: {', '.join(moved)}."] if moved else []
+    )
     return cells
 
 
