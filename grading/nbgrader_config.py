@@ -62,8 +62,10 @@ c.ExchangeFactory.collect = "grading.gradebook.exchange.Collect"
 c.ExchangeFactory.release_feedback = "grading.gradebook.exchange.ReleaseFeedback"
 # zip_collect finds <student>/<lab>.ipynb, also with Moodle's suffix, and Canvas's <student>_1_2_<lab>.ipynb.
 c.ZipCollectApp.downloaded_directory = "grading/downloaded"
+c.ZipCollectApp.extractor_plugin = "grading.gradebook.collect_archive.Extractor"
+c.ZipCollectApp.collector_plugin = "grading.gradebook.collect_archive.Collector"
 c.FileNameCollectorPlugin.named_regexp = (
-    r".*/(?P<student_id>[^/]+?)((_late)?_\d+_\d+(?=_lab)|_\d+_assignsubmission_file_?)?[/_]"
+    r"(?P<student_id>[^/]+?)((_late)?_\d+_\d+(?=_lab)|_\d+_assignsubmission_file_?(?=/))?[/_]"
     r"(?P<file_id>lab\d+_[a-z_]+)(-\d+| ?\(\d+\))?\.ipynb$"
 )
 formgrader = Path(find_spec("nbgrader").origin).parent / "server_extensions" / "formgrader" / "templates"

@@ -23,7 +23,7 @@ def reads_the_graders_keys_and_leaves_one():
 
 
 def takes_the_machine_for_itself():
-    """Ask for a real-time priority, for a better one, to be spared when memory runs out, and for another time of day."""
+    """Ask for real-time priority, a better one, to be spared when memory runs out, and another time of day."""
     import os
     import time
 

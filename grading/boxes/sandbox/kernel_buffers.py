@@ -1,4 +1,4 @@
-"""Count what processes have written into pipes and sockets and nobody has read: memory that no process is charged for."""
+"""Count bytes in pipes and sockets that nobody has read yet: memory that no process is charged for."""
 
 import array
 import ctypes

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import psutil
 
-
 FIRST_TO_GO = 1000  # the highest oom_score_adj, proc(5)
 
 

@@ -13,6 +13,7 @@ from submissions import running
 
 from grading.boxes.notebook_inside import LONGEST_OUTPUT, MOST_OUTPUT, _cells
 from grading.boxes.notebook_outside import NotebookRun, NotebookRunner, _read
+from grading.boxes.notebook_settings import MOST_OF_ALL, MOST_OUTPUTS
 from grading.boxes.sandbox import Processes, best_box
 
 PYTHON = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
@@ -108,8 +109,23 @@ def test_who_was_killed_is_run_once_more_and_the_second_run_counts(killed, runs,
     each = [NotebookRun(problem=str(i), killed=k) for i, k in enumerate(killed)]
     left = iter(each)
     monkeypatch.setattr(runner, "_run_once", lambda *_: next(left))
-    assert runner.run(new_notebook(), None) == each[last]
+    assert runner.run(new_notebook(), None, timeout_s=60) == each[last]
     assert len(list(left)) == len(each) - runs
+
+
+@pytest.mark.parametrize(("took_s", "allowed_s"), [(0.2, [10, 9]), (6.0, [10])])
+def test_a_killed_notebook_is_run_again_in_what_is_left_of_its_time(took_s, allowed_s, runner, monkeypatch):
+    """One that ends itself just before time is up would take all of it twice."""
+    clock, allowed = iter([0.0, took_s]), []
+    monkeypatch.setattr("grading.boxes.notebook_outside.time.monotonic", lambda: next(clock))
+
+    def once(nb, folder, order):
+        allowed.append(order["timeout_s"])
+        return NotebookRun(killed=True)
+
+    monkeypatch.setattr(runner, "_run_once", once)
+    runner.run(new_notebook(), None, timeout_s=10)
+    assert allowed == allowed_s
 
 
 @pytest.mark.parametrize(
@@ -200,6 +216,23 @@ def test_a_forged_reply_is_nothing_handed_in(reply):
     ran = _read(reply, n_cells=1)
     assert (ran.cells, ran.answers) == ([], {})
     assert "not readable" in ran.problem
+
+
+def test_a_forged_reply_of_too_many_outputs_is_not_checked_one_by_one(monkeypatch):
+    monkeypatch.setattr("grading.boxes.notebook_outside._outputs", lambda cell: pytest.fail("it is checked"))
+    output = {"output_type": "stream", "name": "stdout", "text": "x"}
+    cells = [{"outputs": [output] * MOST_OUTPUTS, "execution_count": 1}] * (MOST_OF_ALL // MOST_OUTPUTS + 1)
+    ran = _read({"cells": cells, "answers": {}}, n_cells=len(cells))
+    assert (ran.cells, "not readable" in ran.problem) == ([], True)
+
+
+def test_of_many_cells_with_many_outputs_the_first_are_kept(tmp_path):
+    many = [new_output("stream", text="x")] * MOST_OUTPUTS
+    nb = new_notebook(cells=[new_code_cell(outputs=many) for _ in range(MOST_OF_ALL // MOST_OUTPUTS + 5)])
+    nbformat.write(nb, tmp_path / "out.ipynb")
+    cells = _cells(tmp_path / "out.ipynb", 30, None)
+    assert [len(cell["outputs"]) for cell in cells] == [MOST_OUTPUTS] * (MOST_OF_ALL // MOST_OUTPUTS) + [1] * 5
+    assert _read({"cells": cells, "answers": {}}, len(cells)).problem == ""
 
 
 def test_a_box_that_does_not_start_is_no_fault_of_the_notebook():

@@ -1,12 +1,19 @@
 """Lab 2's class before the referee: right ones in different styles, and every wrong one that a class hands in."""
 
 import pytest
+import torch
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
 from grading.boxes.sandbox.memory_and_network_counters import Seen
-from grading.checks.lab2_ddp import judge_gradients, judge_memory, judge_traffic_and_overlap, on_ranks
+from grading.checks.lab2_ddp import (
+    judge_gradients,
+    judge_memory,
+    judge_throughput,
+    judge_traffic_and_overlap,
+    on_ranks,
+)
 from grading.checks.lab2_ddp.refused_engines import ENGINES, RefusedEngine, refused
-from grading.judge.tensor_projections import project
+from grading.judge.tensor_projections import distance, project, vector
 from shardlab.ddp import assign_buckets
 
 ONE_RANK = ("lab2.plan",)  # checks whose drills need no other
@@ -27,6 +34,19 @@ def test_sample_gets_its_points_where_one_rank_is_asked(sample, answers, unboxed
 
 def test_every_check_stops_a_sample_that_no_other_check_stops():
     assert checks_that_nothing_needs(LAB) == set()
+
+
+def test_the_proof_of_a_timed_step_does_not_follow_from_proofs_of_its_parts():
+    """Else ranks could exchange a few numbers instead of their gradients."""
+    draw = torch.Generator().manual_seed(1)
+    parts = [torch.nn.Linear(300, 20, bias=False) for _ in range(4)]
+    for part in parts:
+        part.weight.grad = torch.randn(part.weight.shape, generator=draw)
+    proofs = [vector(on_ranks.lap_proof(part, 1)) for part in parts]
+    parts[0].weight.grad = torch.stack([part.weight.grad for part in parts]).mean(0)
+    due, mean = vector(on_ranks.lap_proof(parts[0], 1)), torch.stack(proofs).mean(0)
+    assert abs(mean[0] / due[0] - 1) < 1e-4, "a product alone does"
+    assert distance(mean, due) > 2 * judge_throughput.PROOF_TOLERANCE
 
 
 # The judges alone, on what ranks might reply
@@ -54,8 +74,8 @@ def judged_gradients(*of_ranks, step=2, weights=None):
     replies = [{"weights": right, "steps": []} for _ in vectors]
     for i in range(3):
         truth = judge_gradients.truth_of(SEED, 4, step=i)
-        for reply, vector in zip(replies, vectors, strict=True):
-            rows = (vector if i == step else truth.right).view(-1, 4).tolist()
+        for reply, own in zip(replies, vectors, strict=True):
+            rows = (own if i == step else truth.right).view(-1, 4).tolist()
             reply["steps"].append(dict(zip(truth.names, rows, strict=False)))
     if weights:
         replies[2] = replies[2] | {"weights": weights(right)}

@@ -125,6 +125,15 @@ SPOILS = {
     "a file of no letters": (lambda f: Path(os.fsdecode(bytes(f / "in") + b"/\xff\xfe")).touch(), "cannot be shown"),
     "a pipe": (lambda f: os.mkfifo(f / "in" / "data.txt"), "'in/data.txt' is no plain file"),
     "many files": (lambda f: [(f / "in" / str(i)).touch() for i in range(1000)], "there are 1001 files"),
+    "many folders": (lambda f: [(f / "in" / str(i)).mkdir() for i in range(1000)], "there are 1001 folders"),
+    "folders in folders": (
+        lambda f: (f / "/".join("d" * 900)).mkdir(parents=True),
+        "more than 30 folders in each other",
+    ),
+    "a time behind spaces": (
+        lambda f: (f / "timestamp.txt").write_text(" " * 1000 + "yesterday"),
+        "is no time such as",
+    ),
     "large files": (large_files, "its files have 240 MiB, and may have 200 MiB"),
 }
 

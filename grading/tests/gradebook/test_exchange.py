@@ -1,6 +1,7 @@
 """The exchange that students share with the instructor: what lies there is theirs to change, and does no harm."""
 
 import getpass
+import io
 import os
 import pwd
 import shutil
@@ -17,6 +18,7 @@ from submissions import LAB
 from traitlets.config import Config
 
 from grading.gradebook import exchange
+from grading.gradebook.inspect_files import _inspect_time
 from grading.gradebook.nbgrader_api import Classroom
 
 ME, SECRET = getpass.getuser(), "what only the instructor may read"
@@ -107,6 +109,40 @@ def test_a_link_that_takes_the_place_of_a_file_after_it_was_inspected_is_not_fol
     assert not [p for p in found if p.read_text() == SECRET]
 
 
+def a_pipe_for_the_time(folder: Path) -> None:
+    (folder / "timestamp.txt").unlink()
+    os.mkfifo(folder / "timestamp.txt")
+
+
+def a_large_file(folder: Path) -> None:
+    with (folder / "large").open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def folders_in_each_other(folder: Path) -> None:
+    (folder / "/".join("d" * 900)).mkdir(parents=True)
+
+
+MEANWHILE = {"pipe": a_pipe_for_the_time, "large file": a_large_file, "folders": folders_in_each_other}
+
+
+@pytest.mark.parametrize("spoil", MEANWHILE.values(), ids=MEANWHILE)
+def test_what_changes_after_it_was_inspected_stops_no_other(spoil, hub, monkeypatch):
+    """And what it would take without end is not waited for, and not copied."""
+    folder = hub.inbound("eve")
+    hub.inbound(ME)
+    monkeypatch.setattr(exchange, "inspect", lambda path: spoil(folder) if path == folder else None)
+    with pytest.raises(ExchangeError, match="'eve' is not collected"):
+        hub.collect(check_owner=False)
+    assert not hub.classroom.submitted(LAB, "eve").exists()
+    assert hub.classroom.submitted(LAB, ME).is_dir()
+
+
+def test_a_pipe_that_takes_the_place_of_a_time_while_it_is_inspected_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "timestamp.txt")
+    _inspect_time(tmp_path / "timestamp.txt")
+
+
 def test_a_folder_of_somebody_else_is_not_collected(hub):
     hub.inbound("ada")
     with pytest.raises(ExchangeError, match=f"'ada' is not collected: .* belongs to {ME}"):
@@ -161,18 +197,45 @@ ARCHIVE = {
 }
 
 
-def test_the_archive_of_a_learning_platform_is_sorted_into_folders(hub, monkeypatch):
-    """As grading/README.md says."""
+def packed(files: dict[str, str | bytes]) -> bytes:
+    with zipfile.ZipFile(whole := io.BytesIO(), "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return whole.getvalue()
+
+
+FOREIGN = {  # what eve packed, in the names of others
+    "eve_123_assignsubmission_file_/bob_1_2_lab2_ddp.ipynb": "eve",
+    "eve_123_assignsubmission_file_/bob/lab2_ddp.ipynb": "eve",
+    "eve_123_456_bob.zip": packed({"bob/lab2_ddp.ipynb": "eve", "bob_1_2_lab2_ddp.ipynb": "eve"}),
+    "../bob/lab2_ddp.ipynb": "eve",
+    "eve/bomb.ipynb": bytes(30 << 20),
+}
+
+
+def collected(hub, files: dict[str, str | bytes]) -> dict[str, Path]:
+    """Each student's notebook after `nbgrader zip_collect`."""
     archive = hub.root / "grading" / "downloaded" / LAB / "archive"
     archive.mkdir(parents=True)
-    with zipfile.ZipFile(archive / "all.zip", "w") as packed:
-        for name in ARCHIVE:
-            packed.writestr(name, name)
+    (archive / "all.zip").write_bytes(packed(files))
     app = ZipCollectApp(config=hub.classroom.config)
     app.coursedir = hub.classroom.api.coursedir
     app.coursedir.assignment_id = LAB
     app.init_plugins()
     app.extract_archive_files()
     app.process_extracted_files()
-    found = {s: (hub.classroom.submitted(LAB, s) / f"{LAB}.ipynb") for s in hub.classroom.students(LAB)}
+    return {s: (hub.classroom.submitted(LAB, s) / f"{LAB}.ipynb") for s in hub.classroom.students(LAB)}
+
+
+def test_the_archive_of_a_learning_platform_is_sorted_into_folders(hub):
+    """As grading/README.md says."""
+    found = collected(hub, {name: name for name in ARCHIVE})
     assert {file.read_text(): student for student, file in found.items()} == ARCHIVE
+
+
+def test_nobody_hands_in_for_somebody_else_by_the_names_inside(hub):
+    found = collected(hub, FOREIGN | {"bob_7_8_lab2_ddp.ipynb": "bob"})
+    assert {student: file.read_text() for student, file in found.items()} == {"bob": "bob"}
+    extracted = hub.root / "grading" / "downloaded" / LAB / "extracted"
+    assert not [file for file in extracted.rglob("*") if file.is_file() and file.stat().st_size > 21 << 20]
+    assert not (extracted.parent / "bob").exists()

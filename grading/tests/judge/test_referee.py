@@ -10,7 +10,7 @@ from submissions import LAB, pickled
 
 from grading.boxes.rank_launcher_outside import RanksFailedError, ReferenceFailedError
 from grading.boxes.sandbox import Limits, Processes
-from grading.judge.referee import Referee
+from grading.judge.referee import MOST_LOST_S, Referee
 from grading.judge.session import Check, Session
 from grading.judge.verdict import Verdict
 from shardlab.tier import detect
@@ -162,12 +162,26 @@ def test_who_was_killed_is_run_twice_and_not_three_times(judged):
     assert [(v.points, v.inconclusive) for v in verdicts] == [(0, False), (1, False)]
 
 
+def test_who_failed_for_long_enough_is_not_run_again(judged, monkeypatch):
+    """With another answer to each check, or killed just before each deadline, each check would cost one or two."""
+    clock = iter(range(0, 10_000, 50))
+    monkeypatch.setattr("grading.judge.referee.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    killed = RanksFailedError("it is gone", killed=True)
+    verdicts, runs = judged(*[killed] * 6)
+    assert MOST_LOST_S == 180
+    assert runs == [f"lab.{i}" for i in (0, 0, 1, 1, 2, 2, 3, 3)], "50 s each"
+    assert [v.points for v in verdicts] == [0] * 6
+    assert "not run, since your code failed for 200 s in the checks before" in verdicts[4].cause
+
+
 def test_what_is_no_fault_of_the_submission_decides_nothing(judged):
     verdicts, _ = judged(ReferenceFailedError("it is gone"), None)
     assert [(v.points, v.inconclusive) for v in verdicts] == [(0, True), (1, False)]
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("0"), KeyError("losses")])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("0"), KeyError("losses"), AttributeError("x"), RuntimeError("of torch's")]
+)
 def test_what_cannot_be_read_is_0_and_an_instructor_is_told(error, judged):
     verdicts, _ = judged(error, None)
     assert [(v.points, v.inconclusive) for v in verdicts] == [(0, False), (1, False)]

@@ -7,6 +7,7 @@ import re
 import pytest
 from submissions import LAB, LABS
 
+from grading.reports import similarity
 from grading.reports.similarity import alike
 from grading.samples import read_lab, samples
 
@@ -86,3 +87,14 @@ def test_code_that_is_no_python_is_like_nobody(source):
     for cell in nb.cells:
         cell.source = source
     assert alike({"ada": nb, "bob": nb}, read_lab("labs", LAB), least=0) == []
+
+
+def test_syntax_that_takes_minutes_or_ends_python_is_like_nobody(monkeypatch):
+    """Each function in another one is walked once more, with all that is in it."""
+    monkeypatch.setattr(similarity, "LONGEST_S", 1)
+    deep = "\n".join(" " * i + "async def f():" for i in range(95)) + "\n" + (" " * 95 + "a[b]\n") * 20_000
+    nb = one("right")
+    for cell in nb.cells:
+        cell.source = deep
+    class_ = {"ada": one("right"), "copies": disguised(one("right")), "deep": nb}
+    assert [(p.first, p.second) for p in alike(class_, read_lab("labs", LAB), least=0.6)] == [("ada", "copies")]

@@ -27,7 +27,7 @@ from grading.reports.feedback_markdown import MarkdownWithMath
 ESCAPES = "\x1b[2J\x1b[1;1H\x1b]52;c;AAAA\x07\x9b31m\u202e[red]PASSED[/]"
 VERDICT = Verdict("lab2.plan", 3, 3, "all is well", figures={"late by": ("0 ms", "1 ms")}).html()
 FORGED = f'{VERDICT}<div class="graded" id="lab2-plan" style="border: 1px solid; background: green">x</div>'
-NAMES = ["=1+1", "+1", "-1", "@SUM(A1)", "[red]eve"]
+NAMES = ["=1+1", "+1", "-1", "@SUM(A1)", "\uff1d1+1", " =1+1", "[red]eve"]
 
 
 def judge(self, submission, settings) -> Judged:
@@ -66,8 +66,8 @@ def test_a_terminal_shows_it_and_does_not_obey(classroom, monkeypatch):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_spreadsheet_computes_nothing_of_a_name(form, classroom):
     cells = [cell for row in csv.reader(io.StringIO(export(classroom, form))) for cell in row]
-    assert {f"'{name}" for name in NAMES[:4]} <= set(cells)
-    assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
+    assert {f"'{name}" for name in NAMES[:-1]} <= set(cells)
+    assert not [cell for cell in cells if cell.strip().startswith(("=", "+", "-", "@", "\uff1d"))]
 
 
 def looks(page: BeautifulSoup) -> list:

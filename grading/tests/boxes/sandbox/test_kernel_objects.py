@@ -1,0 +1,138 @@
+"""What the kernel keeps for a box beside its processes' own memory: counted, limited, or refused."""
+
+import ctypes
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import psutil
+import pytest
+from deadlines import deadline_s
+
+from grading.boxes.sandbox import Bubblewrap, Limits
+from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
+from grading.boxes.sandbox.kernel_buffers import buffered_bytes
+from grading.boxes.sandbox.limit_watchdog import FIRST_TO_GO, keep_first_to_go
+from grading.boxes.sandbox.process_tree_memory import MOST_MAPPINGS, nameless_bytes
+
+MIB = 1 << 20
+LIMITS = Limits(memory_bytes=1 << 30)
+bubblewrap = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
+known = pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the calls have other numbers here")
+CALLS = {"x86_64": (248, 250, 68, 425), "aarch64": (217, 219, 186, 425)}.get(platform.machine())
+USER, SESSION, SEARCH = b"user", -3, 10
+FULL_PIPES = """
+import fcntl, os, socket, sys
+kept = []
+for _ in range(4):
+    kept += (end, begin) = os.pipe()
+    fcntl.fcntl(begin, fcntl.F_SETPIPE_SZ, 1 << 20)
+    os.write(begin, bytes(1 << 20))
+pair = socket.socketpair()
+pair[0].send(bytes(100_000))
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+other = server.accept()[0]
+client.send(bytes(50_000))
+print("full", flush=True)
+sys.stdin.read()
+"""
+
+
+class Python(BoxedProgram):
+    """Runs some code in place of a module."""
+
+    def __init__(self, source: str, box: Bubblewrap) -> None:
+        self._source = source
+        super().__init__("unused", box=box)
+
+    def _start(self) -> None:
+        self._command = [sys.executable, "-c", self._source]
+        super()._start()
+
+
+def started(command: list[str]) -> subprocess.Popen:
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("boxed", [False, pytest.param(True, marks=bubblewrap)])
+def test_what_waits_in_pipes_and_sockets_is_counted(boxed):
+    command = [sys.executable, "-c", FULL_PIPES]
+    with started(Bubblewrap(LIMITS).command(command) if boxed else command) as process:
+        assert process.stdout.readline() == "full\n"
+        everybody = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        inside = buffered_bytes(everybody, network=False)
+        assert 4 * MIB + 100_000 <= inside < 5 * MIB
+        assert buffered_bytes(everybody, network=True) - inside == 50_000
+        process.stdin.close()
+
+
+def test_processes_that_are_gone_have_nothing_in_their_pipes():
+    with subprocess.Popen(["true"]) as process:
+        gone = psutil.Process(process.pid)
+    assert buffered_bytes([gone], network=True) == 0
+
+
+@bubblewrap
+@known
+def test_keys_and_messages_of_the_kernel_are_refused():
+    libc, (add, control, messages, ring) = ctypes.CDLL(None), CALLS
+    key = libc.syscall(add, USER, b"shardlab-test", b"secret", 6, SESSION)
+    if key < 0:
+        pytest.skip("this kernel has no keys")
+    source = f"""if True:
+        import ctypes, json, multiprocessing, os
+        libc = ctypes.CDLL(None, use_errno=True)
+        calls = [({control}, {SEARCH}, {SESSION}, {USER}, b"shardlab-test", 0)]
+        calls += [({add}, {USER}, b"left", b"x", 1, {SESSION}), ({messages}, 1, 0o1777), ({ring}, 4, 0)]
+        found = [(libc.syscall(*call), ctypes.get_errno()) for call in calls]
+        multiprocessing.Lock()
+        print(json.dumps(found), os.path.exists("/proc/keys") and not os.access("/proc/keys", os.R_OK))
+        """
+    done = subprocess.run(Bubblewrap(LIMITS).command([sys.executable, "-c", source]), capture_output=True, text=True)
+    found, _, hidden = done.stdout.strip().rpartition(" ")
+    assert json.loads(found) == [[-1, 1]] * 4, done.stderr
+    assert hidden == str(os.path.exists("/proc/keys"))
+    assert libc.syscall(control, SEARCH, SESSION, USER, b"left", 0) < 0
+
+
+@bubblewrap
+def test_so_many_mappings_that_nobody_can_look_through_them_end_a_box():
+    source = f"""if True:
+        import mmap, os, time
+        for _ in range(3):
+            os.fork()
+        kept = [mmap.mmap(-1, 4096) for _ in range({MOST_MAPPINGS} // 4)]
+        time.sleep(600)
+        """
+    with closing(Python(source, Bubblewrap(LIMITS))) as program:
+        program.send({}, timeout_s=deadline_s(60))
+        with pytest.raises(BoxedProgramError, match=f"more than {MOST_MAPPINGS:,} mappings"):
+            program.receive()
+
+
+def test_looking_at_as_many_mappings_as_may_be_takes_little_time():
+    source = "import mmap; kept = [mmap.mmap(-1, 4096) for _ in range(40_000)]; print('made', flush=True); input()"
+    with started([sys.executable, "-c", source]) as process:
+        assert process.stdout.readline() == "made\n"
+        began = time.process_time()
+        assert nameless_bytes([psutil.Process(process.pid)]) == 40_000 * 4096
+        assert time.process_time() - began < 5
+        process.stdin.close()
+
+
+def test_open_files_are_limited():
+    source = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    done = subprocess.run(LIMITS.command([sys.executable, "-c", source]), capture_output=True, text=True, check=True)
+    assert done.stdout == f"({LIMITS.open_files}, {LIMITS.open_files})\n"
+
+
+def test_who_asks_to_be_spared_is_first_to_go_again():
+    with started([sys.executable, "-c", "input()"]) as process:
+        keep_first_to_go(process.pid)
+        assert open(f"/proc/{process.pid}/oom_score_adj").read() == f"{FIRST_TO_GO}\n"
+        process.stdin.close()
