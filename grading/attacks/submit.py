@@ -49,7 +49,7 @@ class Outcome:
 
 @contextmanager
 def course() -> Iterator[Classroom]:
-    """Make a course with another submission to read, a secret in the environment, and its own temporary files.
+    """Make a course with another submission to read, secrets in environment and keyring, and its own temporary files.
 
     One submission is graded first, so that everything that serves a whole class is running.
     """
@@ -59,6 +59,7 @@ def course() -> Iterator[Classroom]:
         stack.callback(setattr, tempfile, "tempdir", before)
         tempfile.tempdir = temporary
         stack.enter_context(patch.dict(os.environ, {"GRADER_TOKEN": "secret"}))
+        stack.enter_context(kernel_objects.a_key_of_the_grader())
         copy_files(ROOT / "solutions", Path(root, "solutions"))
         settings = Config({"RefereeExecutor": {"timeout": CELL_S, "notebook_timeout": NOTEBOOK_S}})
         classroom = stack.enter_context(closing(Classroom(Path(root), settings)))

@@ -73,5 +73,5 @@ def moves(seed: int) -> torch.Tensor:
             (model(*batch) / (on_ranks.WORLD_SIZE * on_ranks.N_MICRO_BATCHES)).backward()
     optimizer.step()
     after = on_ranks.whole(model)
-    found = {name: on_ranks.wave_of(after[name] - before[name], seed) for name in after}
+    found = on_ranks.waves_of({name: after[name] - before[name] for name in after}, seed)
     return torch.tensor([found[name] for name in sorted(found)], dtype=torch.float64)

@@ -165,13 +165,23 @@ def laps(implementation, address: str) -> None:
         slept = [c.kind for c in slept_computation.computations() if c.finished_s - c.started_s > SLEPT_S / 2]
         with torch.no_grad():
             moved = {n: p - b for (n, p), b in zip(model.named_parameters(), begin, strict=True)}
-            proof = {_plain(name): wave_of(t, order["seed"]) for name, t in moved.items()}
+            proof = waves_of({_plain(name): t for name, t in moved.items()}, order["seed"])
             for p, b in zip(model.parameters(), begin, strict=True):
                 p.copy_(b)
         optimizer.state.clear()
         return {"loss": loss, "moved": proof, "slept": [slept.count("forward"), slept.count("backward")]}
 
     serve_laps(address, lap)
+
+
+def waves_of(tensors: dict[str, Tensor], seed: int) -> dict[str, float]:
+    """Return `wave_of` of tensors and of their magnitudes.
+
+    Of a sum of ranks' tensors, the wave is the sum of their waves, which no rank has to exchange anything for. The
+    magnitudes' wave is not.
+    """
+    magnitudes = {f"{name} (magnitudes)": t.abs() for name, t in tensors.items()}
+    return {name: wave_of(t, seed) for name, t in (tensors | magnitudes).items()}
 
 
 def wave_of(t: Tensor, seed: int) -> float:

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import product
 
 import pytest
+import torch
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
 from grading.checks.lab6_profile import (
@@ -78,6 +79,17 @@ def test_a_lap_that_is_over_before_its_blocks_could_have_computed_is_told():
     )
     reply["slept"] = [15, 16]
     assert "15 forwards of blocks computed" in judge_throughput.not_done(Lap(1, [reply] * 4, 0.47))
+
+
+def test_the_proof_of_a_lap_does_not_follow_from_proofs_of_what_the_ranks_have():
+    """Else a lap could go without reducing gradients."""
+    draw = torch.Generator().manual_seed(1)
+    parts = torch.randn(4, 5000, generator=draw)
+    of_parts = [on_ranks.waves_of({"weight": part}, 7) for part in parts]
+    whole = on_ranks.waves_of({"weight": parts.sum(0)}, 7)
+    added = {name: sum(waves[name] for waves in of_parts) for name in whole}
+    assert added["weight"] == pytest.approx(whole["weight"], rel=1e-3)
+    assert abs(added["weight (magnitudes)"] - whole["weight (magnitudes)"]) > abs(whole["weight (magnitudes)"]) / 10
 
 
 def _asked(
