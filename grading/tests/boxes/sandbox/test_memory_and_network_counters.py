@@ -59,6 +59,17 @@ def test_memory_is_seen_wherever_it_is(where):
     assert 60 * MIB < held.held_bytes - nothing.held_bytes < 80 * MIB
 
 
+def test_memory_in_pipes_and_sockets_is_seen():
+    """These hold 16 MiB, as one user may have 64 MiB in pipes. Without privileges a pipe takes 1 MiB at most."""
+    pipes = (
+        "import fcntl, os; kept = [os.pipe() for _ in range(16)];"
+        "[(fcntl.fcntl(w, fcntl.F_SETPIPE_SZ, 1 << 20), os.write(w, bytes(1 << 20))) for _, w in kept]"
+    )
+    nothing, held = seen_of_nothing(PLAIN), seen_of(pipes, PLAIN)
+    assert 15 * MIB < held.peak_bytes - nothing.peak_bytes < 25 * MIB
+    assert 15 * MIB < held.held_bytes - nothing.held_bytes < 25 * MIB
+
+
 def test_what_is_given_back_is_no_longer_held():
     seen = seen_of("kept = b'1' * N; time.sleep(0.3); del kept", Processes(None))
     assert seen.peak_bytes - seen.held_bytes > 60 * MIB
