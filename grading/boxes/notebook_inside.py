@@ -22,12 +22,10 @@ from nbformat.v4 import new_output
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from grading.boxes.notebook_settings import ANSWERS, MOST_OF_ALL, MOST_OUTPUTS
+from grading.boxes.notebook_settings import ANSWERS, LONGEST_OUTPUT, MOST_OF_ALL, MOST_OUTPUT, MOST_OUTPUTS
 from grading.boxes.pipes_and_subreaper import become_subreaper, private_pipes
 
 LARGEST_ANSWER_BYTES = 32 << 20  # of all answers together, which must fit into the reply
-LONGEST_OUTPUT = 1 << 20  # characters of one text
-MOST_OUTPUT = 24 << 20  # characters of all outputs of a notebook, including figures
 _PRIVATE_SOCKETS = Config({"KernelManager": {"transport": "ipc"}})  # files in the box, not TCP ports
 _QUIET_KERNEL = ["--log-level=CRITICAL"]  # the kernel's own log, not what the notebook prints
 _ADDED_BY_PAPERMILL = {"injected-parameters", "papermill-error-cell-tag"}
@@ -134,9 +132,18 @@ def _first(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
 
 
 def _shortened(output: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    if output.output_type == "stream" and len(output.text) > LONGEST_OUTPUT:
-        output.text = output.text[:LONGEST_OUTPUT] + "\n(shortened)\n"
+    """Shorten the texts of an output: what was printed, what an error says, and what is shown as text."""
+    for place, names in ((output, ("text", "ename", "evalue")), (output.get("data", {}), list(output.get("data", {})))):
+        for name in names:
+            if isinstance(place.get(name), str) and not name.startswith("image/"):
+                place[name] = _cut(place[name])
+    if output.output_type == "error" and sum(map(len, output.traceback)) > LONGEST_OUTPUT:
+        output.traceback = [_cut("\n".join(output.traceback))]
     return output
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_OUTPUT else text[:LONGEST_OUTPUT] + "\n(shortened)\n"
 
 
 def _answers(folder: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import nbformat
 from nbformat import NotebookNode, ValidationError
 
-from grading.boxes.notebook_settings import MOST_OF_ALL, MOST_OUTPUTS
+from grading.boxes.notebook_settings import MOST_OF_ALL, MOST_OUTPUT, MOST_OUTPUTS
 from grading.boxes.sandbox import Box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
 from grading.boxes.sanitise import without_programs
@@ -17,6 +17,7 @@ from grading.boxes.sanitise import without_programs
 _START_S = 120.0  # to start a box on a busy machine
 _ENDINGS = 4  # outputs that the host may add to those of a cell
 AGAIN = 0.5  # share of its time that must be left, for a killed notebook to be run again
+_SPARE = 1 << 20  # characters of what the host may add to all cells
 _MARGIN_S = 30.0  # for reading the outputs when time is up
 
 
@@ -87,6 +88,8 @@ def _read(reply: dict, n_cells: int) -> NotebookRun:
     try:
         if sum(len(cell["outputs"]) for cell in reply["cells"]) > MOST_OF_ALL + _ENDINGS * n_cells:
             raise ValueError("so many would take minutes to check, and the host keeps no more")
+        if _characters(reply["cells"]) > MOST_OUTPUT + _SPARE:
+            raise ValueError("the host keeps no more")
         cells = [_outputs(cell) for cell in reply["cells"]]
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError, ValidationError):
         cells = []
@@ -96,6 +99,12 @@ def _read(reply: dict, n_cells: int) -> NotebookRun:
     else:
         run.problem = run.problem or "the notebook's outputs are not readable"
     return run
+
+
+def _characters(value: object) -> int:
+    if isinstance(value, dict):
+        return sum(len(key) + _characters(each) for key, each in value.items())
+    return sum(map(_characters, value)) if isinstance(value, list) else len(str(value))
 
 
 def _outputs(cell: dict) -> dict:

@@ -226,6 +226,22 @@ def test_a_forged_reply_of_too_many_outputs_is_not_checked_one_by_one(monkeypatc
     assert (ran.cells, "not readable" in ran.problem) == ([], True)
 
 
+def test_a_forged_reply_of_more_than_the_host_keeps_is_not_read():
+    text = new_output("stream", text="x" * (MOST_OUTPUT + (2 << 20)))
+    assert "not readable" in _read({"cells": [{"outputs": [text], "execution_count": 1}], "answers": {}}, 1).problem
+
+
+def test_a_long_error_and_a_long_table_are_shortened(tmp_path):
+    long = "x" * (LONGEST_OUTPUT + 1)
+    outputs = [new_output("error", ename=long, evalue=long, traceback=[long, long])]
+    outputs += [new_output("display_data", {"text/html": long, "image/png": long})]
+    nbformat.write(new_notebook(cells=[new_code_cell(outputs=outputs)]), tmp_path / "out.ipynb")
+    ((error, shown),) = (cell["outputs"] for cell in _cells(tmp_path / "out.ipynb", 30, None))
+    cut = long[:-1] + "\n(shortened)\n"
+    assert (error.ename, error.evalue, error.traceback) == (cut, cut, [cut])
+    assert shown.data == {"text/html": cut, "image/png": long}
+
+
 def test_of_many_cells_with_many_outputs_the_first_are_kept(tmp_path):
     many = [new_output("stream", text="x")] * MOST_OUTPUTS
     nb = new_notebook(cells=[new_code_cell(outputs=many) for _ in range(MOST_OF_ALL // MOST_OUTPUTS + 5)])
