@@ -18,7 +18,13 @@ def draw() -> LessonFigure:
         d.box(0, y, _WIDTH, _WHOLE / 2, "so far", "local gradients")
         d.box(3 * _STEP, y, _WIDTH, _WHOLE, "whole", "local gradients")
         d.box(4 * _STEP, y, _WIDTH, _SHARD, "1/4", "gradients")
-        d.text(0, 8.3, "dark: rank 0's quarter, which always stays    light: a whole copy beside it    dashed: not in memory", ha="left", size=8)
+        d.text(
+            0,
+            8.3,
+            "dark: rank 0's quarter, which always stays    light: a whole copy beside it    dashed: not in memory",
+            ha="left",
+            size=8,
+        )
     return d.figure
 
 
