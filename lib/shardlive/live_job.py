@@ -5,6 +5,7 @@ import math
 import secrets
 import signal
 import time
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -15,8 +16,6 @@ from shardlab.launch.pickling import dumps
 from shardlab.launch.rank_process import RankProcess
 from shardlive.rank_side import Answer, serve
 
-_POLL_S = 0.05
-
 
 class LiveRank(RankProcess):
     """The notebook's view of a rank: its process and output, the cell that it runs, and what it has answered."""
@@ -26,7 +25,7 @@ class LiveRank(RankProcess):
         self.marker = marker
         self.cell: int | None = None  # the number of the cell that it runs, until its output has been shown
         self.printed = 0  # the number of the last cell all of whose output is here
-        self.lines: list[tuple[float, str]] = []  # printed and not shown yet: when, and what
+        self.lines: deque[tuple[float, str]] = deque()  # printed and not shown yet: when, and what
         self.answers: dict[int, Any] = {}  # by the number of the cell or question
 
     def order(self, *message) -> None:
@@ -107,5 +106,5 @@ class LiveJob(Job):
         for r in ranks:
             r.order(kind, number, what)
         while any(r.is_there and number not in r.answers for r in ranks) and time.monotonic() < end:
-            self.listen(_POLL_S)
+            self.listen(0.05)
         return {r.number: r.answers.pop(number) for r in ranks if number in r.answers}

@@ -1,61 +1,69 @@
 """The notebook's commands for live ranks: `%ranks start 4`, then `%%ranks` above a cell."""
 
 import getopt
+import inspect
+import re
 import shlex
 from collections.abc import Iterable
 from contextlib import contextmanager
 from typing import Any
 
+from IPython import get_ipython
+
 from shardlab.launch.notebook_tracebacks import without_frames
 from shardlive.session import Ranks
 from shardsim import simulated
-
-COMMANDS = """%ranks start 4           start 4 ranks. Options: --device cpu, --network "1 GB/s, 50 us" (simulated)
-%%ranks                  first line of a cell: run the cell on every rank
-%%ranks 0,2-3            run it on these ranks. Options: --wire shows what was sent, --memory what each rank holds
-%ranks                   say who waits for whom, and who has ended
-pull("x.sum().item()")   return a value from each rank, also from one that waits
-%ranks push f x          give the ranks your function f and your value x
-%ranks debug 2 x.shape   look into the cell that failed on rank 2. Without an expression: its names, as they are now
-%ranks restart           end all ranks and start new ones. Says what is lost
-%ranks stop              end the ranks, and fail if something was still pending
-%ranks help              show this page"""
-HELP = f"""Talk to ranks that stay between the cells of a notebook. First: %load_ext shardlab
-
-{COMMANDS}
-
-Names. Each rank has torch, dist, rank, world_size and device. The names that a cell makes stay until a restart.
-Output. The value of a cell's last line is shown, once if all ranks have the same. A semicolon at the end hides it.
-Pending. If only rank 0 calls dist.all_reduce(x), it waits for the other ranks. The cell comes back and says who waits
-  for whom. Run the same call on the others (make x there, too) under %%ranks 1-3: then all four have the sum.
-Errors. If a cell fails on one rank, you see the rank and the line. All ranks stay, with their names. Mend the cell. Run
-  it on all ranks, or, if the others wait in a call for rank 2, under %%ranks 2 alone.
-  If a rank's process ends, the others keep their names. Save what you need with x = pull("x"), then %ranks restart. The
-  new ranks have no names: %ranks push x gives them what you saved.
-Interrupt. The interrupt button ends what computes. A rank that waits for others stays where it is.
-Who holds what. from shardcourse.who import who; who("layer.weight") draws the part of a tensor that each rank has now.
-  Try it: under %%ranks, from torch.distributed.fsdp import fully_shard; layer = fully_shard(torch.nn.Linear(8, 8)).
-  Draw it. Then run layer.unshard() under %%ranks, and draw it again: each rank has gathered the whole weight, beside
-  its own part. layer.reshard() frees what was gathered."""
 
 _ranks: list[Ranks] = []  # those that the commands talk to; at most one
 
 
 def load_ipython_extension(ipython) -> None:
     """Register `%ranks` and `%%ranks`, and the function `pull(expression)`; IPython calls this."""
-
-    def ranks(line: str, cell: str | None = None) -> None:
-        with _in_words():
-            _command(line, ipython.user_ns) if cell is None else _run(line, cell)
-
-    def pull(expression: str, ranks: Iterable[int] | None = None) -> list[Any]:
-        """Return the value of an expression on each rank."""
-        with _in_words():
-            return live_ranks().pull(expression, ranks)
-
-    ranks.__doc__ = HELP
     ipython.register_magic_function(ranks, "line_cell")
     ipython.user_ns["pull"] = pull
+
+
+def ranks(line: str, cell: str | None = None) -> None:
+    """Talk to ranks that stay between the cells of a notebook. First: %load_ext shardlab
+
+    %ranks start 4           start 4 ranks. Options: --device cpu, --network "1 GB/s, 50 us" (simulated)
+    %%ranks                  first line of a cell: run the cell on every rank
+    %%ranks 0,2-3            run it on these ranks. Options: --wire shows what was sent, --memory what each rank holds
+    %ranks                   say who waits for whom, and who has ended
+    pull("x.sum().item()")   return a value from each rank, also from one that waits
+    %ranks push f x          give the ranks your function f and your value x
+    %ranks debug 2 x.shape   look into the cell that failed on rank 2. Without an expression: its names, as they are now
+    %ranks restart           end all ranks and start new ones. Says what is lost
+    %ranks stop              end the ranks, and fail if something was still pending
+    %ranks help              show this page
+
+    Names. Each rank has torch, dist, rank, world_size and device. The names that a cell makes stay until a restart.
+    Output. The value of a cell's last line is shown, once if all ranks have the same. A semicolon at the end hides it.
+      Of many printed lines you see the first and the last ones here. A file has all of them.
+    Pending. If only rank 0 calls dist.all_reduce(x), it waits for the other ranks. The cell comes back and says who
+      waits for whom. Run the same call on the others (make x there, too) under %%ranks 1-3: then all four have the sum.
+    Errors. If a cell fails on one rank, you see the rank and the line. All ranks stay, with their names. Mend the cell.
+      Run it on all ranks, or, if the others wait in a call for rank 2, under %%ranks 2 alone.
+      If a rank's process ends, the others keep their names. Save what you need with x = pull("x"), then %ranks restart.
+      The new ranks have no names: %ranks push x gives them what you saved.
+    Interrupt. The interrupt button ends what computes. A rank that waits for others stays where it is.
+    Who holds what. from shardcourse.who import who; who("layer.weight") draws the part of a tensor that each rank has
+      now. Try it: under %%ranks, from torch.distributed.fsdp import fully_shard and
+      layer = fully_shard(torch.nn.Linear(8, 8)). Draw it. Then run layer.unshard() under %%ranks, and draw it again:
+      each rank has gathered the whole weight, beside its own part. layer.reshard() frees what was gathered.
+    """
+    with _in_words():
+        _command(line) if cell is None else _run(line, cell)
+
+
+def pull(expression: str, ranks: Iterable[int] | None = None) -> list[Any]:
+    """Return the value of an expression on each rank."""
+    with _in_words():
+        return live_ranks().pull(expression, ranks)
+
+
+HELP = inspect.getdoc(ranks)
+COMMANDS = HELP.split("\n\n")[1]
 
 
 @contextmanager
@@ -63,13 +71,13 @@ def _in_words():
     """Show an error without the frames of this package."""
     try:
         yield
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, getopt.GetoptError) as error:
         raise without_frames(error, str(error))  # noqa: B904  it is the same error
 
 
 def live_ranks() -> Ranks:
     """Return the ranks that `%ranks` talks to. Raises RuntimeError if none have been started."""
-    if not _ranks:
+    if not (_ranks and _ranks[0].end.alive):
         raise RuntimeError("no ranks have been started: %load_ext shardlab, then %ranks start 4")
     return _ranks[0]
 
@@ -80,7 +88,7 @@ def _run(line: str, cell: str) -> None:
     live_ranks().run(cell, chosen_ranks(words), wire="--wire" in options, memory="--memory" in options)
 
 
-def _command(line: str, names: dict[str, Any]) -> None:
+def _command(line: str) -> None:
     verb, rest = (*line.split(maxsplit=1), "", "")[:2]
     match verb, *rest.split(maxsplit=1):
         case ["start", *_]:
@@ -90,7 +98,7 @@ def _command(line: str, names: dict[str, Any]) -> None:
         case ["help"]:
             print(HELP)
         case ["push", _, *_]:
-            pushed = rest.replace(",", " ").split()
+            pushed, names = rest.replace(",", " ").split(), get_ipython().user_ns
             if unknown := [name for name in pushed if name not in names]:
                 raise ValueError(f"%ranks push {rest}: the notebook has no {unknown[0]}")
             live_ranks().push(**{name: names[name] for name in pushed})
@@ -99,8 +107,7 @@ def _command(line: str, names: dict[str, Any]) -> None:
         case ["restart"]:
             print(live_ranks().restart() or "started again: no names were lost")
         case ["stop"]:
-            live_ranks()
-            _ranks.pop().stop()
+            live_ranks().stop()
         case _:
             raise ValueError(f"%ranks {line} is no command, or not a whole one. The commands are:\n{COMMANDS}")
 
@@ -117,20 +124,15 @@ def _start(line: str) -> None:
 
 
 def _split(line: str, *options: str) -> tuple[str, dict[str, str]]:
-    """Return the words of a command without its options, and the options. ValueError if one is not known."""
-    try:
-        given, words = getopt.gnu_getopt(shlex.split(line), "", options)
-    except getopt.GetoptError as error:
-        raise ValueError(f"{error.msg}. The commands are:\n{COMMANDS}") from None
+    """Return the words of a command without its options, and the options. GetoptError if one is not known."""
+    given, words = getopt.gnu_getopt(shlex.split(line), "", options)
     return " ".join(words), dict(given)
 
 
 def chosen_ranks(text: str) -> list[int] | None:
     """Return the ranks of "0,2-3", [0, 2, 3]; None, for all, of "". Raises ValueError if it is something else."""
-    try:
-        spans = [[int(n) for n in part.split("-", 1)] for part in text.replace(",", " ").split()]
-    except ValueError:
-        spans = [[1, 0]]
-    if any(span[0] > span[-1] for span in spans):
+    matches = [re.fullmatch(r"(\d+)(?:-(\d+))?", part) for part in text.replace(",", " ").split()]
+    spans = [range(int(m[1]), int(m[2] or m[1]) + 1) for m in matches if m]
+    if len(spans) < len(matches) or not all(spans):
         raise ValueError(f"%%ranks {text}: ranks are numbers, such as 0,2-3")
-    return [r for span in spans for r in range(span[0], span[-1] + 1)] or None
+    return [r for span in spans for r in span] or None

@@ -15,15 +15,15 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import cloudpickle
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from shardlab.launch import flight_recorder, local_device, rank_main
@@ -55,18 +55,26 @@ class Place:
     line: str  # of the cell, "line 3: dist.all_reduce(x)"
     waits: bool  # False: it computes, or is idle
     log: list[flight_recorder.Collective]
+    arguments: str = ""  # of the collective that it is in, as far as they are known
 
 
 def serve(marker: str) -> None:
-    """Run the cells that come from the session, until the launcher ends this process."""
-    Rank(marker).work()
+    """Run the cells that the second thread receives. After a cell's output comes the marker: this was all."""
+    rank = Rank()
+    while True:
+        number, source, options = rank.cells.get()
+        answer = rank.run(f"<cell {number}>", source, options)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(1, f"{marker}{number}\n".encode())
+        rank_main.send(("answer", (number, answer)))
 
 
 class Rank:
     """The names of this rank's cells, and the two threads that work with them."""
 
-    def __init__(self, marker: str) -> None:
-        self.marker, self.device = marker, local_device()
+    def __init__(self) -> None:
+        self.device = local_device()
         given = (torch, dist, dist.get_rank(), dist.get_world_size(), self.device)
         self.names: dict[str, Any] = dict(zip(GIVEN, given, strict=True)) | {"__name__": "__main__"}
         self.cells: queue.SimpleQueue = queue.SimpleQueue()
@@ -75,25 +83,15 @@ class Rank:
         signal.signal(signal.SIGINT, self._interrupted)
         threading.Thread(target=self._listen, daemon=True, name="live").start()
 
-    def work(self) -> None:
-        """Run the cells that the second thread receives. After a cell's output comes the marker: this was all."""
-        while True:
-            number, source, options = self.cells.get()
-            answer = self._run(f"<cell {number}>", source, options)
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os.write(1, f"{self.marker}{number}\n".encode())
-            rank_main.send(("answer", (number, answer)))
-
-    def _run(self, file: str, source: str, options: frozenset[str]) -> Answer:
+    def run(self, file: str, source: str, options: frozenset[str]) -> Answer:
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
         try:
             self.is_busy = True
-            with ExitStack() as around:
-                traffic = around.enter_context(record_traffic()) if "wire" in options else None
-                tracker = MemoryTracker(nn.Module(), device=self.device) if "memory" in options else None
+            wire = record_traffic() if "wire" in options else nullcontext()
+            memory = MemoryTracker(torch.nn.Module(), device=self.device) if "memory" in options else nullcontext()
+            with wire as traffic, memory as tracker:
                 if tracker:
-                    _tell_all_tensors(around.enter_context(tracker))
+                    _tell_all_tensors(tracker)
                 value = _execute(source, file, self.names)
                 torch.get_device_module(self.device).synchronize()  # a cell has ended when the device has
             parts = [] if value is None else [described(value)]
@@ -137,12 +135,14 @@ class Rank:
             if kind == "push":
                 pushed = cloudpickle.loads(what)
                 for f in (v for v in pushed.values() if getattr(v, "__module__", "") == "__main__"):
-                    _complete(getattr(f, "__globals__", {}), self.names)  # the notebook's function may use `rank`
+                    for name in GIVEN:  # the notebook's function may use `rank`
+                        getattr(f, "__globals__", {}).setdefault(name, self.names[name])
                 self.names |= pushed
                 answer = Answer()
             else:
                 names = self._names_where_it_failed() if kind == "debug" else self.names
-                answer = _evaluated(what, self.names, dict(names)) if what else _listed(names)
+                value = eval(what, self.names, dict(names)) if what else None
+                answer = Answer(described(value), dumps(value)) if what else _listed(names)
         except Exception as error:
             answer = Answer(error=f"{type(error).__name__}: {error}")
         rank_main.send(("answer", (number, answer)))
@@ -177,22 +177,27 @@ class Rank:
         else:
             stays = sys._current_frames()[main] is top and top.f_lasti == instruction
             waits = stays and any(c.state == "started" or (c.backend, c.state) == ("gloo", "issued") for c in log)
-        return Place(True, f"line {own.f_lineno}: {code}" if own else "the end of the cell", waits, log)
+        line = f"line {own.f_lineno}: {code}" if own else "the end of the cell"
+        return Place(True, line, waits, log, _arguments(frames, log))
 
 
-def _complete(names: dict[str, Any], given: dict[str, Any]) -> None:
-    """Add the names that each rank has from the beginning, where they are missing."""
-    names |= {name: given[name] for name in GIVEN if name not in names}
+def _arguments(frames: list[FrameType], log: list[flight_recorder.Collective]) -> str:
+    """Return arguments that no flight record has, "op=MAX, group_dst=1", of torch's call in which a rank is.
+
+    "" if the rank has other calls that are open, or none.
+    """
+    calls = [c.kind for c in log if c.state != "finished"]
+    torchs = (f for f in frames if f.f_code.co_filename.endswith("/distributed_c10d.py"))
+    names = next((f.f_locals for f in torchs if len(calls) == 1 and f.f_code.co_name.startswith(calls[0])), {})
+    same_on_all = {n: names[n] for n in ("op", "group_src", "group_dst") if names.get(n) is not None}
+    return ", ".join(f"{name}={str(value).split('.')[-1]}" for name, value in same_on_all.items())
 
 
 def _computed_s() -> float:
     """Seconds that the main thread has computed, or would have on a machine that nobody else uses."""
-    try:
-        with open(f"/proc/self/task/{os.getpid()}/schedstat") as file:
-            ran_ns, waited_for_a_cpu_ns, _ = map(int, file.read().split())
-    except OSError:
-        ran_ns = 0
-    return (ran_ns + waited_for_a_cpu_ns) / 1e9 if ran_ns else time.process_time()  # a Mac has no such file
+    file = Path(f"/proc/self/task/{os.getpid()}/schedstat")  # a Mac has no such file
+    ran_ns, waited_for_a_cpu_ns, _ = map(int, file.read_text().split() if file.exists() else (0, 0, 0))
+    return (ran_ns + waited_for_a_cpu_ns) / 1e9 if ran_ns else time.process_time()
 
 
 def _is_of_a_cell(frame: FrameType) -> bool:
@@ -208,11 +213,6 @@ def _execute(source: str, file: str, names: dict[str, Any]) -> Any:
     return None if source.rstrip().endswith(";") else value
 
 
-def _evaluated(expression: str, names: dict[str, Any], local_names: dict[str, Any]) -> Answer:
-    value = eval(expression, names, local_names)
-    return Answer(described(value), dumps(value))
-
-
 def _listed(names: dict[str, Any]) -> Answer:
     own = {name: value for name, value in names.items() if name not in GIVEN and not name.startswith("__")}
     return Answer("\n".join(f"{name} = {described(value)}" for name, value in own.items()), dumps(list(own)))
@@ -220,7 +220,7 @@ def _listed(names: dict[str, Any]) -> Answer:
 
 def _tell_all_tensors(tracker: MemoryTracker) -> None:
     """Tell a tracker of the tensors that are there already, and of the gradients of leaves."""
-    tensors = [t for t in gc.get_objects() if issubclass(type(t), Tensor)]
+    tensors = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
     tracker.label("other", *tensors, *(t.grad for t in tensors if t.is_leaf and t.grad is not None))
 
 
@@ -228,13 +228,13 @@ def described(value: Any) -> str:
     """Return a value in words: a tensor by its shape, dtype and first numbers; a DTensor also by this rank's part."""
     if isinstance(value, DTensor):
         return f"DTensor {list(value.shape)} {list(value.placements)}; here {described(value.to_local().detach())}"
-    if isinstance(value, Tensor):
+    if isinstance(value, torch.Tensor):
         head = f"tensor {list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
         if value.untyped_storage().nbytes() < value.numel() * value.element_size():
             return f"{head}, freed"
         numbers = value.detach().flatten()[:_FIRST_NUMBERS].tolist()
         text = ", ".join(f"{x:.4g}" if isinstance(x, float) else str(x) for x in numbers)
         return f"{head}: {text}{', ...' if value.numel() > _FIRST_NUMBERS else ''}"
-    if type(value) in (tuple, list) and any(isinstance(v, Tensor) for v in value):
+    if type(value) in (tuple, list) and any(isinstance(v, torch.Tensor) for v in value):
         return "(" + ", ".join(map(described, value)) + ")"
     return repr(value)

@@ -9,8 +9,7 @@ from typing import Any
 
 import cloudpickle
 
-from shardlab.launch import warm_up
-from shardlab.launch.api import settings_of
+from shardlab.launch.api import settings_of, warm_up
 from shardlab.launch.known_message import explained
 from shardlab.launch.notebook_tracebacks import name_cells, without_frames
 from shardlab.launch.pickling import dumps
@@ -18,7 +17,7 @@ from shardlab.launch.rank_names import named
 from shardlive.live_job import LiveJob, LiveRank
 from shardlive.rank_side import Answer, Place
 from shardlive.show import Printed, values
-from shardlive.waiting import pending
+from shardlive.waiting import disagreement, open_call, pending
 
 _A_DAY_S = 86_400.0  # of a collective: it may wait for a reader
 _QUIET_S = 0.1  # nobody has said anything for so long: ask where the ranks are
@@ -31,7 +30,7 @@ class RankError(RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows: the ranks' frames, without the notebook's. IPython calls this."""
-        return [f"RankError: {self}"]
+        return [f"RankError: {self}", *getattr(self, "__notes__", [])]
 
 
 class Ranks:
@@ -65,25 +64,20 @@ class Ranks:
             raise
 
     def run(
-        self,
-        source: str,
-        ranks: Iterable[int] | None = None,
-        *,
-        wire: bool = False,
-        memory: bool = False,
-        show: Callable[[str], Any] = print,
+        self, source: str, ranks: Iterable[int] | None = None, *, wire=False, memory=False, show: Callable = print
     ) -> None:
         """Run a cell on `ranks` (None: on all), and show what it prints and the value of its last line.
 
         It returns when nobody computes any more: a rank that waits for others stays where it is. `wire` shows what the
         cell sent, too, `memory` what each rank holds. Raises RankError if a rank raises or ends, ValueError if one is
         still in an earlier cell. An interrupt reaches the ranks that compute, and becomes KeyboardInterrupt here.
+        `show` gets every line. Without it, the first and the last ones are printed if there are many.
         """
         chosen = self._there(ranks)
         if busy := [r.number for r in chosen if r.is_busy]:
             raise ValueError(f"{named(busy)} did not end an earlier cell. {self.pending or 'It computes.'}")
         self._job.begin(chosen, source, frozenset(["wire"] * wire + ["memory"] * memory))
-        printed, interrupt = Printed(self._job.ranks, chosen, show), None
+        printed, interrupt = Printed(self._job, chosen, show), None
         try:
             self._wait(printed, show)
         except KeyboardInterrupt as error:
@@ -91,17 +85,15 @@ class Ranks:
             self._interrupt(show)
         answers = self._job.ended()
         printed.show_rest()
-        for line in values({n: a.shown for n, a in answers.items() if a.shown}, self.world_size):
-            show(line)
-        if waits := self.pending:
-            show(waits)
+        shown = values({n: a.shown for n, a in answers.items() if a.shown}, self.world_size)
+        for words in filter(None, [*shown, self.pending]):
+            show(words)
         if interrupt:
             ended = [n for n, a in answers.items() if a.error.startswith("KeyboardInterrupt")]
             raise without_frames(interrupt, f"interrupted: {named(ended) if ended else 'no rank'}")
-        if (dead := {r.number for r in self._job.ranks if not r.is_there}) != self._told:
-            self._told = dead  # the ranks, not the words: a rank's exit code may become known later
-            raise RankError("\n".join([self.gone, *self._errors(answers)]))
-        self._raise_errors(answers)
+        dead, told = {r.number for r in self._job.ranks if not r.is_there}, self._told
+        self._told = dead  # the ranks, not the words: a rank's exit code may become known later
+        self._raise_errors(answers, self.gone if dead != told else "")
 
     def pull(self, expression: str, ranks: Iterable[int] | None = None) -> list[Any]:
         """Return the value of an expression on each rank, also on one that waits. Tensors come to the CPU.
@@ -123,7 +115,7 @@ class Ranks:
     @property
     def pending(self) -> str:
         """Return who waits for whom, in words; "" if no rank waits, or one computes."""
-        return pending(self._places())
+        return pending(self._places())[0]
 
     @property
     def gone(self) -> str:
@@ -132,15 +124,19 @@ class Ranks:
         if any(r.exit_code is None for r in dead):
             self._job.listen(2 * _QUIET_S)
         words = "; ".join(r.how_it_ended for r in dead)
-        return words and f"{words}. The others keep their names, but can't reach it: restart to go on together"
+        places = {r.number: Place(True, "", True, r.whereabouts.log) for r in dead if r.whereabouts}  # ended by gloo
+        if call := next(filter(None, (open_call(place.log) for place in places.values())), None):
+            places |= self._job.ask(self._job.ranks, "place", within_s=_GRACE_S)
+            words = "; ".join(filter(None, [words, disagreement(call, places)]))
+        others = "The others keep their names, but can't reach it. " if len(dead) < self.world_size else ""
+        return words and f"{words}. {others}Restart to go on together"
 
     def _places(self) -> dict[int, Place]:
         """Return where the ranks are; nothing if no rank runs a cell, or one did not say where it is."""
         places = self._job.ask(self._job.ranks, "place", within_s=_GRACE_S)
-        there = {r.number: r for r in self._job.ranks if r.is_there}
-        if not any(r.is_busy for r in there.values()) or not there.keys() <= places.keys():
-            return {}
-        return {n: places[n] for n in there}
+        there = [r for r in self._job.ranks if r.is_there]
+        told = any(r.is_busy for r in there) and all(r.number in places for r in there)
+        return {r.number: places[r.number] for r in there} if told else {}
 
     def restart(self) -> str:
         """End all ranks and start new ones. Return what is lost, in words."""
@@ -150,7 +146,7 @@ class Ranks:
 
     def give_up(self) -> str:
         """End all ranks. Return what is lost, in words: names, and a call that was pending."""
-        had = self._job.ask(self._there(None), "pull", within_s=_LONG_S)
+        had = self._job.ask(self._living(), "pull", within_s=_LONG_S)
         lost = {n: f"lost: {', '.join(names)}" for n, a in had.items() if (names := cloudpickle.loads(a.value))}
         lost |= {r.number: "had ended" for r in self._job.ranks if not r.is_there}
         given_up = ["the call that was pending is given up"] if self.pending else []
@@ -170,7 +166,7 @@ class Ranks:
     def __exit__(self, kind, error, tb) -> None:
         self.end() if kind else self.stop()
 
-    def _wait(self, printed: Printed, show: Callable[[str], Any]) -> None:
+    def _wait(self, printed: Printed, show: Callable) -> None:
         """Return when every cell has ended, or when what has not ended waits for ranks that do nothing.
 
         If all ranks wait in one call for long, that is shown: it may be slow, or it may never end.
@@ -181,36 +177,40 @@ class Ranks:
             printed.show_common()
             if time.monotonic() - asked > _QUIET_S:
                 places = self._places()
-                words = pending(places, certain=True)
-                if words and words == before:
+                words, certain = pending(places)
+                if certain and words == before:
                     return
                 asked, before = time.monotonic(), words
-                if calls != (now_in := f"{[p.log[-1:] for p in places.values()]}{pending(places)}"):
+                if calls != (now_in := f"{[p.log[-1:] for p in places.values()]}{words}"):
                     since, calls = asked, now_in
-                elif asked - since > _LONG_S and (hint := pending(places)):
-                    show(f"{hint} (Interrupt ends the waiting here.)")
+                elif asked - since > _LONG_S and words:
+                    show(f"{words} (Interrupt ends the waiting here.)")
                     since = math.inf
 
-    def _interrupt(self, show: Callable[[str], Any]) -> None:
+    def _interrupt(self, show: Callable) -> None:
         """Interrupt what computes, and wait a moment until it has ended."""
         end = time.monotonic() + _GRACE_S
         for r in self._job.ranks:
             r.order("interrupt", 0)
-        while any(r.is_busy for r in self._job.ranks) and time.monotonic() < end and not self.pending:
+        while (places := self._places()) and not pending(places)[0] and time.monotonic() < end:
             self._job.listen(_QUIET_S / 2)
-        places = self._job.ask(self._job.ranks, "place", within_s=_GRACE_S)
         if computing := [n for n, place in places.items() if place.is_busy and not place.waits]:
             show(f"{named(computing)} will hear the interrupt when the call that it computes in returns")
 
-    def _there(self, ranks: Iterable[int] | None) -> list[LiveRank]:
-        """Return the chosen ranks; all that are there, if none are named."""
+    def _living(self) -> list[LiveRank]:
+        """Return the ranks that have not ended. Raises RuntimeError if all have been stopped."""
         if not self.end.alive:
             raise RuntimeError("the ranks have been stopped: start them again")
         self._job.listen(0)
+        return [r for r in self._job.ranks if r.is_there]
+
+    def _there(self, ranks: Iterable[int] | None) -> list[LiveRank]:
+        """Return the chosen ranks; all that are there, if none are named. Raises RankError if one has ended."""
+        living = self._living()
         numbers = range(self.world_size) if ranks is None else list(dict.fromkeys(ranks))
         if strange := [n for n in numbers if n not in range(self.world_size)]:
             raise ValueError(f"there is no rank {strange[0]}: there are {named(range(self.world_size))}")
-        there = [r for r in map(self._job.ranks.__getitem__, numbers) if r.is_there]
+        there = [r for r in living if r.number in numbers]
         if not there or (ranks is not None and len(there) < len(numbers)):
             raise RankError(self.gone)
         return there
@@ -220,13 +220,10 @@ class Ranks:
         self._raise_errors(answers)
         return answers
 
-    def _errors(self, answers: dict[int, Answer]) -> list[str]:
-        """Return the ranks' errors in lines, and the stack of the first one."""
+    def _raise_errors(self, answers: dict[int, Answer], gone: str = "") -> None:
+        """Raise RankError if a rank has ended, or the answers have errors: in lines, with the stack of the first."""
         errors = {n: a for n, a in answers.items() if a.error}
-        first = next(iter(errors.values())).traceback.rstrip() if errors else ""
         heads = values({n: a.error for n, a in errors.items()}, self.world_size)
-        return [name_cells("\n".join([*heads, *(["", first] if first else [])]))] if errors else []
-
-    def _raise_errors(self, answers: dict[int, Answer]) -> None:
-        if errors := self._errors(answers):
-            raise explained(RankError(*errors))
+        stack = [f"\n{a.traceback.rstrip()}" for a in errors.values() if a.traceback][:1]
+        if words := "\n".join(filter(None, [gone, *heads, *stack])):
+            raise explained(RankError(name_cells(words)))

@@ -4,70 +4,67 @@ No time-out decides. A rank waits if its thread sits in a collective that its fl
 rank with a cell waits, and the ranks they wait for have no cell, nothing can move until the reader does something.
 """
 
+from collections.abc import Iterable
+
 from shardlab.launch.flight_recorder import POINT_TO_POINT, Collective
 from shardlab.launch.rank_names import named
 from shardlive.rank_side import Place
+from shardlive.show import alike
 
 
-def pending(places: dict[int, Place], certain: bool = False) -> str:
-    """Return who waits for whom, in words; "" if a rank computes.
+def pending(places: dict[int, Place]) -> tuple[str, bool]:
+    """Return who waits for whom, in words, and whether nothing moves for certain; ("", False) if a rank computes.
 
-    A call that all its ranks have made may be under way, and so may a message if all ranks wait: gloo records none. So
-    "" if only what is `certain` is asked for.
+    A call that all its ranks have made may be under way, and so may a message if all ranks wait: gloo records none.
     """
     busy = {r: p for r, p in places.items() if p.is_busy}
     if not busy or not all(p.waits for p in busy.values()):
-        return ""
-    open_calls = {r: c for r, p in busy.items() if (c := _open(p.log)) is not None}
-    said = []
-    if messages := [r for r in busy if r not in open_calls]:
-        if certain and len(busy) == len(places):
-            return ""
+        return "", False
+    calls = {r: open_call(p.log) for r, p in busy.items()}
+    same = {_place_in_order(call): call for call in calls.values() if call}
+    parts = [_words([r for r, c in calls.items() if c and _place_in_order(c) == at], same[at], places) for at in same]
+    if messages := [r for r, call in calls.items() if call is None]:
         where = "; ".join(f"{named([r])} waits at {busy[r].line}" for r in messages)
         free = "run that there" if len(busy) < len(places) else "if none does, restart"
-        said.append(f"{where}. It ends when another rank sends or receives what it waits for: {free}.")
-    for call in dict.fromkeys((c.group, c.backend, c.seq) for c in open_calls.values()):
-        waiting = {r: c for r, c in open_calls.items() if (c.group, c.backend, c.seq) == call}
-        if not (words := _words(waiting, places, certain)):
-            return ""  # this one may be under way
-        said.append(words)
-    return "\n".join(said)
+        text = f"{where}. It ends when another rank sends or receives what it waits for: {free}."
+        parts.insert(0, (text, len(busy) < len(places)))
+    return "\n".join(text for text, _ in parts), all(certain for _, certain in parts)
 
 
-def _open(log: list[Collective]) -> Collective | None:
+def open_call(log: list[Collective]) -> Collective | None:
+    """Return the first collective of a log that has not ended."""
     return next((c for c in log if c.state != "finished" and c.kind not in POINT_TO_POINT), None)
 
 
-def _words(waiting: dict[int, Collective], places: dict[int, Place], certain: bool) -> str:
-    """Say of one call who waits in it, for whom, and what frees them. If every member has called it alike: "" if
-    `certain` is asked."""
-    ranks, first = sorted(waiting), next(iter(waiting.values()))
-    line = places[ranks[0]].line
-    who, verb = named(ranks), "waits" if len(ranks) == 1 else "wait"
-    kinds = {}
-    for r, c in waiting.items():
-        kinds.setdefault(c.agreed, []).append(r)
-    if len(kinds) > 1:
-        calls = ", ".join(f"{named(rs)} {'is' if len(rs) == 1 else 'are'} in {kind}" for kind, rs in kinds.items())
-        return f"{calls}: a group's ranks must make the same calls, with the same shapes. Nothing frees them: restart."
-    missing = [r for r in first.members if r not in waiting and not _has_called(places.get(r), first)]
-    if not missing and certain:
-        return ""
+def disagreement(call: Collective, places: dict[int, Place], waiting: Iterable[int] = ()) -> str:
+    """Return which calls ranks have made in the place of `call`, in words; "" if all are alike, as far as is known."""
+    made = {r: c.agreed for r, p in places.items() for c in p.log if _place_in_order(c) == _place_in_order(call)}
+    arguments = {r: f"{made[r]} with {places[r].arguments}" for r in waiting if places[r].arguments}
+    kinds = alike(made | arguments) if len(alike(made)) == 1 and len(alike(arguments)) > 1 else alike(made)
+    calls = ", ".join(f"{named(ranks)} called {kind}" for kind, ranks in kinds.items())
+    return f"{calls}: a group's ranks must make the same calls, with the same shapes" if len(kinds) > 1 else ""
+
+
+def _place_in_order(c: Collective) -> tuple:
+    return c.group, c.backend, c.seq, c.kind in POINT_TO_POINT
+
+
+def _words(waiting: list[int], call: Collective, places: dict[int, Place]) -> tuple[str, bool]:
+    """Say of one call who waits in it, for whom, and what frees them; and whether it is certain that nothing moves."""
+    if words := disagreement(call, places, waiting):
+        return f"{words}. This can not end well: restart.", True
+    text = f"{named(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in {call.signature}, {places[waiting[0]].line}"
+    missing = [r for r in call.members if r not in places or not _has_called(places[r].log, call)]
     if not missing:
-        return (
-            f"{who} {verb} in {first.signature}, {line}. All its ranks have called it. So it is under way, or an "
-            "argument, such as src or dst, differs between them. Then nothing frees it: restart."
-        )
-    idle = [r for r in missing if r in places and not places[r].is_busy]
-    dead = [r for r in missing if r not in places]
-    text = f"{who} {verb} in {first.signature}, {line}, for {named(missing)}"
-    if dead:
-        return f"{text}, and {named(dead)} {'has' if len(dead) == 1 else 'have'} ended: restart."
-    if idle == missing:
-        return f"{text}. Pending: run the same call on {named(missing)}, and it ends."
-    return f"{text}: {named([r for r in missing if r not in idle])} must leave another call first."
+        return f"{text}. All its ranks have called it. So it is under way, or an argument differs: then restart.", False
+    text = f"{text}, for {named(missing)}"
+    if dead := [r for r in missing if r not in places]:
+        return f"{text}, and {named(dead)} {'has' if len(dead) == 1 else 'have'} ended: restart.", True
+    if busy := [r for r in missing if places[r].is_busy]:
+        return f"{text}: {named(busy)} must leave another call first.", True
+    return f"{text}. Pending: run the same call on {named(missing)}, and it ends.", True
 
 
-def _has_called(place: Place | None, call: Collective) -> bool:
-    mine = [c for c in place.log if (c.group, c.backend) == (call.group, call.backend)] if place else []
+def _has_called(log: list[Collective], call: Collective) -> bool:
+    mine = [c for c in log if (c.group, c.backend) == (call.group, call.backend)]
     return any(c.seq >= call.seq and c.kind not in POINT_TO_POINT for c in mine)

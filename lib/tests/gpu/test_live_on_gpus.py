@@ -60,6 +60,6 @@ def test_a_call_that_the_device_has_not_come_to_is_not_pending(ranks):
 def test_who_has_called_something_else_is_named(ranks):
     x = "x = torch.ones(3, device=device)\n"
     [said] = shown(ranks, x + "dist.all_reduce(x) if rank else dist.broadcast(x, 0)", [0, 1])
-    assert said.startswith("rank 0 is in broadcast Float[3], rank 1 is in all_reduce Float[3]: ")
+    assert said.startswith("rank 0 called broadcast Float[3], rank 1 called all_reduce Float[3]: ")
     with pytest.raises(RankError, match="not everything was over"):
         ranks.stop()

@@ -63,13 +63,40 @@ def test_a_notebook_talks_to_ranks_that_stay():
         and "%ranks restart  " in shown[10]
     )
     assert shown[11] == "ValueError: %ranks push twise: the notebook has no twise"
-    assert shown[12].startswith("ValueError: option --wier not recognized. The commands are:")
+    assert shown[12] == "GetoptError: option --wier not recognized"
     assert shown[13] == "[ranks 0, 1] lost: x, twice, half\n[rank 2]     lost: x, twice, half, y"
     assert shown[14].startswith("ValueError: %ranks push is no command, or not a whole one.")
     assert shown[16] == "the ranks that were there are ended.\nthe call that was pending is given up\n2 ranks are there"
     assert shown[17] == ""
     no_ranks = "RuntimeError: no ranks have been started: %load_ext shardlab, then %ranks start 4"
     assert shown[18] == shown[19] == no_ranks
+
+
+@pytest.mark.timeout(240)
+def test_start_and_restart_work_at_once_when_all_ranks_have_ended():
+    all_end = "%%ranks\nimport os\nos._exit(3)"
+    shown = texts(
+        ["%load_ext shardlab\n%ranks start 2 --device cpu", all_end, "%ranks restart", all_end, "%ranks start 3"]
+    )
+    assert shown[1].startswith("RankError: rank 0 has ended (exit code 3)")
+    assert shown[2] == "[every rank] had ended"
+    assert shown[4] == "the ranks that were there are ended.\n[every rank] had ended\n3 ranks are there"
+
+
+@pytest.mark.timeout(240)
+def test_of_many_lines_a_notebook_gets_the_first_and_the_last_and_a_file_has_all():
+    start, many = "%load_ext shardlab\n%ranks start 2 --device cpu", "for i in range(20_000): print(rank, i)"
+    again = f"%%capture captured\nget_ipython().run_cell_magic('ranks', '', {many!r})"
+    read = "import re\nprint(open(re.search(r'all are in (\\S+)', captured.stdout)[1]).read())"
+    pending = "%%ranks 0\nfor i in range(5_000): print(i)\ndist.barrier()"
+    shown = texts([start, f"%%ranks\n{many}", again, read, pending])
+    lines = shown[1].splitlines()
+    assert len(lines) == 1_102
+    assert lines[1_000] == "... more lines: the last ones are shown when the cell ends"
+    assert lines[1_001].startswith("... 38,900 lines are left out here. Until the ranks end, all are in /")
+    assert lines[-1] in ("[rank 1] 1 19999", "[rank 0] 0 19999")
+    assert sorted(shown[3].splitlines()) == sorted(f"[rank {r}] {r} {i}" for i in range(20_000) for r in (0, 1))
+    assert shown[4].splitlines()[-1].startswith("rank 0 waits in barrier")  # this is never left out
 
 
 @pytest.mark.timeout(240)
