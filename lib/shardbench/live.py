@@ -1,13 +1,22 @@
-"""Live ranks, ours and ipyparallel's: the start, a cell, a collective that waits, an interrupt, a restart, an error.
+"""Live ranks, ours, ipyparallel's and nbdistributed's: the start, a cell, a collective that waits, an error and more.
 
-Each round starts a fresh process for each of the two, in turn. ipyparallel is measured only where it is installed; it
-is no dependency of the course. The measures are those of a reader at a notebook: seconds until the next cell can run,
-and lines that equal output of four ranks fills. None: the tool has no such thing. A collective that some ranks have not
-called blocks ipyparallel's cell until they call it.
+Each round starts a fresh process for each of them, in turn. The other two are measured only where they are installed;
+neither is a dependency of the course. The measures are those of a reader at a notebook: seconds until the next cell can
+run, and lines that equal output of four ranks fills. None: the tool has no such thing.
+
+- A collective that some ranks have not called blocks ipyparallel's cell until they call it. nbdistributed gives the
+  cell back after 30 s, with an error that names no collective.
+- nbdistributed loses what it sends to a rank that is not there yet, and its cell fails after 30 s. So its start ends
+  here when short cells, sent again and again, are answered. Its interrupt, which Jupyter sends to the kernel's whole
+  process group, ends its ranks.
+- nbdistributed's own commands to stop and to start again end processes of this machine by their names, other people's
+  too. Here its parts are stopped one by one, as its `shutdown_all` does.
 """
 
+import importlib.metadata
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from statistics import median
@@ -113,6 +122,53 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.St
     timed("stop_s", cluster.stop_cluster_sync)
 print(json.dumps(found))
 """
+NBDISTRIBUTED = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+
+def cell(source):
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        shell.run_cell(source).raise_error()
+    return said.getvalue()
+
+def start():
+    cell("%dist_init --num-processes 4")
+    while True:
+        try:
+            return magic._comm_manager.send_to_all("execute", "x = torch.ones(4)", timeout=1)
+        except TimeoutError:
+            assert all(process.poll() is None for process in magic._process_manager.processes)
+
+def stop():
+    with contextlib.redirect_stdout(io.StringIO()):
+        magic._process_manager.shutdown()
+    magic._comm_manager.shutdown()
+
+def restart():
+    stop()
+    start()
+
+cell("%load_ext nbdistributed")
+magic = shell.magics_manager.registry["DistributedMagic"]
+try:
+    start()
+    found["cold_s"] = [now() - began]
+    stop()
+    timed("warm_s", start)
+    cell("%%distributed\ny = x + 1")  # the first one takes longer
+    for _ in range(20):
+        timed("cell_s", cell, "%%distributed\ny = x + 1")
+    found["lines"] = [cell("%%distributed\nprint('the same')").count("the same")]
+    assert "Timeout" in timed("pending_s", cell, "%%rank [0]\ndist.all_reduce(x)")
+    assert "Error" not in timed("freed_s", cell, "%%rank [1,2,3]\ndist.all_reduce(x)")
+    assert "ZeroDivisionError" in timed("error_s", cell, "%%distributed\n1 / 0 if rank == 2 else 1")
+    timed("restart_s", restart)
+    timed("stop_s", stop)
+finally:
+    for process in magic._process_manager.processes:
+        process.kill()
+print(json.dumps(found))
+"""
 MEASURES = {
     "cold_s": "start: four ranks that can add up, in a new process",
     "warm_s": "start again",
@@ -125,18 +181,21 @@ MEASURES = {
     "restart_s": "restart",
     "stop_s": "stop",
 }
-PROGRAMS = {"shardlive": OURS, "ipyparallel": IPYPARALLEL}
+PROGRAMS = {"shardlive": OURS, "ipyparallel": IPYPARALLEL, "nbdistributed": NBDISTRIBUTED}
+TO_INSTALL = {"ipyparallel": "ipyparallel==9.2.0", "nbdistributed": "nbdistributed==0.1.0"}
 
 
 def run(rounds: int = 3) -> dict:
-    """Return the samples and medians of MEASURES for ours and, where it is installed, ipyparallel."""
+    """Return the samples and medians of MEASURES for ours and, where they are installed, the other two."""
     tools = [name for name in PROGRAMS if name == "shardlive" or importlib.util.find_spec(name)]
     samples: dict[str, dict[str, list[float]]] = {name: {} for name in tools}
     for _ in range(rounds):
         for name in tools:
             for measure, values in _fresh_process(PROGRAMS[name]).items():
                 samples[name].setdefault(measure, []).extend(values)
-    result = {"benchmark": "live", "environment": environment(), "world_size": WORLD_SIZE, "tools": {}}
+    versions = {name: importlib.metadata.version(name) for name in tools[1:]}
+    result = {"benchmark": "live", "environment": environment(), "world_size": WORLD_SIZE, "versions": versions}
+    result["tools"] = {}
     for name, found in samples.items():
         medians = {m: {"median": median(values), "samples": values} for m, values in found.items()}
         result["tools"][name] = {m: medians.get(m) for m in MEASURES}
@@ -149,8 +208,8 @@ def show(result: dict) -> None:
     for measure, words in MEASURES.items():
         table.add_row(words, *(_cell(measure, found[measure]) for found in result["tools"].values()))
     Console().print(table)
-    if "ipyparallel" not in result["tools"]:
-        Console().print("ipyparallel is not installed: pip install ipyparallel, to compare")
+    for name in TO_INSTALL.keys() - result["tools"].keys():
+        Console().print(f"{name} is not installed. To compare with it: pip install {TO_INSTALL[name]}")
 
 
 def _cell(measure: str, found: dict | None) -> str:
@@ -160,9 +219,9 @@ def _cell(measure: str, found: dict | None) -> str:
 
 
 def _fresh_process(program: str) -> dict[str, list[float]]:
-    done = subprocess.run(
-        [sys.executable, "-c", CLOCK + program], capture_output=True, text=True, timeout=300, check=False
-    )
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])  # nbdistributed starts "python"
+    command, environ = [sys.executable, "-c", CLOCK + program], os.environ | {"PATH": path}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"a program of the benchmark failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
