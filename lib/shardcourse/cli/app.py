@@ -179,7 +179,7 @@ def _benchmark(name: str, words: str) -> None:
 
 
 _benchmark("launch", "Time the start of four CPU ranks: our launch, first and warm, compared with torchrun.")
-_benchmark("live", "Compare live ranks with ipyparallel's engines, where it is installed: start, cell, wait, error.")
+_benchmark("live", "Compare live ranks with ipyparallel and nbdistributed, where installed: start, cell, wait, error.")
 _benchmark("ddp", "Compare our DDP with torch's: step time, peak bytes, traffic.")
 _benchmark(
     "parallel",
