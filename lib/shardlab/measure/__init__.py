@@ -3,6 +3,6 @@
 Read in this order:
 
     ledger, memory_hooks, memory, budget        bytes held; `wait_for_gloo`: when to look
-    traffic                                     bytes sent
+    traffic, functional_calls, store_writes     bytes sent
     step_time                                   seconds
 """

@@ -11,11 +11,13 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _resolve_process_group
 
 from shardlab.launch import flight_recorder
+from shardlab.measure.functional_calls import functional_calls
+from shardlab.measure.store_writes import store_writes
 
 
 @dataclass
 class Traffic:
-    """The collectives, sends and recvs that this rank issued inside a `record_traffic` block, in order."""
+    """The collectives, sends, recvs and writes into a store of this rank inside a `record_traffic` block, in order."""
 
     started_s: float  # seconds since the epoch, like the collectives' issue times
     collectives: list[flight_recorder.Collective] = field(default_factory=list)
@@ -42,7 +44,7 @@ def wire_bytes(c: flight_recorder.Collective, world_size: int) -> float:
     all_reduce: 2 (N-1)/N of the tensor; all_gather and reduce_scatter: (N-1)/N of the whole (unsharded) tensor;
     all_to_all: the rank's input without its own part, or (N-1)/N of it if the parts are not known; broadcast, reduce
     and all other kinds: (N-1)/N of the input, the mean over ranks, since one rank sends nothing. A send's input is its
-    message, which counts in full; a recv has no input.
+    message, which counts in full; a recv has no input. A write into the store counts in full, too.
     Source: Thakur, Rabenseifner & Gropp 2005, sections 4.1, 4.2, 4.5.
     """
     share, whole = (world_size - 1) / world_size, max(c.input_bytes, c.output_bytes)
@@ -52,7 +54,7 @@ def wire_bytes(c: flight_recorder.Collective, world_size: int) -> float:
         return share * whole
     if c.own_bytes is not None:
         return c.input_bytes - c.own_bytes
-    return c.input_bytes if c.kind == "send" else share * c.input_bytes
+    return c.input_bytes if c.kind in ("send", "store") else share * c.input_bytes
 
 
 @contextmanager
@@ -62,15 +64,21 @@ def record_traffic():
     Raises RuntimeError if the flight recorder's ring overflowed meanwhile: an incomplete record would mislead.
     """
     traffic = Traffic(started_s=time.time())
-    with _messages() as (messages, own_parts):
+    notes: list[flight_recorder.Collective] = []
+    with (
+        functional_calls() as functional,
+        _messages() as (messages, own_parts),
+        store_writes(lambda n_bytes: notes.append(_note(n_bytes))),
+    ):
         yield traffic
     issued = [c for c in flight_recorder.collectives() if c.issued_s >= traffic.started_s]
     in_ring = Counter(c.backend for c in issued for _ in range(c.entries))
     if max(in_ring.values(), default=0) >= (kept := flight_recorder.kept_entries()):
         raise RuntimeError(f"the flight recorder keeps {kept} collectives: record fewer steps at once")
     issued = [c for c in issued if c.kind not in flight_recorder.POINT_TO_POINT]  # `messages` has NCCL's, too
-    issued = [_with_own_part(c, own_parts) for c in issued]
-    traffic.collectives += sorted(issued + messages, key=lambda c: c.issued_s)
+    own_parts += functional.own_parts
+    issued = [_with_own_part(functional.as_asked_for(c), own_parts) for c in issued]
+    traffic.collectives += sorted(issued + messages + notes, key=lambda c: c.issued_s)
 
 
 def _with_own_part(c: flight_recorder.Collective, own_parts: list[tuple[str, int, int]]) -> flight_recorder.Collective:
@@ -87,8 +95,8 @@ def _messages() -> Iterator[tuple[list[flight_recorder.Collective], list[tuple[s
     """Collect what the flight recorder does not know: gloo's sends and recvs, and the parts of an all_to_all.
 
     A part is (group, bytes of the whole input, bytes that stay on this rank). All of torch's calls, batch_isend_irecv's
-    too, end in these methods of the process group, but for functional collectives. Their replacements must have the
-    same names: by the name, pybind sees that an override calls its base method.
+    too, end in these methods of the process group. Functional collectives don't: see `functional_calls`. The methods'
+    replacements must have the same names: by the name, pybind sees that an override calls its base method.
     """
     found: list[flight_recorder.Collective] = []
     own_parts: list[tuple[str, int, int]] = []
@@ -133,15 +141,26 @@ def _messages() -> Iterator[tuple[list[flight_recorder.Collective], list[tuple[s
 
 
 def _message(group: dist.ProcessGroup, kind: str, tensor) -> flight_recorder.Collective:
-    sent = kind == "send"
+    sent, dtype = kind == "send", tensor.type().split(".")[-1].removesuffix("Tensor")
+    n_in, n_out = tensor.nbytes if sent else 0, 0 if sent else tensor.nbytes
+    return _by_one(group, kind, n_in, n_out, dtype, tuple(tensor.shape))
+
+
+def _note(n_bytes: int) -> flight_recorder.Collective:
+    """Return a write into the store."""
+    return _by_one(dist.group.WORLD, "store", n_bytes, 0, "Byte", (n_bytes,))
+
+
+def _by_one(group: dist.ProcessGroup, kind: str, n_in: int, n_out: int, dtype: str, shape: tuple[int, ...]):
+    """Return what this rank does alone, at this moment, as a collective."""
     return flight_recorder.Collective(
         seq=0,  # messages have no order that ranks share
         group=group.group_name,
         kind=kind,
-        input_bytes=tensor.nbytes if sent else 0,
-        output_bytes=0 if sent else tensor.nbytes,
-        dtype=tensor.type().split(".")[-1].removesuffix("Tensor"),
-        shape=(tuple(tensor.shape),),
+        input_bytes=n_in,
+        output_bytes=n_out,
+        dtype=dtype,
+        shape=(shape,),
         issued_s=time.time(),
         where=flight_recorder.where(_stack()),
     )
