@@ -91,11 +91,12 @@ def fault(case: Case, replies: list[dict]) -> tuple[str, dict]:
                 if name not in replies[rank]["passes"][i]:
                     continue
                 sent = replies[rank]["passes"][i][name]
+                messages = sent - replies[rank]["passes"][i].get(f"{name} by the store", 0)
                 shown = {f"{case.name}: bytes that rank {rank} sends in {name}": (f"{sent:,.0f}", _range(allowed))}
-                if sent < allowed.least:
+                if messages < allowed.least:
                     words = (
-                        f"rank {rank} sends {sent:,.0f} bytes in {name}, and its {allowed.rows} rows alone have "
-                        f"{allowed.least:,}: some rows were not sent, or not as {case.wire}."
+                        f"in {name} rank {rank}'s messages have {messages:,.0f} bytes, and its {allowed.rows} rows "
+                        f"have {allowed.least:,}: some rows were not sent, or not as {case.wire}."
                     )
                     return words, shown
                 if sent > allowed.most:

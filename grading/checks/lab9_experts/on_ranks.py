@@ -11,7 +11,7 @@ from grading.checks.lab9_experts.draws import DTYPES, Case, batch, weights
 from grading.checks.refused_library_parts import refuse_finished_parts
 from grading.judge.tensor_projections import project_rows
 from shardlab import local_device
-from shardlab.measure.traffic import record_traffic
+from shardlab.measure.traffic import Traffic, record_traffic
 
 RULE = "this lab is written with torch alone"
 TOKEN_DIRECTIONS, EXPERT_DIRECTIONS = 2, 4
@@ -94,7 +94,12 @@ def _forward(layer, case: Case, micro_batch: int) -> tuple:
         raise ValueError(
             f"the layer got {_described(x)} and has to return the like, with a graph: not {_described(out)}"
         )
-    return x, gradient, out, forward.sent_bytes()
+    return x, gradient, out, _bytes("forward", forward)
+
+
+def _bytes(name: str, traffic: Traffic) -> dict[str, float]:
+    """Return the bytes that this rank sends in a pass, and those of them that it writes into the store."""
+    return {name: traffic.sent_bytes(), f"{name} by the store": traffic.sent_bytes("store")}
 
 
 def _inputs(case: Case, micro_batch: int) -> list[Tensor]:
@@ -112,18 +117,18 @@ def _evaluate(layer, case: Case, micro_batch: int) -> dict:
     if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype != x.dtype:
         raise ValueError(f"under no_grad the layer got {_described(x)}, and returned {_described(out)}")
     projected = project_rows(out.detach(), case.seed, TOKEN_DIRECTIONS)
-    return {"evaluated": projected, "evaluation": traffic.sent_bytes()}
+    return {"evaluated": projected} | _bytes("evaluation", traffic)
 
 
-def _backward(case: Case, x: Tensor, gradient: Tensor, out: Tensor, forward_bytes: float) -> dict:
+def _backward(case: Case, x: Tensor, gradient: Tensor, out: Tensor, forward_bytes: dict[str, float]) -> dict:
     with record_traffic() as backward:
         (out * gradient).sum().backward()
     x_gradient = torch.zeros_like(x) if x.grad is None else x.grad
     return {
         "out": project_rows(out.detach(), case.seed, TOKEN_DIRECTIONS),
         "x": project_rows(x_gradient, case.seed, TOKEN_DIRECTIONS),
-        "forward": forward_bytes,
-        "backward": backward.sent_bytes(),
+        **forward_bytes,
+        **_bytes("backward", backward),
     }
 
 

@@ -156,6 +156,21 @@ def test_bytes_have_two_bounds_on_each_rank(name, rank):
     assert few.points == 0 and "some rows were not sent" in few.cause
 
 
+@pytest.mark.parametrize("name", ("forward", "backward"))
+def test_the_store_counts_as_sent_and_carries_no_rows(name):
+    def writes(stored, messages):
+        def change(case, of, reply):
+            least = judge_sent_bytes.due(case, 0)[of].least
+            in_store, sent = stored * least, messages * least
+            reply["passes"][0] |= {name: sent + in_store, f"{name} by the store": in_store}
+
+        return change
+
+    assert judged("lab9.bytes", writes(0.001, 1.0)).points == 5
+    assert "times what is allowed" in judged("lab9.bytes", writes(1.0, 1.0)).cause
+    assert "messages have 0 bytes" in judged("lab9.bytes", writes(1.0, 0.0)).cause
+
+
 @pytest.mark.parametrize("rank", range(4))
 @pytest.mark.parametrize(
     "name, own, words",

@@ -25,9 +25,10 @@ def writes() -> dict[str, tuple]:
         "compare_set": lambda: store.compare_set("new", "", text),
         "add": lambda: store.add("sum", 7),
         "default store": lambda: _get_default_store().set("key", text),
-        "kept method": partial(KEPT.get("set", store.set), "key", text),
         "read": lambda: store.get("key"),
     }
+    if KEPT:
+        ways["kept method"] = partial(KEPT["set"], "key", text)
     found = {}
     for name, call in ways.items():
         with record_traffic() as traffic:
