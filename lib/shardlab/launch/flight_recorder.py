@@ -210,7 +210,7 @@ def _as_asked_for(entries: list[dict]) -> list[dict]:
 
     gloo runs a reduce_scatter as an all_reduce, and the recorder shows what ran: one all_reduce of a whole tensor, or
     one for each share in a list. The innermost frame in torch's Python API tells what the program asked for. A call
-    that bypasses this API (`torch.ops`, C++) stays an all_reduce.
+    that bypasses this API (`torch.ops`, C++) stays an all_reduce, which `record_traffic` corrects.
     """
     found: list[dict] = []
     lists: dict[str, dict] = {}  # by group: the entry of the last list of shares
