@@ -57,7 +57,7 @@ def _fault(of_ranks: list[list[tuple[str, float]]], instance: Instance, n: int) 
     if most > MOST_MESSAGES:
         return f"{most:g} messages for {len(instance.shapes)} matrices: each waits for the link's latency."
     least = FEWEST * (n - 1) * sum(instance.sizes)
-    if (together := sum(n_bytes for sent in of_ranks for _, n_bytes in sent)) < least:
+    if (together := sum(n_bytes for sent in of_ranks for kind, n_bytes in sent if kind != "store")) < least:
         return f"all ranks together sent {together:,.0f} bytes, less than the codes have: {least:,.0f}."
     return ""
 

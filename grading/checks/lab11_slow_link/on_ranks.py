@@ -9,6 +9,7 @@ from torch import Tensor
 from grading.checks.lab11_slow_link.drawn_jobs import job_of
 from grading.checks.lab11_slow_link.model_samples_schedule import OPTIMIZERS, Setting, build, flat_weights, samples
 from grading.judge.tensor_projections import project_rows
+from shardlab.measure.store_writes import store_writes
 from shardsim import process_group
 from shardsim.network import Network
 
@@ -52,17 +53,24 @@ def _one(implementation, network: Network, run: Setting) -> dict:
     model.zero_grad()
     dist.barrier()
     process_group.clear()
-    projections, ends_s = [], []
-    for step in range(run.steps):
-        x, y = samples(run, step, rank)
-        sites.step(model(x, y), len(x))
-        ends_s.append(time.monotonic())
+    projections, ends_s, notes = [], [], []
+    with store_writes(lambda n_bytes: notes.append(_note(rank, n_bytes))):
+        for step in range(run.steps):
+            x, y = samples(run, step, rank)
+            sites.step(model(x, y), len(x))
+            ends_s.append(time.monotonic())
+            projections.append(project(flat_weights(model) - start, run.seed))
+        sites.finish()
         projections.append(project(flat_weights(model) - start, run.seed))
-    sites.finish()
-    projections.append(project(flat_weights(model) - start, run.seed))
     dist.barrier()
     time.sleep(0.05)  # the wire's thread writes the last entry
-    return {"weights": projections, "ends_s": ends_s, "record": _record(), "bytes": start.nbytes}
+    return {"weights": projections, "ends_s": ends_s, "record": _record() + notes, "bytes": start.nbytes}
+
+
+def _note(rank: int, n_bytes: int) -> dict:
+    """Return a write into the store, as a message of this rank."""
+    now_s = time.monotonic()
+    return {"kind": "store", "bytes": n_bytes, "ranks": [rank], "issued_s": now_s, "finished_s": now_s}
 
 
 def project(flat: Tensor, seed: int) -> list[float]:

@@ -37,7 +37,8 @@ def _fault(s: Session, sent: list[dict], words: str) -> tuple[dict, str]:
     buckets, psi = step_record.bucket_bytes(tier), step_record.psi_bytes(tier)
     large = [c for c in sent if c["bytes"] > SMALL_BYTES]
     n_large, in_large = sum(b > SMALL_BYTES for b in buckets), sum(b for b in buckets if b > SMALL_BYTES)
-    whole, n_bytes = sum(c["bytes"] for c in large), sum(c["sent"] for c in sent)
+    whole = sum(c["bytes"] for c in large if c["kind"] != "store")
+    n_bytes = sum(c["sent"] for c in sent)
     most = (s.tier.world_size - 1) * max(step_record.fractions(s)) * psi + SPARE_BYTES * len(buckets)
     figures = {
         f"{words}: messages": (f"{len(sent)}", f"{len(buckets) + SPARE_SMALL}"),

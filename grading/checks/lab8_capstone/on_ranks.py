@@ -118,7 +118,7 @@ def _leaves_the_node(c, job: Job) -> float:
     """Return this rank's part of the bytes that a collective puts on the card of its node."""
     network, ranks = job.network, dist.get_process_group_ranks(_resolve_process_group(c.group))
     node = network.node(dist.get_rank())
-    if c.kind in ("send", "recv"):
+    if c.kind in ("send", "recv", "store"):
         return float(c.input_bytes)  # to any rank, as the statement says
     load = network.bytes_by_link(c.kind, max(c.input_bytes, c.output_bytes), ranks)
     return load.get(("card", (node, 0), "out"), 0.0) / sum(network.node(r) == node for r in ranks)

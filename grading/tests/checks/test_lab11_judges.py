@@ -199,6 +199,20 @@ def test_a_send_counts_once_and_in_full():
     assert judge_link.sent_by_step(replies, run, network, "in") == [[0, 0], [0, 700], [0, 0]]
 
 
+def test_what_goes_through_the_store_leaves_the_site_and_carries_no_drift():
+    run, network = Setting(0, 2, 2, "SGD", 2, 2, 0.7, 0.5), Network.parse("2x2 nodes, 1 GB/s inside, 1 GB/s between", 4)
+    replies = [{"record": [], "ends_s": [1.0, 2.0], "bytes": 1} for _ in range(4)]
+    replies[3]["record"] = [message(700, 0.5, "store", (3,))]
+    assert judge_link.sent_by_step(replies, run, network) == [[0, 700], [0, 0], [0, 0]]
+    assert judge_link.sent_by_step(replies, run, network, "in") == [[0, 0], [0, 0], [0, 0]]
+    by_store = {rank: [message(10_000, at_s, "store", (rank,)) for at_s in (1.5, 3.5)] for rank in (0, 2)}
+    assert "0 bytes cross in step 2, and 20000 are needed" in fault_of(by_store)
+    small = {rank: [message(9_900, 1.5), message(200, 1.6, "store", (rank,)), message(9_900, 3.5)] for rank in (0, 2)}
+    assert fault_of(small) == ""
+    large = {rank: [message(9_900, 1.5), message(900, 1.6, "store", (rank,)), message(9_900, 3.5)] for rank in (0, 2)}
+    assert "times what is allowed" in fault_of(large)
+
+
 def overlap_fault(ends_s: list[float]) -> str:
     class Session:
         seed = 0
