@@ -7,6 +7,7 @@ of the two tests, but not in both.
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ def instance(n: int) -> Instance:
     return almost_even(Instance(shapes, ["tensor", "tensor"], []), n)
 
 
+@lru_cache(maxsize=1)  # each of a rank's calls looks at the same draws
 def drawn(seed: int, n: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return of each element of the flat gradient: its sign, the size below, the gap, and the chance to go up."""
     draw = torch.Generator().manual_seed(seed)

@@ -3,8 +3,7 @@
 The usual mistakes are simulated too, so that a wrong answer can be named.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from torch.nn.utils import clip_grads_with_norm_
 
 from grading.checks.lab3_zero import on_ranks
 from grading.checks.lab3_zero.owners import owned
+from grading.checks.one_thread import one_thread
 from grading.judge.tensor_projections import vector
 from shardlab.ddp import assign_buckets
 
@@ -54,17 +54,6 @@ def simulate(
     """Simulate every step of a plan without poison."""
     with one_thread():
         return _simulate(setting, combine, clip)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run the block in one thread. The model is so small that more threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _simulate(setting: Setting, combine: Callable, clip: Callable) -> list[Step]:

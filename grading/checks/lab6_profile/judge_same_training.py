@@ -4,8 +4,6 @@ They are compared with one process that trains the whole model. The first step's
 usual mistakes can be named.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +11,7 @@ from torch import Tensor
 
 from grading.checks.errors_with_nan import largest
 from grading.checks.lab6_profile import on_ranks
+from grading.checks.one_thread import one_thread
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, factor, parallel, project, vector
 from grading.judge.verdict import Verdict
@@ -92,17 +91,6 @@ class Parts:
         """Return the sum of the moves of one rank, of one micro-batch, or of both; None means all."""
         ranks = self.moves if rank is None else [self.moves[rank]]
         return sum(g for moves in ranks for m, g in enumerate(moves) if micro_batch in (None, m))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread: many threads slow such a small model down, on a busy machine tenfold."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @one_thread()

@@ -5,7 +5,7 @@ from functools import cache
 import torch
 
 from grading.checks.lab6_profile import on_ranks
-from grading.checks.lab6_profile.judge_same_training import one_thread
+from grading.checks.one_thread import one_thread
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance
 from grading.judge.timed_laps import Lap, race, too_quick
