@@ -37,6 +37,7 @@ from shardsim.slept_computation import sleep_in
 
 # MiB a rank: on CPUs two thirds of the planner's figure for DDP; on GPUs see shardplan.tiers
 BUDGETS = {tier.name: tier.budget_mib for tier in TIERS.values()}
+OTHER_BLOCKS = 2
 STEPS = 3  # the first one creates the optimizer's states
 LAP_BLOCKS, LAP_SEQ_LEN = 6, 8
 LAP_FORWARD_S, LAP_BACKWARD_S = 0.030, 0.060  # a block's; gathering it takes about as long as its forward
@@ -129,9 +130,14 @@ def _every_tensor() -> list[Tensor]:
 
 
 def learn(implementation, tier: str, seed: int, depth: int) -> dict:
-    """Return what the wrapped model learns in three batches, see `record_learning`. The lr makes decay visible."""
+    """Return what the wrapped model learns in three batches, see `record_learning`. The lr makes decay visible.
+
+    A smaller model was wrapped before, takes a step, and must not matter.
+    """
     data, lr = batches(TIERS[tier], seed), 10 * learning_rate(seed)
+    other = implementation(build(replace(TIERS[tier].model, n_layers=OTHER_BLOCKS), seed + 1), lr)
     model, optimizer = implementation(build(config_of(TIERS[tier], depth), seed), lr)
+    train_step(*other, *data[0])
     return record_learning(model, optimizer, lr, data)
 
 

@@ -49,22 +49,35 @@ BUDGETS = {
 
 def precision(implementation, seed: int, tier: str, steps: int) -> dict:
     """Return what `_train` sees of part 1's model, without dropout."""
-    shape = shape_of(seed, tier)
-    module, shard = build(seed, shape).to(local_device()), own(implementation)
+    shape, shard = shape_of(seed, tier), own(implementation)
+    _train_another(lambda model, _: shard(model), "shard(model)", seed + 1, tier)
+    module = build(seed, shape).to(local_device())
     return _train(module, lambda: shard(module), "shard(model)", seed, shape, steps)
 
 
 def both(implementation, seed: int, tier: str, budget: str, steps: int) -> dict:
     """Return what `_train` sees of part 3's model, and the price list that it was prepared with."""
-    shape = shape_of(seed, tier)
-    module, prepare = build(seed, shape, DROPOUT).to(local_device()), own(implementation)
+    shape, prepare, n_bytes = shape_of(seed, tier), own(implementation), BUDGETS[tier][budget][1]
+    _train_another(lambda model, given: prepare(model, given, n_bytes), "prepare(...)", seed + 1, tier, DROPOUT)
+    module = build(seed, shape, DROPOUT).to(local_device())
     tokens, _, positions = batch_of(seed, 0, shape, dist.get_rank(), dist.get_world_size())
     blocks = price_list(module, tokens, positions, torch.bfloat16)
     given = copy.deepcopy(blocks)
-    trained = _train(
-        module, lambda: prepare(module, given, BUDGETS[tier][budget][1]), "prepare(...)", seed, shape, steps
-    )
+    trained = _train(module, lambda: prepare(module, given, n_bytes), "prepare(...)", seed, shape, steps)
     return trained | {"blocks": blocks}
+
+
+def _train_another(make: Callable, call: str, seed: int, tier: str, dropout: float = 0.0) -> None:
+    """Run a step of another model first, with the blocks in another order: what an answer keeps of it must not matter.
+
+    `make` gets the model, and its price list if there is dropout.
+    """
+    shape = shape_of(seed, tier)
+    module = build(seed, shape, dropout).to(local_device())
+    tokens, targets, positions = batch_of(seed, 0, shape, dist.get_rank(), dist.get_world_size())
+    blocks = price_list(module, tokens, positions, torch.bfloat16) if dropout else []
+    loss, _ = loss_of(returned_model(make(module, blocks), call), tokens, targets, positions)
+    loss.backward()
 
 
 def _train(module: nn.Module, make: Callable, call: str, seed: int, shape: dict, steps: int) -> dict:

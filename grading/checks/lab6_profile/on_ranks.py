@@ -23,6 +23,7 @@ WORLD_SIZE = 4
 SLOW_LINK = "5 MB/s, 1 ms"
 SLEPT_S = 0.010  # a block's forward; its backward takes twice that
 N_LAYERS, N_MICRO_BATCHES = 4, 4
+OTHER_LAYERS = 2  # of a second model
 FIGURES = ("computes", "all_gather", "reduce_scatter", "rest", "hidden", "unit")  # keys of read_step's result
 MODEL_BYTES = 854_272  # of 4 blocks
 BUDGETS = {"peak_bytes": 2_200_000, "kept_bytes": 440_000, "messages": 45, "sent_bytes": 5_700_000}  # on all tiers
@@ -66,7 +67,11 @@ def prepare(implementation, model: nn.Module):
 
 
 def steps(implementation, seed: int, n_layers: int, lengths: list[int]) -> list[dict]:
-    """Return the loss, the projected change of the weights, and whether gradients were there, for each step."""
+    """Return the loss, the projected change of the weights, and whether gradients were there, for each step.
+
+    Another model takes a step before each, and must not matter.
+    """
+    *_, step_another = prepare(implementation, make_model(seed + 1, OTHER_LAYERS))
     model, optimizer, step = prepare(implementation, make_model(seed, n_layers))
     with_gradient: list[int] = []
     optimizer.register_step_pre_hook(
@@ -74,6 +79,7 @@ def steps(implementation, seed: int, n_layers: int, lengths: list[int]) -> list[
     )
     found, before = [], whole(model)
     for number, length in enumerate(lengths):
+        step_another(2, seed + 1, number)
         with_gradient.clear()
         loss = step(length, seed, number)
         after = whole(model)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import islice
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ from shardlab import local_device
 from shardlab.measure.traffic import record_traffic
 
 N_LAYERS, N_EXPERTS, WIDTH, MICRO_BATCHES, N_STEPS = 3, 8, 16, 2, 8
+OTHER_STEPS = 2  # of a model that is trained before
 SPEEDS = (0.003, 0.005, 0.008, 0.012)  # not the notebook's
 MEAN_LOAD = 600  # tokens an expert and step: bfloat16 can't tell it from the next whole numbers
 
@@ -83,17 +85,14 @@ def steps(seed: int, rank: int, world_size: int, device) -> list[list[tuple[Tens
 
 
 def experts(implementation, seed: int) -> dict:
-    """Run the repaired training; return this rank's biases, the weights' way, and what was sent."""
-    torch.manual_seed(seed)
-    model = ExpertModel(N_LAYERS, WIDTH, N_EXPERTS).to(local_device())
-    with torch.no_grad():  # a token of the first layer goes to the expert of its largest coordinate
-        model.layers[0].router.weight.copy_(4 * torch.eye(N_EXPERTS, WIDTH))
-    for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    before = project(model.named_parameters(), seed)
+    """Run the repaired training; return this rank's biases, the weights' way, and what was sent.
+
+    Another model is trained for some steps first, and must not matter.
+    """
     mine = steps(seed, dist.get_rank(), dist.get_world_size(), local_device())
+    implementation(*_training(seed + 1), mine[:OTHER_STEPS], speed=speed_of(seed + 1))
+    model, optimizer = _training(seed)
+    before = project(model.named_parameters(), seed)
     with record_traffic() as traffic:
         implementation(model, optimizer, mine, speed=speed_of(seed))
     return {
@@ -101,6 +100,17 @@ def experts(implementation, seed: int) -> dict:
         "way": way(before, project(model.named_parameters(), seed)),
         "collectives": [[c.kind, max(c.input_bytes, c.output_bytes)] for c in traffic.collectives],
     }
+
+
+def _training(seed: int) -> tuple[ExpertModel, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = ExpertModel(N_LAYERS, WIDTH, N_EXPERTS).to(local_device())
+    with torch.no_grad():  # a token of the first layer goes to the expert of its largest coordinate
+        model.layers[0].router.weight.copy_(4 * torch.eye(N_EXPERTS, WIDTH))
+    for layer in model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
 def unbalanced(model, optimizer, steps, speed) -> None:
@@ -127,7 +137,7 @@ class Truth:
         self.of_ranks, self.decide = [steps(seed, rank, len(ranks), device) for rank in ranks], decide
 
     def __call__(self, model, optimizer, mine, speed) -> None:
-        for of_ranks in zip(*self.of_ranks, strict=True):  # one step, by rank
+        for of_ranks in islice(zip(*self.of_ranks, strict=True), len(mine)):  # one step, by rank
             loads = torch.stack([self._loads(model, micro_batches) for micro_batches in of_ranks])
             _train(model, optimizer, of_ranks[dist.get_rank()])
             for i, layer in enumerate(model.layers):

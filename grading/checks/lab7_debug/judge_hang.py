@@ -29,7 +29,7 @@ def reference_run(s: Session) -> None:
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
-    """Give half of the points for a run with broken batches, half for runs with uneven validation sets."""
+    """Give half of the points for runs with broken batches, half for runs with uneven validation sets."""
     problems, figures = [], {}
     for name, runs in settings(s).items():
         try:
@@ -56,7 +56,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 
 
 def settings(s: Session) -> dict[str, list[dict]]:
-    """Return the runs by name: one with three broken batches, three whose documents can't be divided evenly."""
+    """Return the runs by name: two with broken batches, and three whose documents can't be divided evenly."""
     n, draw = s.tier.world_size, random.Random(s.seed)
     steps = draw.sample(NOT_BEFORE_VALIDATION, 3)
     ranks = [draw.randrange(1, n), *draw.choices(range(n), k=2)]
@@ -67,13 +67,15 @@ def settings(s: Session) -> dict[str, list[dict]]:
     uneven = dict(n_steps=3, every=draw.choice((2, 3)), padded=[], infinite=[])
     runs = [batch, *(uneven | dict(n_documents=count, batch_size=size) for count, size in counts.items())]
     runs = [run | dict(lr=LR, max_norm=norm) for run, norm in zip(runs, (*MAX_NORMS, MAX_NORMS[0]), strict=False)]
-    return {"batch": runs[:1], "documents": runs[1:]}
+    short = runs[0] | dict(n_steps=2, every=2, padded=[[0, ranks[0]]], infinite=[])
+    return {"batch": [short, runs[0]], "documents": runs[1:]}
 
 
 def _stopped(name: str, runs: list[dict], world_size: int, error: RanksFailedError) -> str:
     if name == "batch":
-        broken = sorted(chain(runs[0]["padded"], runs[0]["infinite"]))
-        what = "a run in which one rank's loss is not finite in the steps " + ", ".join(str(step) for step, _ in broken)
+        broken = sorted(chain(runs[-1]["padded"], runs[-1]["infinite"]))
+        steps = ", ".join(str(step) for step, _ in broken)
+        what = f"one of two runs in which a rank's loss is not finite, in step 0 and in the steps {steps}"
     else:
         sizes = ", ".join(f"{run['n_documents']} documents in batches of {run['batch_size']}" for run in runs)
         what = f"one of the runs with {sizes} on {world_size} ranks"
@@ -89,7 +91,8 @@ def _compare(name: str, replies: list[dict], run: dict, seed: int) -> tuple[str,
     for rank, r in enumerate(replies):
         if r["skipped"] != truth["skipped"]:
             return f"the steps {truth['skipped']} had to be skipped; rank {rank} reports {r['skipped']}.", errors
-    where = "in the run with " + ("broken batches" if name == "batch" else f"{run['n_documents']} documents")
+    special = f"{run['n_steps']} steps and broken batches" if name == "batch" else f"{run['n_documents']} documents"
+    where = f"in the run with {special}"
     if off > WAY_TOLERANCE:
         return f"{where}, {_wrong_weights(off, truth, run)}", errors
     due = sorted(map(int, truth["validation"]))

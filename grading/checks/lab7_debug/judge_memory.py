@@ -44,7 +44,12 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     if growth > GROWTH_BYTES:
         cause = f"{growth:,d} bytes more are held after the last step than after the second: any budget ends some day."
         return Verdict(check, 0, points, cause, "", figures, picture=picture)
-    grown = _python_growth(s.order(check, "python_memory", seed=s.seed, n_steps=PYTHON_STEPS))
+    later = s.order(check, "python_memory", seed=s.seed, n_steps=PYTHON_STEPS)
+    reported = next((r["reported"] for r in later if r["reported"] != PYTHON_STEPS), PYTHON_STEPS)
+    if reported != PYTHON_STEPS:
+        cause = f"called for a second model, it reports {reported} steps of {PYTHON_STEPS}."
+        return Verdict(check, 0, points, cause, "", figures, picture=picture)
+    grown = _python_growth([r["after"] for r in later])
     figures["Python and numpy hold more after each step"] = (f"{grown:,.0f} bytes", f"{PYTHON_BYTES:,d} bytes")
     if grown > PYTHON_BYTES:
         cause = f"Python and numpy hold {grown:,.0f} bytes more after each step: any budget ends some day."

@@ -18,6 +18,7 @@ from shardlab.measure.memory import MemoryTracker
 from shardlab.text_batches import batch
 
 N_LAYERS, N_STEPS, MICRO_BATCHES, SAMPLES, SEQ_LEN = 8, 4, 2, 1, 64
+_HISTORY = "(loss, right) of each step, a list of pairs"
 LR, EPS = 0.1, 1.0  # AdamW with so large an eps takes SGD's steps: it neither hides scale nor magnifies rounding
 
 
@@ -44,7 +45,7 @@ def accumulation(implementation, seed: int) -> dict:
         returned = implementation(model, optimizer, mine)
     after = _live_at(tracker)
     return {
-        "history": read(returned, "(loss, right) of each step, a list of pairs", _pairs),
+        "history": read(returned, _HISTORY, _pairs),
         "way": way(before, project(model.named_parameters(), seed)),
         "peak": tracker.peak.by_category(),
         "moments": moments(tracker),
@@ -52,8 +53,9 @@ def accumulation(implementation, seed: int) -> dict:
     }
 
 
-def python_memory(implementation, seed: int, n_steps: int) -> list[int]:
-    """Return the bytes that Python and numpy hold after each step of the repaired training."""
+def python_memory(implementation, seed: int, n_steps: int) -> dict:
+    """Return the bytes that Python and numpy hold after each step of a second training, and how many it reports."""
+    implementation(*_training(seed + 1, 1))
     model, optimizer, mine = _training(seed, n_steps)
     after = []
 
@@ -64,10 +66,10 @@ def python_memory(implementation, seed: int, n_steps: int) -> list[int]:
     optimizer.register_step_post_hook(look)
     tracemalloc.start()
     try:
-        implementation(model, optimizer, mine)
+        returned = implementation(model, optimizer, mine)
     finally:
         tracemalloc.stop()
-    return after
+    return {"after": after, "reported": len(read(returned, _HISTORY, _pairs))}
 
 
 def _pairs(history) -> list[list[float]]:

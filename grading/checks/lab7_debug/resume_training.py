@@ -73,8 +73,11 @@ def interrupted(implementation, name: str, seed: int, dropout: float, stop: int,
     """Save after `stop` steps and go on to `last`: the state that a resumed run has to reach.
 
     `state` is from before `save`, `kept` from after it; `sent` are the bytes of its largest collectives' buffers.
+    Another run is saved first, after one step, and must not matter.
     """
-    folder = _folder(name)
+    folder, other = _folder(name), Run(seed + 1, weights_seed=seed + 1, dropout=dropout, n_steps=last)
+    other.step()
+    implementation(_folder(f"{name}-of-another-run")).save(other)
     run = Run(seed, weights_seed=seed, dropout=dropout, n_steps=last)
     for _ in range(stop):
         run.step()

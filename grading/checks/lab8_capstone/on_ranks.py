@@ -8,7 +8,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from grading.checks.lab8_capstone.job import BUDGETS as BUDGETS
-from grading.checks.lab8_capstone.job import RANKS, SEQ_LEN, SEQUENCES, Job, build_model, job_of
+from grading.checks.lab8_capstone.job import RANKS, SEQ_LEN, SEQUENCES, Job, build_model, draw, job_of
 from grading.judge.tensor_projections import project
 from grading.judge.timed_laps import serve_laps
 from shardlab.measure.memory import MemoryTracker
@@ -56,12 +56,16 @@ def weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 def record_step(implementation, seed: int, facts: dict) -> dict:
     """Return the projected weights after some steps, the peak of the last one, and its bytes on this node's card.
 
-    No network is simulated and nothing is slept: the bytes held must not depend on when a message arrives.
+    No network is simulated and nothing is slept: the bytes held must not depend on when a message arrives. A model of
+    another job is configured before, takes a step, and must not matter.
     """
     job, rank = job_of(facts), dist.get_rank()
+    other = draw(seed + 1)["2x4"]
+    step_another = configured(implementation, build_model(job_of(other | NO_TIME), seed + 1), job_of(other))
     model = build_model(job_of(facts | NO_TIME), seed)
     shapes = [(name, p.shape) for name, p in weights(model)]
     train_step = configured(implementation, model, job)
+    step_another(*sequences(seed + 1, 0, rank))
     gradients_left: list[str] = []
     *before, last = [sequences(seed, step, rank) for step in range(STEPS)]
     for data in before:

@@ -23,7 +23,7 @@ def drawn(seed: int) -> SimpleNamespace:
     return SimpleNamespace(seed=seed, tier=TIERS["cpu"])
 
 
-def judged_memory(peak=16.0, growth=0, rank=3, seen=None, history=None, way=1.0, python=0, steps=4):
+def judged_memory(peak=16.0, growth=0, rank=3, seen=None, history=None, way=1.0, python=0, steps=4, reported=6):
     """Of one rank: MiB at the peak, bytes that the run grows by, MiB that the system saw and nobody accounts for."""
 
     def reply(spoilt):
@@ -42,7 +42,13 @@ def judged_memory(peak=16.0, growth=0, rank=3, seen=None, history=None, way=1.0,
     looks = (
         (Seen(), Seen()) if seen is None else (Seen(10**9 + claimed[0] + int(4 * seen * MIB)), Seen(10**9 + claimed[1]))
     )
-    held = [[5000, 9000, *(9000 + i * (python if r == rank else 0) for i in range(1, 5))] for r in range(4)]
+    held = [
+        {
+            "after": [5000, 9000, *(9000 + i * (python if r == rank else 0) for i in range(1, 5))],
+            "reported": reported if r == rank else 6,
+        }
+        for r in range(4)
+    ]
     replies = {"accumulation": mine, "python_memory": held, "seen": looks[0]}
     truth = {"history": [[[3.0, 10.0], [2.5, 12.0]]] * 4, "way": {"all": [1.0, 2.0]}}
     with pytest.MonkeyPatch.context() as patch:
@@ -56,6 +62,7 @@ def test_memory_does_not_grow_and_stays_within_tomorrows_budget():
         said = {
             "any budget ends some day": (judged_memory(growth=1025, rank=rank), 0),
             "Python and numpy hold 16,385 bytes more": (judged_memory(python=(16 << 10) + 1, rank=rank), 0),
+            "for a second model, it reports 7 steps of 6": (judged_memory(reported=7, rank=rank), 0),
             "are too much for tomorrow's cards": (judged_memory(peak=16.1, rank=rank), 2),
             "3.60 MiB more than need be": (judged_memory(peak=18.6, rank=rank), 2),
             "Of gradients there are": (judged_memory(peak=19.6, rank=rank), 0),
@@ -157,9 +164,10 @@ def test_too_few_documents_of_all_ranks_together_are_named():
 
 def test_each_draw_of_runs_breaks_several_steps_and_clips_only_some():
     for seed in SEEDS:
-        [batch], documents = hang_judge.settings(drawn(seed)).values()
+        [short, batch], documents = hang_judge.settings(drawn(seed)).values()
         broken = [*batch["padded"], *batch["infinite"]]
         assert len({step for step, _ in broken}) == 3
+        assert (len(short["padded"]), short["infinite"]) == (1, [])
         assert any(rank for _, rank in batch["padded"])
         counts = {run["n_documents"] for run in documents}
         assert min(counts) < 4 < max(counts)
