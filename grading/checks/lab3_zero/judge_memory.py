@@ -7,7 +7,7 @@ from grading.judge.verdict import Verdict
 from grading.judge.verdict_pictures import of_memory
 from shardplan.compare_formulas import mib
 
-SPARE_MEMORY = 3 << 20  # allowed a rank, for gloo's copies of messages; whole gradients would be twice as much
+SPARE_MEMORY = 4 << 20  # allowed a rank: copies of messages by gloo were up to 3.0 MiB, a copy of all weights adds 3.3
 CLAIMS = {"peak_bytes": lambda r: _total(r["peak"]), "held_bytes": lambda r: _total(r["held"])}
 
 

@@ -77,8 +77,8 @@ def test_memory_does_not_grow_and_stays_within_tomorrows_budget():
         }
         assert falls_short(said) == {}
     assert judged_memory(history=[[3.0027, 11.0], [2.5, 12.0]], way=1.02).points == 4
-    assert judged_memory(seen=1.99).points == 4
-    assert falls_short({"the system saw": (judged_memory(seen=2.01), 0)}) == {}
+    assert judged_memory(seen=2.99).points == 4
+    assert falls_short({"the system saw": (judged_memory(seen=3.01), 0)}) == {}
 
 
 def run_of(run: dict, rank: int) -> dict:
