@@ -10,10 +10,10 @@ from typing import Any
 import cloudpickle
 
 from shardlab.launch.api import settings_of, warm_up
+from shardlab.launch.hang_report import named
 from shardlab.launch.known_message import explained
 from shardlab.launch.notebook_tracebacks import name_cells, without_frames
 from shardlab.launch.pickling import dumps
-from shardlab.launch.rank_names import named
 from shardlive.live_job import LiveJob, LiveRank
 from shardlive.rank_side import Answer, Place
 from shardlive.show import Printed, values

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shardlab.launch.rank_names import named
+from shardlab.launch.hang_report import named
 from shardlive.live_job import LiveJob, LiveRank
 
 _TOGETHER_S = 0.5  # a line waits so long for the other ranks' equal lines

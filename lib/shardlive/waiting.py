@@ -7,7 +7,7 @@ rank with a cell waits, and the ranks they wait for have no cell, nothing can mo
 from collections.abc import Iterable
 
 from shardlab.launch.flight_recorder import POINT_TO_POINT, Collective
-from shardlab.launch.rank_names import named
+from shardlab.launch.hang_report import named
 from shardlive.rank_side import Place
 from shardlive.show import alike
 

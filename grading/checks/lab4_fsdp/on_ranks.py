@@ -135,9 +135,9 @@ def learn(implementation, tier: str, seed: int, depth: int) -> dict:
     A smaller model was wrapped before, takes a step, and must not matter.
     """
     data, lr = batches(TIERS[tier], seed), 10 * learning_rate(seed)
-    other = implementation(build(replace(TIERS[tier].model, n_layers=OTHER_BLOCKS), seed + 1), lr)
+    other, its_optimizer = implementation(build(replace(TIERS[tier].model, n_layers=OTHER_BLOCKS), seed + 1), lr)
     model, optimizer = implementation(build(config_of(TIERS[tier], depth), seed), lr)
-    train_step(*other, *data[0])
+    train_step(other, its_optimizer, *data[0])
     return record_learning(model, optimizer, lr, data)
 
 

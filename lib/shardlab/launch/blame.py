@@ -5,10 +5,9 @@ import signal
 from typing import TYPE_CHECKING
 
 from shardlab.launch import flight_recorder
-from shardlab.launch.hang_report import faulty_ranks, first_disagreement, laggard, stuck_collectives
+from shardlab.launch.hang_report import faulty_ranks, first_disagreement, laggard, named, stuck_collectives
 from shardlab.launch.notebook_tracebacks import name_cells
 from shardlab.launch.rank_main import SETUP
-from shardlab.launch.rank_names import named
 
 if TYPE_CHECKING:
     from shardlab.launch.rank_process import RankProcess

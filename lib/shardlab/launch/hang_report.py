@@ -9,10 +9,9 @@ have finished it, look at the GPUs of the others.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from shardlab.launch.flight_recorder import POINT_TO_POINT, Collective, Log
-from shardlab.launch.rank_names import named, runs
 
 _STUCK = "<- stuck"
 _DEFAULT_GROUP = "0"  # all ranks belong to it
@@ -208,3 +207,20 @@ def laggard(by_rank: dict[int, list[Collective]]) -> int | None:
 
 def _without_messages(log: list[Collective]) -> list[Collective]:
     return [c for c in log if c.kind not in POINT_TO_POINT]
+
+
+def named(ranks: Iterable[int]) -> str:
+    """Return ranks in words: "rank 2", "ranks 0, 1", "ranks 0-2, 5"."""
+    numbers = set(ranks)
+    return f"rank{'s' * (len(numbers) > 1)} {runs(numbers)}"
+
+
+def runs(ranks: Iterable[int]) -> str:
+    """Return rank numbers as text: "0-2, 5, 6" for [0, 1, 2, 5, 6]."""
+    found: list[list[int]] = []
+    for r in sorted(ranks):
+        if found and r == found[-1][-1] + 1:
+            found[-1].append(r)
+        else:
+            found.append([r])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in found)

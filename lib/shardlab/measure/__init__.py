@@ -2,7 +2,7 @@
 
 Read in this order:
 
-    ledger, memory_hooks, memory, budget        bytes held; `wait_for_gloo`: when to look
+    ledger, memory_hooks, memory, budget        bytes held
     traffic, functional_calls, store_writes     bytes sent
     step_time                                   seconds
 """

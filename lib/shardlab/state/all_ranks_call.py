@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from shardlab.launch.rank_names import named
+from shardlab.launch.hang_report import named
 
 _calls: Counter[str] = Counter()  # by `what`: calls of this rank that all ranks have joined
 

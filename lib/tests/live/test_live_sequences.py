@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from shardlab.launch.rank_names import named
+from shardlab.launch.hang_report import named
 from shardlive import RankError, Ranks
 
 BACK_S = 2.0
