@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from shardlab.measure.store_writes import not_the_programs
 from shardsim.network import Network
 
 _SLOTS = 1 << 16  # far more collectives than one group ever has in progress
@@ -33,6 +34,7 @@ class _SharedMemory:
     The values are in a file without a name, which is deleted with the last rank that maps it.
     """
 
+    @not_the_programs
     def __init__(self, store: dist.Store, members: int, n: int) -> None:
         if store.add("makers", 1) == 1:
             fd, path = tempfile.mkstemp(prefix="shardlab-network-")

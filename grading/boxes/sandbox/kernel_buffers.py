@@ -16,19 +16,23 @@ _PIDFD_GETFD = 438  # Linux, pidfd_getfd(2): the same number on all architecture
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def buffered_bytes(processes: list[psutil.Process], *, network: bool) -> int:
-    """Return the bytes in pipes and in sockets between processes of a machine; with `network`, in TCP's, too.
+def buffered_bytes(processes: list[psutil.Process]) -> tuple[int, int]:
+    """Return the bytes in pipes and in sockets between processes of a machine, and those in TCP's and other sockets.
 
-    What is on its way over the network is no hidden memory: count it only when nothing should be sent.
+    What is on its way over the network is no hidden memory: count the second only when nothing should be sent.
     """
-    found: dict[str, int] = {}
+    local: dict[str, int] = {}
+    network: dict[str, int] = {}
     for process in processes:
         with suppress(OSError):
             for name, fd in _pipes_and_sockets(process.pid):
-                if name not in found:
+                if name not in local and name not in network:
                     with suppress(OSError), _copy(process.pid, fd) as ours:
-                        found[name] = _waiting(ours, network) if name.startswith("socket:") else _ioctl(ours)
-    return sum(found.values())
+                        if name.startswith("socket:") and _is_on_the_network(ours):
+                            network[name] = _ioctl(ours) + _ioctl(ours, termios.TIOCOUTQ)
+                        else:
+                            local[name] = _ioctl(ours)
+    return sum(local.values()), sum(network.values())
 
 
 def _pipes_and_sockets(pid: int) -> Iterator[tuple[str, int]]:
@@ -55,11 +59,9 @@ def _copy(pid: int, fd: int) -> Iterator[int]:
         os.close(ours)
 
 
-def _waiting(fd: int, network: bool) -> int:
+def _is_on_the_network(fd: int) -> bool:
     with socket.socket(fileno=os.dup(fd)) as s:
-        if s.family == socket.AF_UNIX:
-            return _ioctl(fd)
-        return _ioctl(fd) + _ioctl(fd, termios.TIOCOUTQ) if network else 0
+        return s.family != socket.AF_UNIX
 
 
 def _ioctl(fd: int, what: int = termios.FIONREAD) -> int:

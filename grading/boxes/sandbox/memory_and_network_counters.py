@@ -57,9 +57,8 @@ class KernelCounters(threading.Thread):
                 return
             processes = family(self._pid)
             if nameless or look % NAMELESS_EVERY == 0:
-                nameless = nameless_bytes(processes) + buffered_bytes(processes, network=False)
-            if look % NAMELESS_EVERY == 0:
-                on_its_way = buffered_bytes(processes, network=True) - buffered_bytes(processes, network=False)
+                in_buffers, on_its_way = buffered_bytes(processes)
+                nameless = nameless_bytes(processes) + in_buffers
             held = sum(map(held_bytes, processes)) + _written_bytes(processes, self._scratch_bytes) + nameless
             self._peak_bytes = max(self._peak_bytes, held)
             if len(processes) > self._most:

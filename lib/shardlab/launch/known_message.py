@@ -27,10 +27,7 @@ def explained(error: E) -> E:
 
 @cache
 def _index() -> "tuple[Entry, ...]":
-    """Return the entries. To read them takes some 0.1 s, so they are read once.
-
-    Families are left out: a student's own error needs no note that it is, say, a KeyError.
-    """
+    """Return the entries, read once (0.1 s), without families: a student's KeyError needs no note that it is one."""
     from shardwhy.index import load
 
     return tuple(entry for entry in load().values() if not entry.family)

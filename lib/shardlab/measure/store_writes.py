@@ -1,20 +1,27 @@
 """Observe what a rank writes into the process group's store.
 
-The store is meant for small notes, such as addresses. Ranks can send each other anything through it, and no collective
-tells of that. A write counts in full, its key too, on the rank that writes; reading counts nothing.
+Meant for small notes, it can carry anything from rank to rank, and no collective tells of that. A write counts in full,
+its key too, on the rank that writes; reading counts nothing.
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 
 import torch.distributed as dist
 
 _WRITES = ("set", "compare_set", "append", "multi_set", "add", "queue_push")  # `queue_push` is not in each torch
 _NUMBER_BYTES = 8
-_OUR_NETWORK = "/shardsim/"  # the simulated network's own notes are not the program's
 
 _open: list[Callable[[int], None]] = []  # called with the bytes of each write
+_uncounted: set[CodeType] = set()  # whose writes are not the program's
+
+
+def not_the_programs(function: Callable) -> Callable:
+    """Mark a function whose own writes count nothing: those of a simulated network."""
+    _uncounted.add(function.__code__)
+    return function
 
 
 @contextmanager
@@ -36,7 +43,7 @@ def _observed(original: Callable) -> Callable:
     """Return the method, observed. A program may keep it: it tells the blocks that are open when it is called."""
 
     def write(store, *arguments, **options):
-        if _OUR_NETWORK not in sys._getframe(1).f_code.co_filename.replace("\\", "/"):
+        if sys._getframe(1).f_code not in _uncounted:
             for tell in _open:
                 tell(sum(map(_bytes, [*arguments, *options.values()])))
         return original(store, *arguments, **options)
@@ -46,8 +53,7 @@ def _observed(original: Callable) -> Callable:
 
 
 def _bytes(argument) -> int:
-    if isinstance(argument, str):
-        return len(argument.encode())
-    if isinstance(argument, bytes | bytearray):
-        return len(argument)
-    return sum(map(_bytes, argument)) if isinstance(argument, list | tuple) else _NUMBER_BYTES
+    if isinstance(argument, list | tuple):
+        return sum(map(_bytes, argument))
+    argument = argument.encode() if isinstance(argument, str) else argument
+    return len(argument) if isinstance(argument, bytes | bytearray) else _NUMBER_BYTES

@@ -39,6 +39,18 @@ def writes() -> dict[str, tuple]:
     return found
 
 
+def new_group() -> dict[str, int]:
+    """Return what a group counts, which a simulated network notes in the store."""
+    with record_traffic() as traffic:
+        dist.all_reduce(torch.ones(4), group=dist.new_group([0, 1]))
+    return dict(traffic.kinds())
+
+
+def test_a_simulated_networks_own_notes_are_not_the_programs():
+    plain = launch(new_group, 2, device="cpu")
+    assert launch(new_group, 2, device="cpu", network=simulated("1 Gb/s, 10 us")) == plain
+
+
 KEPT: dict = {}
 
 
