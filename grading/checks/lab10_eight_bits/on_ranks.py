@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ from shardlab.measure.traffic import record_traffic, wire_bytes
 from shardlab.shard_groups import all_gather
 
 N_STEPS, N_CALLS = 10, 24
+OF_ANOTHER = 0, 3  # calls and steps before which another engine is used
 WIRE_CALLS = 8
 CALLS = "first", "second"  # of many draws, of which every element is looked at
 POISONS = [("nan", 0), ("inf", 1), ("-inf", 2), ("nan", 3), ("inf", 4), ("-inf", 5)]  # (value, matrix)
@@ -84,13 +86,28 @@ def _wrong_form(whole, shapes: list[tuple[int, int]]) -> str:
     return ""
 
 
-def steps(implementation, seed: int) -> list[dict]:
-    """Gather, reduce and update the shard in place, step by step, with one engine."""
+def another_engine(implementation, seed: int) -> Callable[[], None]:
+    """Build an engine for other matrices, and return what calls it: it must not matter to the judged one."""
     rank, n = dist.get_rank(), dist.get_world_size()
+    instance = draw.one_instance(seed + 1, n, rows=12, matrices=4)
+    engine, shard = build(implementation, instance, seed + 1), own(draw.flat(draw.weights(instance, seed)), instance)
+
+    def call() -> None:
+        engine.gather(shard)
+        engine.reduce(draw.gradients(instance, seed, rank))
+
+    return call
+
+
+def steps(implementation, seed: int) -> list[dict]:
+    """Gather, reduce and update the shard in place, step by step, with one engine. Another one is used in between."""
+    rank, n, call_another = dist.get_rank(), dist.get_world_size(), another_engine(implementation, seed)
     instance = draw.one_instance(seed, n, rows=20)
     engine, whole = build(implementation, instance, seed), draw.weights(instance, seed)
     shard, replies = own(draw.flat(whole), instance), []
     for step in range(N_STEPS):
+        if step in OF_ANOTHER:
+            call_another()
         reply = gathered(engine.gather(shard), instance)
         gradients = draw.gradients(instance, seed + step, rank)
         before = draw.flat(gradients)
@@ -106,15 +123,19 @@ def steps(implementation, seed: int) -> list[dict]:
 def reduce(implementation, seed: int) -> dict:
     """Reduce the same gradients again and again, with gathers between; then other gradients, then zeros.
 
+    Another engine is built before, and used in between.
+
     Return the first two results, the sum of all of the same gradients, and the others, or what is wrong with a form.
     A result is copied at once: an engine may use its memory again.
     """
-    rank, n = dist.get_rank(), dist.get_world_size()
+    rank, n, call_another = dist.get_rank(), dist.get_world_size(), another_engine(implementation, seed)
     instance = reduced_instance(seed, n)
     engine = build(implementation, instance, seed)
     shard = own(draw.flat(draw.weights(instance, seed)), instance)
     found = []
     for call in range(N_CALLS + 2):
+        if call in OF_ANOTHER:
+            call_another()
         if call % 4 == 0:
             engine.gather(shard)
         drawn, poor = seed + (call == N_CALLS), call == N_CALLS + 1

@@ -3,7 +3,7 @@
 The expected values come from shardplan.formulas, and the cause of a failure from shardplan.compare_formulas.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 
@@ -14,7 +14,7 @@ from grading.checks.lab4_fsdp.refused_finished_code import in_words
 from grading.checks.lab4_fsdp.unit_messages import SPARE_MESSAGES, Message, Units, gathers, root_again
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
-from shardlab.model import Transformer
+from shardlab.model import ModelConfig, Transformer
 from shardlab.tier import TIERS
 from shardplan.compare_formulas import failures, mib
 from shardplan.formulas import Expected, units_of
@@ -27,6 +27,7 @@ STATES = {
     "optimizer_states_sharded": "the optimizer holds more than its share",
     "nothing_else_held": "something besides the states is kept",
 }
+OWN_STATES = [name for name in STATES if name != "nothing_else_held"]
 UNITS = {
     "freed_after_use": "units are not freed after use",
     "few_units_at_once": "too much is whole at a time",
@@ -47,9 +48,21 @@ def judge_sharded(s: Session, check: str, points: float) -> Verdict:
         f"{name.replace('_', ' ')} between steps": (mib(e.held["between"][name]), mib(due))
         for name, due in (("parameters", expected.parameters), ("optimizer_states", expected.optimizer_states))
     }
-    wrong = _in_words(found, STATES) or _not_torchs(replies)
+    wrong = _in_words(found, STATES) or _not_torchs(replies) or _of_other(_not_kept, s, replies, 1)
     cause = f"each rank keeps a {s.tier.world_size}th of parameters, gradients and optimizer states, and nothing else."
     return Verdict(check, 0 if wrong else points, points, wrong or cause, "", figures)
+
+
+def _not_kept(replies: list[dict], tier: str, depth: int, other: bool) -> str:
+    """Return in words which state is not sharded. What else is kept may be of an earlier model."""
+    return _in_words(_worst(replies, _expected(tier, depth, other), OWN_STATES)[0], STATES)
+
+
+def _of_other(wrong_in: Callable[..., str], s: Session, replies: list[dict], depth: int) -> str:
+    """Return what is wrong with the other model, which was wrapped after the first."""
+    wrong = wrong_in([r["other"] for r in replies], s.tier.name, depth, True)
+    n_blocks = units_due(s.tier.name, depth, True).n_blocks
+    return f"right for a first model, and wrong for a second, of {n_blocks} narrower blocks: {wrong}" if wrong else ""
 
 
 def _not_torchs(replies: list[dict]) -> str:
@@ -61,7 +74,7 @@ def _not_torchs(replies: list[dict]) -> str:
 def judge_units(s: Session, check: str, points: float) -> Verdict:
     """Judge how much is whole at once, and in how many messages it is gathered and reduced."""
     replies, units = _account(s, check, 1), units_due(s.tier.name, 1)
-    wrong, e = _not_by_unit(replies, s.tier.name, 1)
+    wrong, e = _first_not_by_unit(replies, s.tier.name, 1)
     due = {"all_gather": 2 * units.n_blocks + 1, "reduce_scatter": units.n_blocks + 1}
     sent = _messages(e)
     figures = {
@@ -71,19 +84,22 @@ def judge_units(s: Session, check: str, points: float) -> Verdict:
         mib(e.peak["unsharded"]),
         mib(_expected(s.tier.name, 1).unsharded_peak),
     )
+    wrong = wrong or _of_other(_not_by_unit, s, replies, 1)
     cause = "one block is whole at a time, or two; each is gathered for forward and for backward, and freed."
     return Verdict(check, 0 if wrong else points, points, wrong or cause, "", figures)
 
 
-def _not_by_unit(replies: list[dict], tier: str, depth: int) -> tuple[str, Evidence]:
+def _not_by_unit(replies: list[dict], tier: str, depth: int, other: bool = False) -> str:
+    return _first_not_by_unit(replies, tier, depth, other)[0]
+
+
+def _first_not_by_unit(replies: list[dict], tier: str, depth: int, other: bool = False) -> tuple[str, Evidence]:
     """Return in words what the first rank that has not one unit a block does, and its evidence; else an empty text."""
-    units, most = (
-        units_due(tier, depth),
-        4 * (units_due(tier, depth).root + BLOCKS_IN_FORWARD * units_due(tier, depth).block),
-    )
+    units = units_due(tier, depth, other)
+    most = 4 * (units.root + BLOCKS_IN_FORWARD * units.block)
     for reply in replies:
         e = _evidence(reply)
-        sent, expected = _messages(e), _expected(tier, depth)
+        sent, expected = _messages(e), _expected(tier, depth, other)
         if root_again(sent, units):
             expected = replace(expected, root_reshards=True)
         broken = failures(e, expected)
@@ -100,29 +116,50 @@ def judge_recompute(s: Session, check: str, points: float) -> Verdict:
     """Judge the cost of checkpointing: FLOPs and messages compared with no checkpointing. It must be sharded, too."""
     replies, expected = _account(s, check, 2), _expected(s.tier.name, 2)
     plain = s.order_reference("record_step", tier=s.tier.name, seed=s.seed, depth=2)[0]
-    forward = _forward_of_blocks(s.tier.name, plain["flops"])
-    again = [(r["flops"] - plain["flops"]) / forward for r in replies]
-    least, most = min(again), max(again)
-    kept = max(_evidence(r).peak["activations"] for r in replies)
-    bar = (1 - LEAST_DROPPED) * _evidence(plain).peak["activations"]
+    again, kept, bar = _again_and_kept(replies, plain, s.tier.name)
     figures = {
-        "computed again, in forwards of all blocks": (f"{least:.2f} to {most:.2f}", f"{LEAST_AGAIN:g} to 1"),
+        "computed again, in forwards of all blocks": (f"{min(again):.2f} to {max(again):.2f}", f"{LEAST_AGAIN:g} to 1"),
         "most activations at once": (mib(kept), mib(bar)),
     }
+
+    def not_sharded(replies: list[dict], *which) -> str:
+        wrong = _not_by_unit(replies, *which)
+        return f"it is not sharded as in part 2: {wrong}" if wrong else ""
+
+    def wrong_in_other(others: list[dict], tier: str, depth: int, other: bool) -> str:
+        wrong = _not_again(*_again_and_kept(others, plain["other"], tier, other))
+        return wrong or not_sharded(others, tier, depth, other)
+
+    states = _in_words(_worst(replies, expected, STATES)[0], STATES)
+    wrong = (
+        _not_again(again, kept, bar)
+        or (f"it is not sharded as in part 2: {states}" if states else "")
+        or not_sharded(replies, s.tier.name, 2)
+        or _not_torchs(replies)
+        or _of_other(wrong_in_other, s, replies, 2)
+    )
+    cause = "activations are dropped, and cost at most one more forward of the blocks, and no message."
+    return Verdict(check, 0 if wrong else points, points, wrong or cause, "", figures)
+
+
+def _again_and_kept(
+    replies: list[dict], plain: dict, tier: str, other: bool = False
+) -> tuple[list[float], float, float]:
+    """Return the forwards of all blocks that each rank computes again, the most activations, and how many may be."""
+    forward = _forward_of_blocks(tier, plain["flops"], other)
+    again = [(r["flops"] - plain["flops"]) / forward for r in replies]
+    kept = max(_evidence(r).peak["activations"] for r in replies)
+    return again, kept, (1 - LEAST_DROPPED) * _evidence(plain).peak["activations"]
+
+
+def _not_again(again: list[float], kept: float, bar: float) -> str:
     if kept > bar:
-        cause = f"{mib(kept)} of activations are held at once on some rank, where at most {mib(bar)} are allowed."
-    elif most > 1 + ROUNDING:
-        cause = f"{most:.2f} forwards of all blocks are computed again: something is recomputed twice."
-    elif least < LEAST_AGAIN:
-        cause = f"{least:.2f} forwards of all blocks are computed again, and {LEAST_AGAIN:g} is the least."
-    elif wrong := _in_words(_worst(replies, expected, STATES)[0], STATES) or _not_by_unit(replies, s.tier.name, 2)[0]:
-        cause = f"it is not sharded as in part 2: {wrong}"
-    elif wrong := _not_torchs(replies):
-        cause = wrong
-    else:
-        cause = "activations are dropped, and cost at most one more forward of the blocks, and no message."
-        return Verdict(check, points, points, cause, "", figures)
-    return Verdict(check, 0, points, cause, "", figures)
+        return f"{mib(kept)} of activations are held at once on some rank, where at most {mib(bar)} are allowed."
+    if max(again) > 1 + ROUNDING:
+        return f"{max(again):.2f} forwards of all blocks are computed again: something is recomputed twice."
+    if min(again) < LEAST_AGAIN:
+        return f"{min(again):.2f} forwards of all blocks are computed again, and {LEAST_AGAIN:g} is the least."
+    return ""
 
 
 def _account(s: Session, check: str, depth: int) -> list[dict]:
@@ -153,17 +190,23 @@ def _messages(e: Evidence) -> list[Message]:
 
 
 @cache
-def _expected(tier: str, depth: int) -> Expected:
+def _expected(tier: str, depth: int, other: bool = False) -> Expected:
+    """Return what is due of the tier's model, `depth` times as deep, or of the `other` one that goes with it."""
     with torch.device("meta"):
-        model = Transformer(on_ranks.config_of(TIERS[tier], depth))
+        model = Transformer(_config(tier, depth, other))
     return Expected("FULL_SHARD", units_of(model, model.blocks), TIERS[tier].world_size)
 
 
-def units_due(tier: str, depth: int) -> Units:
-    return Units.of(_expected(tier, depth).units, TIERS[tier].world_size)
+def _config(tier: str, depth: int, other: bool) -> ModelConfig:
+    config = on_ranks.config_of(TIERS[tier], depth)
+    return on_ranks.other_config(config) if other else config
 
 
-def _forward_of_blocks(tier: str, step_flops: int) -> float:
+def units_due(tier: str, depth: int, other: bool = False) -> Units:
+    return Units.of(_expected(tier, depth, other).units, TIERS[tier].world_size)
+
+
+def _forward_of_blocks(tier: str, step_flops: int, other: bool = False) -> float:
     """Return the FLOPs of the blocks' forward: a third of the step's (backward takes two), less the output layer's."""
-    t = TIERS[tier]
-    return step_flops / 3 - 2 * t.micro_batch * t.seq_len * t.model.dim * t.model.vocab_size
+    t, config = TIERS[tier], _config(tier, 1, other)
+    return step_flops / 3 - 2 * t.micro_batch * t.seq_len * config.dim * config.vocab_size

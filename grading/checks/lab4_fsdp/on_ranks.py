@@ -55,6 +55,11 @@ def config_of(tier: Tier, depth: int) -> ModelConfig:
     return replace(tier.model, n_layers=depth * tier.model.n_layers)
 
 
+def other_config(config: ModelConfig) -> ModelConfig:
+    """Return another model, of one block more and of half the width."""
+    return replace(config, n_layers=config.n_layers + 1, dim=config.dim // 2, hidden_dim=config.hidden_dim // 2)
+
+
 def build(config: ModelConfig, seed: int) -> Transformer:
     """Build the model with the same weights on every rank, drawn on the rank's device."""
     torch.manual_seed(seed)
@@ -142,9 +147,19 @@ def learn(implementation, tier: str, seed: int, depth: int) -> dict:
 
 
 def record_step(implementation, tier: str, seed: int, depth: int) -> dict:
-    """Record what a step in the steady state holds and sends (see `sharding_evidence`), and its FLOPs."""
+    """Record what a step in the steady state holds and sends (see `sharding_evidence`), and its FLOPs.
+
+    `other`: the same of another model, which is wrapped after the first one is gone.
+    """
+    config = config_of(TIERS[tier], depth)
+    first = _record(implementation, config, tier, seed)
+    gc.collect()
+    return first | {"other": _record(implementation, other_config(config), tier, seed + 1)}
+
+
+def _record(implementation, config: ModelConfig, tier: str, seed: int) -> dict:
     data = batches(TIERS[tier], seed, 1)[0]
-    model, lr = build(config_of(TIERS[tier], depth), seed), learning_rate(seed)
+    model, lr = build(config, seed), learning_rate(seed)
     with finished_answers() as finished:
         model, optimizer = implementation(model, lr)
     evidence = probe(model, optimizer, lambda: model(*data))
@@ -204,8 +219,10 @@ def laps(implementation, address: str) -> None:
     """Serve laps of one forward and backward each; computation is slept and the network simulated.
 
     The squared norm of this rank's gradient shards proves the work, and the number of blocks' sleeps that it took time.
+    A smaller model was wrapped before, and must not matter.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
+    implementation(build(preset("1M", n_layers=OTHER_BLOCKS), 1), 1e-3)
     model = build(preset("1M", n_layers=LAP_BLOCKS), 0)
     for i, block in enumerate(model.blocks):
         sleep_in(block, LAP_FORWARD_S, LAP_BACKWARD_S, name=f"blocks.{i}")

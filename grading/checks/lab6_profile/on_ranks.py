@@ -206,8 +206,18 @@ def wave_of(t: Tensor, seed: int) -> float:
 
 
 def read(implementation, traces: list[dict]) -> list[dict]:
-    """Return the figures that the student's function finds in each trace, as plain numbers and words."""
-    return [_figures(implementation(trace["events"], trace["rank"], trace["step"])) for trace in traces]
+    """Return the figures that the student's function finds in each trace, as plain numbers and words.
+
+    It has read another step of each list before, of this rank and of another one, which must not matter.
+    """
+    return [_read_again(implementation, **trace) for trace in traces]
+
+
+def _read_again(implementation, events: list[dict], rank: int, step: int) -> dict:
+    steps = {(e["pid"], int(e["name"].split()[1])) for e in events if e.get("cat") == "step"}
+    for other_rank in sorted({of_rank for of_rank, _ in steps}, key=lambda of_rank: of_rank == rank)[-2:]:
+        implementation(events, other_rank, min(i for of_rank, i in steps if of_rank == other_rank and i != step))
+    return _figures(implementation(events, rank, step))
 
 
 def _figures(found) -> dict:

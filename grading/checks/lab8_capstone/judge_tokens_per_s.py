@@ -5,7 +5,7 @@ The line is the fastest strategy that a search finds, run by the reference's ran
 
 from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, Job, draw, job_of
 from grading.checks.lab8_capstone.judge_weights_memory_links import account_of, by_rank, fits, is_right, train_alone
-from grading.checks.lab8_capstone.on_ranks import LAPS_OF_A_MODEL, proof
+from grading.checks.lab8_capstone.on_ranks import LAPS_OF_A_MODEL, proof, share_of_weights
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.timed_laps import Lap, race, too_quick
@@ -114,8 +114,12 @@ def _trained_on(lap: Lap) -> bool:
     seeds = lap.replies[0]["seeds"]
     if seeds[-1] != lap.seed or len(seeds) > LAPS_OF_A_MODEL:  # each costs one training step here
         return False
-    truth = vector({"proof": proof(train_alone([by_rank(each, 0) for each in seeds], 0), lap.seed)})
-    return max(distance(vector({"proof": r["proof"]}), truth) for r in lap.replies) <= PROOF_TOLERANCE
+    begun, trained = (train_alone([by_rank(each, 0) for each in steps], 0) for steps in ((), seeds))
+    truth = vector({"proof": proof(trained, lap.seed)})
+    norms_off = max(distance(vector({"proof": r["proof"]}), truth) for r in lap.replies)
+    start, end = (vector(share_of_weights(model, lap.seed)) for model in (begun, trained))
+    found = sum(vector(r["share"]) for r in lap.replies)
+    return max(norms_off, distance(found - start, end - start)) <= PROOF_TOLERANCE
 
 
 def _slow(timing: Timing) -> str:

@@ -1,11 +1,14 @@
 """Lab 8 on the ranks: the submission gets a model and a job; its step's results, memory and messages are recorded."""
 
+import math
+
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from grading.checks.lab8_capstone.job import BUDGETS as BUDGETS
 from grading.checks.lab8_capstone.job import RANKS, SEQ_LEN, SEQUENCES, Job, build_model, draw, job_of
@@ -129,11 +132,12 @@ def _leaves_the_node(c, job: Job) -> float:
 
 
 def laps(implementation, facts: dict, address: str) -> None:
-    """Serve laps of one step each, with a proof of the work in three parts.
+    """Serve laps of one step each, with a proof of the work in four parts.
 
     1. Two small weights, which depend on every step so far and on all its sequences.
-    2. What the step computed, and for how long.
-    3. The gradients that went over the simulated network.
+    2. A projection of this rank's part of all weights, which needs no message.
+    3. What the step computed, and for how long.
+    4. The gradients that went over the simulated network.
 
     Training restarts after some laps: from the thirteenth lap on, rounding grows fourfold a lap, and proves nothing.
     """
@@ -162,6 +166,7 @@ def laps(implementation, facts: dict, address: str) -> None:
             "busy_s": busy_s(slept_computation.computations()),
             "reduced_bytes": sum(c.bytes for c in process_group.collectives() if "reduce" in c.kind),
             "proof": proof(model, seeds[-1]),
+            "share": share_of_weights(model, seeds[-1]),
         }
 
     serve_laps(address, lap)
@@ -185,6 +190,29 @@ def proof(model: nn.Module, seed: int) -> list[float]:
         p = p.full_tensor() if isinstance(p, DTensor) else p
         found += (p - 1)[::8].tolist()
     return found
+
+
+def share_of_weights(model: nn.Module, seed: int) -> dict[str, list[float]]:
+    """Return what this rank adds to each weight's product with a cosine: the ranks' sum is the product of the whole.
+
+    The frequency depends on `seed`. Where several ranks have the same part, each adds its share.
+    """
+    named = weights(model)
+    wave = torch.cos((0.1 + seed % 9973 / 9973) * torch.arange(max(p.numel() for _, p in named)))
+    found = {}
+    for name, p in named:
+        along, part, parts = wave[: p.numel()].view(p.shape), p.detach(), 1
+        if isinstance(p, DTensor):
+            part, mesh = part.to_local(), p.device_mesh
+            size, begin = compute_local_shape_and_global_offset(p.shape, mesh, p.placements)
+            along = along[tuple(slice(b, b + n) for b, n in zip(begin, size, strict=True))]
+            parts = math.prod(mesh.size(i) for i, placement in enumerate(p.placements) if placement.is_shard())
+        found[name] = [parts / world_size() * float((part * along).sum())]
+    return found
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 REFERENCE = dict.fromkeys(("record_step", "line", "laps"), by_block)

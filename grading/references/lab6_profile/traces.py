@@ -1,7 +1,7 @@
 """Traces drawn at grading time, in the form that the notebook shows, and their right figures."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from grading.checks.lab6_profile.mistakes import SHARES
 from shardtrace.timeline import Interval, Span, Timeline, union, without
@@ -16,12 +16,12 @@ SHORTEST_WAIT_US = (
 )
 
 
-def draw_trace(seed: int, plain: bool, step: int | None = None) -> dict:
+def draw_trace(seed: int, plain: bool, step: int | None = None, also: Callable[[dict], bool] | None = None) -> dict:
     """Draw the arguments of `read_step`. In a plain trace, events take turns and none crosses a step's edge.
 
     Draws again until it tells readers apart: one unit's gathers are exposed clearly longer than any other's, gradients
     are reduced, and a step with a similar name stands first; in a plain trace another kind of collective is exposed,
-    and in others adding up gathers finds another unit.
+    and in others adding up gathers finds another unit. `also`: what has to hold of the trace besides.
     """
     draw = random.Random(seed)
     asked = draw.randrange(STEPS) if step is None else step
@@ -37,7 +37,7 @@ def draw_trace(seed: int, plain: bool, step: int | None = None) -> dict:
         first = next(e["pid"] for e in events if e["name"] == f"step {asked}")
         rank = draw.choice([r for r in range(RANKS) if r != first])  # another rank's step of that name stands first
         trace = {"events": events, "rank": rank, "step": asked}
-        if _is_telling(of_its_rank(trace), plain):
+        if _is_telling(of_its_rank(trace), plain) and (also is None or also(trace)):
             return trace
 
 

@@ -5,6 +5,7 @@ A mistake is a function from a trace to the figures that it makes wrong.
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 from grading.references.lab6_profile.traces import (
     SHARES,
@@ -230,6 +231,20 @@ def _most_gathers(trace: dict) -> dict:
     return {"unit": max(UNITS, key=lambda u: len(single(trace, "link", "all_gather", u)))}
 
 
+def one_unit_at_a_time(trace: dict, newest: bool = False) -> dict:
+    """Count a moment for one unit alone where all_gathers of several are under way: the newest, or the first listed."""
+    start, end = bounds(trace)
+    gathers = [e for e in of_its_rank(trace)["events"] if e["cat"] == "link" and e["name"].startswith("all_gather")]
+    edges = sorted({min(max(t, start), end) for e in gathers for t in (e["ts"], e["ts"] + e["dur"])})
+    computes, found = moments(trace, "compute"), dict.fromkeys(UNITS, 0.0)
+    for piece in pairwise(edges):
+        here = [e for e in gathers if e["ts"] <= piece[0] and e["ts"] + e["dur"] >= piece[1]]
+        if here:
+            one = max(here, key=lambda e: e["ts"]) if newest else here[0]
+            found[one["args"]["unit"]] += length(without([piece], computes))
+    return {"unit": max(found, key=found.get)}
+
+
 def _unit_of_whole_trace(trace: dict) -> dict:
     mine = [e for e in of_its_rank(trace)["events"] if e["cat"] != "step"]
     begin, end = min(e["ts"] for e in mine), max(e["ts"] + e["dur"] for e in mine)
@@ -250,6 +265,12 @@ OF_UNIT: dict[str, Mistake] = {
     ),
     "'unit' is found by adding up all_gathers one by one: two of a unit at once count once.": partial(
         _longest, exposed=True, union_of=False
+    ),
+    "'unit' counts a moment for one unit alone: where all_gathers of two are under way, both are waited for.": (
+        one_unit_at_a_time
+    ),
+    "'unit' counts a moment for the unit whose all_gather began last: those under way before are waited for, too.": (
+        partial(one_unit_at_a_time, newest=True)
     ),
     "'unit' is found from spans of the category 'wait': asked are those of the category 'link'.": partial(
         _longest, exposed=False, category="wait"

@@ -71,23 +71,43 @@ def test_one_rank_that_holds_or_sends_more_is_enough(accounts):
     assert (in_forward.points, "in forward 3.00 MiB are whole or on their way" in in_forward.cause) == (0, True)
 
 
+def test_a_second_model_is_sharded_by_block_too(accounts):
+    """What else is kept may be of the first."""
+    right, ddp = (accounts[name] for name in ("by block", "ddp"))
+    later = [*right[:3], right[3] | {"other": ddp[3]["other"]}]
+    for check, words in (("lab4.sharded", "the parameters are not sharded"), ("lab4.units", "nothing is gathered")):
+        verdict = judge_replies(check, {"record_step": later})
+        assert verdict.points == 0 and f"wrong for a second, of 5 narrower blocks: {words}" in verdict.cause
+
+    def kept(evidence):
+        evidence["held"]["between"]["other"] = 10**6
+
+    of_first = [reply | {"other": spoilt([reply["other"]], kept)[0]} for reply in right]
+    assert judge_replies("lab4.sharded", {"record_step": of_first}).points == 3
+
+
 def test_recomputation_costs_a_quarter_to_a_whole_forward_and_drops_a_quarter_on_every_rank(accounts, monkeypatch):
     """Return the record of a model, as if it were as deep as is asked."""
     plain = accounts["by block"]
     monkeypatch.setattr(
         judge_sharded_units_recompute,
         "_expected",
-        lambda tier, depth, expected=judge_sharded_units_recompute._expected: expected(tier, 1),
+        lambda tier, depth, other=False, expected=judge_sharded_units_recompute._expected: expected(tier, 1, other),
     )
     forward = judge_sharded_units_recompute._forward_of_blocks("cpu", plain[0]["flops"])
 
-    def judged(rank=3, again=0.5, kept=0.7, torchs=True):
+    forward_of_other = judge_sharded_units_recompute._forward_of_blocks("cpu", plain[0]["other"]["flops"], True)
+
+    def checkpointed(reply, forward, again, kept):
+        reply["flops"] += int(again * forward)
+        reply["evidence"]["peak"]["activations"] = int(kept * reply["evidence"]["peak"]["activations"])
+
+    def judged(rank=3, again=0.5, kept=0.7, torchs=True, other=(0.5, 0.7)):
         """Other ranks compute half of a forward again and keep 0.7 of the activations."""
         copies = json.loads(json.dumps(plain))
         for r, reply in enumerate(copies):
-            reply["flops"] += int((again if r == rank else 0.5) * forward)
-            activations = reply["evidence"]["peak"]["activations"]
-            reply["evidence"]["peak"]["activations"] = int((kept if r == rank else 0.7) * activations)
+            checkpointed(reply, forward, *((again, kept) if r == rank else (0.5, 0.7)))
+            checkpointed(reply["other"], forward_of_other, *(other if r == rank else (0.5, 0.7)))
             reply["torchs"] = torchs
         return judge_replies("lab4.recompute", {"record_step": copies}, {"record_step": plain})
 
@@ -98,5 +118,7 @@ def test_recomputation_costs_a_quarter_to_a_whole_forward_and_drops_a_quarter_on
             "something is recomputed twice": judged(rank, again=1.02),
             "0.24 forwards of all blocks are computed again": judged(rank, again=0.24),
             "torch's own engine": judged(torchs=False),
+            "wrong for a second, of 5 narrower blocks: 0.00 forwards": judged(rank, other=(0.0, 0.7)),
+            "wrong for a second, of 5 narrower blocks: ": judged(rank, other=(0.5, 0.8)),
         }
         assert {words: v.cause for words, v in said.items() if v.points or words not in v.cause} == {}
