@@ -3,9 +3,13 @@
 The line is the fastest strategy that a search finds, run by the reference's ranks on the same cluster.
 """
 
+import math
+
+from torch import nn
+
 from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, Job, draw, job_of
 from grading.checks.lab8_capstone.judge_weights_memory_links import account_of, by_rank, fits, is_right, train_alone
-from grading.checks.lab8_capstone.on_ranks import LAPS_OF_A_MODEL, proof, share_of_weights
+from grading.checks.lab8_capstone.on_ranks import LAPS_OF_A_MODEL, proof, share_of_weights, weights
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, vector
 from grading.judge.timed_laps import Lap, race, too_quick
@@ -117,9 +121,18 @@ def _trained_on(lap: Lap) -> bool:
     begun, trained = (train_alone([by_rank(each, 0) for each in steps], 0) for steps in ((), seeds))
     truth = vector({"proof": proof(trained, lap.seed)})
     norms_off = max(distance(vector({"proof": r["proof"]}), truth) for r in lap.replies)
-    start, end = (vector(share_of_weights(model, lap.seed)) for model in (begun, trained))
-    found = sum(vector(r["share"]) for r in lap.replies)
-    return max(norms_off, distance(found - start, end - start)) <= PROOF_TOLERANCE
+    return max(norms_off, _weight_off(lap, begun, trained)) <= PROOF_TOLERANCE
+
+
+def _weight_off(lap: Lap, begun: nn.Module, trained: nn.Module) -> float:
+    """Return how far the weight that is furthest off is from the trained one, relative to its change."""
+    moved = {
+        name: float((p - q).detach().norm()) for (name, p), (_, q) in zip(weights(trained), weights(begun), strict=True)
+    }
+    due = share_of_weights(trained, lap.seed)
+    found = {name: sum(r["share"][name][0] for r in lap.replies) for name in due}
+    offs = [abs(found[name] - due[name][0]) / moved[name] for name in due]
+    return max(offs) if all(map(math.isfinite, offs)) else math.inf
 
 
 def _slow(timing: Timing) -> str:

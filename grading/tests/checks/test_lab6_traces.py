@@ -1,5 +1,6 @@
 """Lab 6, part 1: traces that tell readers apart, and the judges of what is read."""
 
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -83,7 +84,8 @@ def test_the_traces_tell_readers_apart_that_get_one_word_wrong(seed):
             continue
         names = {"torch": torch}
         exec(next(c.source for c in sample.notebook().cells if c.metadata.nbgrader.grade_id == "read_step"), names)
-        found = on_ranks.read(names["read_step"], lab6_profile.drawn(seed)["traces"])
+        traces = copy.deepcopy(lab6_profile.drawn(seed)["traces"])  # some change the events
+        found = on_ranks.read(names["read_step"], traces)
         for check in PARTS:
             verdict = _read(check, found, seed)
             assert verdict.points == sample.points.get(check, verdict.max_points), (sample.name, verdict.text())

@@ -8,7 +8,8 @@ from unittest.mock import patch
 import pytest
 import torch
 from submissions import checks_that_nothing_needs, class_of, judge_replies, try_sample
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from grading.checks.lab8_capstone import job, judge_tokens_per_s, judge_weights_memory_links, on_ranks
 from grading.judge.timed_laps import Lap
@@ -58,6 +59,38 @@ def test_proofs_hold_in_every_lap_of_a_race(looked_at):
         assert judge_tokens_per_s._trained_on(Lap(7 * i, replies, 0.0))
         replies[3] |= {"proof": by_rank[3][i - 1]["proof"]}
         assert not judge_tokens_per_s._trained_on(Lap(7 * i, replies, 0.0))
+
+
+def test_all_weights_prove_a_step_and_not_the_norms_alone():
+    """A rank replies for its part: here all have the whole, an eighth of which each adds."""
+    seeds = [3, 11]
+    steps = [judge_weights_memory_links.by_rank(seed, 0) for seed in seeds]
+
+    def trained_on(model) -> bool:
+        share = {name: [x / job.RANKS] for name, [x] in on_ranks.share_of_weights(model, seeds[-1]).items()}
+        reply = {"seeds": seeds, "proof": on_ranks.proof(model, seeds[-1]), "share": share}
+        return judge_tokens_per_s._trained_on(Lap(seeds[-1], [reply] * job.RANKS, 0.0))
+
+    model, begun = (judge_weights_memory_links.train_alone(each, 0) for each in (steps, []))
+    assert trained_on(model)
+    with torch.no_grad():
+        model.blocks[2].attention.value.weight.copy_(begun.blocks[2].attention.value.weight)
+    assert not trained_on(model)
+
+
+@pytest.mark.parametrize("shards", (1, 4, 8))
+def test_the_ranks_shares_of_the_weights_add_up_to_the_whole(shards):
+    def share():
+        model = job.build_model(job.job_of(job.draw(0)["2x4"] | on_ranks.NO_TIME), 0)
+        whole = on_ranks.share_of_weights(model, 5)
+        mesh = init_device_mesh("cpu", (8 // shards, shards), mesh_dim_names=("copies", "shards"))
+        for unit in (*model.blocks, model):
+            fully_shard(unit, mesh=mesh["shards"] if shards == 8 else mesh)
+        return whole, on_ranks.share_of_weights(model, 5)
+
+    of_ranks = launch(share, 8, device="cpu")
+    for name, [due] in of_ranks[0][0].items():
+        assert sum(found[name][0] for _, found in of_ranks) == pytest.approx(8 * due, abs=1e-4)
 
 
 def test_what_is_shown_is_what_is_run():
