@@ -20,6 +20,7 @@ from grading.checks.lab10_eight_bits import (
 )
 from grading.checks.lab10_eight_bits.reused_random_numbers import share_draws
 from grading.samples import read_lab, samples
+from shardlab import launch
 
 LAB, N = "lab10_eight_bits", 4
 SEED = 1  # that `judge_replies` takes
@@ -38,6 +39,26 @@ def test_every_check_stops_a_sample_that_no_other_check_stops():
 def test_the_solution_reduces_by_chance_on_ranks(answers, unboxed):
     right = next(s for s in samples(LAB) if s.name == "right")
     assert unboxed(LAB).judge(answers(right), only="lab10.unbiased")[0].passed
+
+
+@pytest.mark.parametrize("drill, calls", [("steps", on_ranks.N_STEPS), ("reduce", on_ranks.N_CALLS + 2)])
+def test_another_engine_is_used_between_calls_of_the_judged_one(drill, calls):
+    def used() -> list[int]:
+        engines, order = [], []
+
+        class Noted(on_ranks.Plain):
+            def __init__(self, *arguments):
+                super().__init__(*arguments)
+                engines.append(self)
+
+            def reduce(self, gradients):
+                order.append(engines.index(self))
+                return super().reduce(gradients)
+
+        getattr(on_ranks, drill)(Noted, SEED)
+        return order
+
+    assert launch(used, 2, device="cpu")[0] == [0, 1, 1, 1, 0, *[1] * (calls - 3)]
 
 
 def test_the_notebook_shows_the_program_that_the_referee_runs():

@@ -42,6 +42,21 @@ def test_only_what_is_sharded_by_block_with_torchs_engine_is(accounts):
         assert (other.points, words in other.cause) == (0, True)
 
 
+def test_a_timed_model_is_not_the_first_of_its_program():
+    def depths() -> list[int]:
+        found = []
+
+        def noted(model, lr):
+            found.append(len(model.blocks))
+            return on_ranks.by_block(model, lr)
+
+        on_ranks.serve_laps = lambda address, lap: None
+        on_ranks.laps(noted, "")
+        return found
+
+    assert launch(depths, 2, device="cpu")[0] == [on_ranks.OTHER_BLOCKS, on_ranks.LAP_BLOCKS]
+
+
 def spoilt(replies: list[dict], change) -> list[dict]:
     """With the last rank's evidence changed."""
     copies = json.loads(json.dumps(replies))
