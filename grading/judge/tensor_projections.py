@@ -1,10 +1,13 @@
 """Reduce tensors to a few numbers that are cheap to send and hard to forge: ranks project them, judges compare them."""
 
+import math
 from collections.abc import Iterable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 N_DIRECTIONS = 4
 
@@ -47,6 +50,21 @@ def project_cheaply(tensors: Iterable[tuple[str, Tensor | None]], seed: int) -> 
     wave = torch.cos(frequency * torch.arange(longest.numel(), device=longest.device))
     products = torch.stack([wave[: t.numel()] @ t for t in flat.values()]).tolist()
     return {name: [product] for name, product in zip(flat, products, strict=True)}
+
+
+def share_of_product(p: Tensor, along: Tensor) -> float:
+    """Return what this rank adds to the product of a tensor with `along`, of its whole shape; no message is sent.
+
+    The ranks' sum is the product of the whole. Where several ranks have the same part, each adds its share.
+    """
+    part, parts = p.detach(), 1
+    if isinstance(p, DTensor):
+        part, mesh = part.to_local(), p.device_mesh
+        size, begin = compute_local_shape_and_global_offset(p.shape, mesh, p.placements)
+        along = along[tuple(slice(b, b + n) for b, n in zip(begin, size, strict=True))]
+        parts = math.prod(mesh.size(i) for i, placement in enumerate(p.placements) if placement.is_shard())
+    n_ranks = dist.get_world_size() if dist.is_initialized() else 1
+    return parts / n_ranks * float((part.double() * along.to(part.device)).sum())
 
 
 def _whole(t: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from grading.judge.verdict import Verdict
 STEPS = 10
 LOGITS_OFF, LOSS_OFF = 0.02, 0.01  # correct bf16 is off by 0.007 and 0.003, every mistake by 0.3 or 0.015
 GRADIENT_OFF, RATE_OFF = 0.04, 0.3  # correct bf16 is off by 0.010 and 0.077, other masks in one block by 0.08
+CHANGED = 1e-5  # of a weight's length; rounding to bf16 gives 1e-4 and more
 FAR, NEAR = 0.05, 0.4  # an error above FAR needs a cause; a rounding explains it if less than NEAR of it remains
 
 ROUNDINGS = {  # cause -> (positions, rates)
@@ -56,9 +57,19 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     cause = _of_logits(s, mine, offs) or of_dtypes(mine)
     if not cause and logits_off > LOGITS_OFF:
         cause = f"the first logits are off by {logits_off:.1%}."
-    if cause := cause or of_gradients(mine, reference) or of_losses(losses, LOSS_OFF):
+    if cause := _of_weights(mine) or cause or of_gradients(mine, reference) or of_losses(losses, LOSS_OFF):
         return Verdict(check, 0, points, cause, "", figures)
     return Verdict(check, points, points, "the losses are those of fp32.", "", figures)
+
+
+def _of_weights(mine: list[dict]) -> str:
+    """Name the parameter that `shard` has changed most; "" if it has changed none."""
+    sums = {name: [sum(m["weights"][name][i] for m in mine) for i in (0, 1)] for name in mine[0]["weights"]}
+    offs = {name: abs(begun - given) for name, (given, begun) in sums.items()}
+    name = max(offs, key=offs.get)
+    if offs[name] <= CHANGED:
+        return ""
+    return f"`shard` changed {name}: the weights that are trained are not those that it was given, or are rounded."
 
 
 def logits_dtypes(mine: list[dict]) -> list[str]:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from grading.checks.lab5_precision_recompute.call_answer import in_float32, own, returned_model
 from grading.checks.lab5_precision_recompute.flops import Flops
-from grading.checks.lab5_precision_recompute.gradient_projections import gradients_of, places_of
+from grading.checks.lab5_precision_recompute.gradient_projections import gradients_of, places_of, shares_of_weights
 from grading.checks.lab5_precision_recompute.model_and_batches import (
     DROPOUT,
     LR,
@@ -86,8 +86,10 @@ def _train(module: nn.Module, make: Callable, call: str, seed: int, shape: dict,
     batches = [batch_of(seed, step, shape, rank, world_size) for step in range(steps)]  # not counted
     places, shapes = places_of(module), {p.shape for p in module.parameters()}
     losses, sent, logits_dtypes, first, gradients = [], [], set(), None, {}
+    given, norms = shares_of_weights(places), {name: float(p.detach().norm()) for name, p in module.named_parameters()}
     with MemoryTracker(module) as memory, Flops() as flops:
         model = returned_model(make(), call)
+        begun = shares_of_weights(places)
         optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
         torch.manual_seed(seed * 100 + rank)  # for the dropout masks
         for data in batches:
@@ -106,6 +108,7 @@ def _train(module: nn.Module, make: Callable, call: str, seed: int, shape: dict,
         held = dict(memory.resident)
     peak = memory.peak
     return {
+        "weights": {name: [given[name] / norms[name], begun[name] / norms[name]] for name in places},
         "losses": losses,
         "logits": first,
         "logits_dtypes": sorted(logits_dtypes),

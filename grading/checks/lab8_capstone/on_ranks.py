@@ -1,18 +1,15 @@
 """Lab 8 on the ranks: the submission gets a model and a job; its step's results, memory and messages are recorded."""
 
-import math
-
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from grading.checks.lab8_capstone.job import BUDGETS as BUDGETS
 from grading.checks.lab8_capstone.job import RANKS, SEQ_LEN, SEQUENCES, Job, build_model, draw, job_of
-from grading.judge.tensor_projections import project
+from grading.judge.tensor_projections import project, share_of_product
 from grading.judge.timed_laps import serve_laps
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
@@ -195,24 +192,11 @@ def proof(model: nn.Module, seed: int) -> list[float]:
 def share_of_weights(model: nn.Module, seed: int) -> dict[str, list[float]]:
     """Return what this rank adds to each weight's product with a cosine: the ranks' sum is the product of the whole.
 
-    The frequency depends on `seed`. Where several ranks have the same part, each adds its share.
+    The frequency depends on `seed`.
     """
     named = weights(model)
     wave = torch.cos((0.1 + seed % 9973 / 9973) * torch.arange(max(p.numel() for _, p in named)))
-    found = {}
-    for name, p in named:
-        along, part, parts = wave[: p.numel()].view(p.shape), p.detach(), 1
-        if isinstance(p, DTensor):
-            part, mesh = part.to_local(), p.device_mesh
-            size, begin = compute_local_shape_and_global_offset(p.shape, mesh, p.placements)
-            along = along[tuple(slice(b, b + n) for b, n in zip(begin, size, strict=True))]
-            parts = math.prod(mesh.size(i) for i, placement in enumerate(p.placements) if placement.is_shard())
-        found[name] = [parts / world_size() * float((part * along).sum())]
-    return found
-
-
-def world_size() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
+    return {name: [share_of_product(p, wave[: p.numel()].view(p.shape))] for name, p in named}
 
 
 REFERENCE = dict.fromkeys(("record_step", "line", "laps"), by_block)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from submissions import judge_replies
+from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from grading.checks.lab5_precision_recompute import (
@@ -18,7 +19,10 @@ from grading.checks.lab5_precision_recompute import (
     on_ranks,
     plan_costs,
 )
+from grading.checks.lab5_precision_recompute.gradient_projections import places_of, shares_of_weights
+from grading.checks.lab5_precision_recompute.model_and_batches import build, shape_of
 from grading.references.lab5_precision_recompute import best_plan as ours
+from shardlab import launch
 from shardlab.tier import TIERS
 
 RIGHT_GRADIENTS = {"up": [3.0, 4.0], "forget.log_rate": [0.6, 0.8]}
@@ -48,6 +52,7 @@ def run_of(
 
     bad, right = step(gathered, wide, reduced, rounded), step(0.5, 0.0, 1.0, 0.0)
     usual = {
+        "weights": {"norm.weight": [0.25, 0.25], "rate": [-0.5, -0.5]},
         "losses": losses or [5.0 - i / 10 for i in range(judge_matches_fp32.STEPS)],
         "logits": [logits * (i - 7.5) for i in range(on_ranks.N_TOKENS)],
         "logits_dtypes": list(dtypes),
@@ -101,6 +106,30 @@ def test_parameters_travel_in_bf16_and_gradients_in_fp32_in_each_step(step):
         "forget.log_rate gets no gradient": ask(gradients={"up": [3.0, 4.0]}),
     }
     assert falls_short(said) == {}
+
+
+def test_the_weights_that_are_trained_are_those_that_were_given():
+    given = {"norm.weight": [0.25, 0.25], "rate": [-0.5, -0.5 + 0.9e-5]}
+    assert judged_run("lab5.curve", weights=given).points == 3
+    verdict = judged_run("lab5.curve", weights=given | {"rate": [-0.5, -0.5 + 1.1e-5]})
+    assert (verdict.points, "`shard` changed rate" in verdict.cause) == (0, True)
+
+
+def test_rounding_shows_in_the_shares_that_ranks_have_of_a_weight():
+    def shares() -> tuple:
+        model = build(1, shape_of(1, "cpu"))
+        places = places_of(model)
+        given = shares_of_weights(places)
+        model.blocks[2].memory.forget.bfloat16().float()
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        return given, shares_of_weights(places)
+
+    ranks = launch(shares, 4, device="cpu")
+    off = {name: abs(sum(b[name] - a[name] for a, b in ranks)) for name in ranks[0][0]}
+    assert off.pop("blocks.2.memory.forget.log_rate") > 1e-3
+    assert max(off.values()) < 1e-6
 
 
 def test_only_what_was_seen_is_said_of_messages():
