@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
 
-from shardwhy.around import around
+from shardwhy.around import around, same_collective
 from shardwhy.index import BadEntry, Entry
 from shardwhy.literals import SHORTEST, literals
 from shardwhy.logs import Line, Log, rank_of, time_of, without_digits
@@ -38,6 +38,8 @@ WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?W\d{3,4} |\bINFO\b|\bDEBUG\
 FOLLOWS = re.compile(  # errors of Python that only say that another process has ended, or was ended
     r"(?:[\w.]*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException"
     r"|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
+    r"|RuntimeError: Engine core initialization failed|RuntimeError: Failed to unpickle serialized exception"
+    r"|\w+: Caught \w+ in (?:replica \d+ on device|pin memory thread)"  # the original traceback is below
     r"|CheckpointException: CheckpointException ranks:"  # the error of the rank is below, with a traceback of its own
     r"|Exception:$"  # torch.multiprocessing.spawn of old versions; the process and its traceback are below
 )
@@ -113,7 +115,10 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
         cause = replace(cause, entry=_family_of(cause.line, families))
     others = {f.entry.id: f for f in reversed(found) if f.entry and f.entry != cause.entry}
     silent = _silent(logs, found, cause) if cause.kind == WAIT else ()
-    return Diagnosis(cause, tuple(reversed(others.values())), silent, around(cause.line, cause.kind == WAIT))
+    words = around(cause.line, cause.kind == WAIT)
+    if cause.kind == WAIT and not silent:
+        words += "\n" + same_collective(logs)
+    return Diagnosis(cause, tuple(reversed(others.values())), silent, words)
 
 
 def _family_of(line: Line, families: list[Entry]) -> Entry | None:
@@ -244,7 +249,7 @@ def _first(found: list[Found], root: int | None) -> Found:
         candidates = [f for f in candidates if f.entry or not {f.rank, None} & ranks and f.rank is not None]
     times = {f: time_of(f.line) for f in candidates}
     if None in times.values():
-        return min(candidates, key=lambda f: (root is not None and f.rank != root, f.order))
+        return min(candidates, key=lambda f: (root is not None and f.rank not in (root, None), f.order))
     return min(candidates, key=lambda f: (times[f], f.order))
 
 
