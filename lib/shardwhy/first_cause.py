@@ -111,6 +111,7 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
         explained = (f for f in found if f.kind == WARNING and "[c10d]" in f.line.text)
         cause = next((f for f in explained if f.entry.topic == cause.entry.topic), cause)
     cause = next((f for f in found if f.kind <= cause.kind and _is_last_error(f, cause)), cause)
+    cause = next((f for f in found if _is_a_warning_before(f, cause)), cause)
     if not cause.entry:
         cause = replace(cause, entry=_family_of(cause.line, families))
     others = {f.entry.id: f for f in reversed(found) if f.entry and f.entry != cause.entry}
@@ -260,6 +261,14 @@ def _is_last_error(found: Found, cause: Found) -> bool:
     same_place = found.line.log is cause.line.log and 0 < found.line.number - cause.line.number < NEAR
     above = next((x for x in islice(found.line.log.before(found.line), NEAR) if x.rank == found.line.rank), None)
     return same_place and found.rank == cause.rank and above is not None and above.text == "Last error:"
+
+
+def _is_a_warning_before(found: Found, cause: Found) -> bool:
+    """Return whether NCCL has said in `found` what went wrong, above the general message `cause` of PyTorch."""
+    if not found.entry or not cause.entry or {found.entry.topic, cause.entry.topic} != {"nccl"}:
+        return False
+    above = found.line.log is cause.line.log and 0 < cause.line.number - found.line.number < NEAR
+    return above and " NCCL WARN" in found.line.text and " NCCL WARN" not in cause.line.text
 
 
 def _root_rank(log: Log) -> int | None:
