@@ -7,13 +7,13 @@ wait in one collective.
 import re
 from itertools import islice, takewhile
 
-from shardwhy.logs import Line, Log
+from shardwhy.logs import Line, Log, rank_of
 
 BEFORE, AFTER = 40, 12  # lines of this rank
 MOST = 400  # lines that are looked at, those of other ranks counted
 FRAME = re.compile(r'\s+File "(.*)", line \d+, in (.*)')
 WAITS = "Watchdog caught collective operation timeout"
-CALL = re.compile(r"\[Rank (\d+)\] " + WAITS + r": WorkNCCL\((\w+=\d+, OpType=\w+(?:, NumelIn=\d+)?)")
+CALL = re.compile(WAITS + r": WorkNCCL\((\w+=\d+, OpType=\w+(?:, NumelIn=\d+)?)")
 
 
 def around(line: Line, every_rank: bool = False) -> str:
@@ -30,7 +30,7 @@ def around(line: Line, every_rank: bool = False) -> str:
 def same_collective(logs: list[Log]) -> str:
     """Return a sentence if two or more ranks report a timeout, and all of them in the same collective."""
     lines = (line for log in logs for line in log.lines_with([WAITS]))
-    calls = {found[1]: found[2] for line in lines if (found := CALL.search(line.text))}
+    calls = {rank_of(line): found[1] for line in lines if (found := CALL.search(line.text))}
     return "all ranks wait in the same collective" if len(calls) > 1 and len(set(calls.values())) == 1 else ""
 
 
