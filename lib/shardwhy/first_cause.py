@@ -34,12 +34,13 @@ WAITED = re.compile(
     re.IGNORECASE,
 )
 GONE = re.compile(r"died unexpectedly|process has died|worker died or was killed")  # without saying why
-WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?W\d{3,4} |\bINFO\b|\bDEBUG\b")
+WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?[WI]\d{3,4} |\bINFO\b|\bDEBUG\b")
 FOLLOWS = re.compile(  # errors of Python that only say that another process has ended, or was ended
     r"(?:[\w.]*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException"
     r"|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
     r"|RuntimeError: Engine core initialization failed|RuntimeError: Failed to unpickle serialized exception"
     r"|\w+: Caught \w+ in (?:replica \d+ on device|pin memory thread)"  # the original traceback is below
+    r"|\w+: Traceback \(most recent call last\):$"  # a message that is another process's traceback
     r"|CheckpointException: CheckpointException ranks:"  # the error of the rank is below, with a traceback of its own
     r"|Exception:$"  # torch.multiprocessing.spawn of old versions; the process and its traceback are below
 )

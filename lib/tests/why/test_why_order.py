@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shardwhy.answer import answer
-from shardwhy.first_cause import diagnose
+from shardwhy.first_cause import WARNING, diagnose
 from shardwhy.index import load
 from shardwhy.logs import Log
 
@@ -34,7 +34,9 @@ def test_the_last_frame_of_a_traceback_is_among_the_words_around(gap):
     assert "last frame: " not in diagnosis_of("step 3\nKeyError: 'x'\n").around
 
 
-@pytest.mark.parametrize(("ranks", "calls", "same"), [((0, 1), (5, 5), True), ((0, 1), (5, 6), False), ((0,), (5,), False)])
+@pytest.mark.parametrize(
+    ("ranks", "calls", "same"), [((0, 1), (5, 5), True), ((0, 1), (5, 6), False), ((0,), (5,), False)]
+)
 def test_it_is_said_if_all_ranks_wait_in_one_collective(ranks, calls, same):
     text = "".join(WAIT.format(rank, call) for rank, call in zip(ranks, calls, strict=True))
     assert ("all ranks wait in the same collective" in diagnosis_of(text).around) == same
@@ -62,8 +64,17 @@ def test_an_error_without_a_rank_may_come_before_that_of_the_rank_that_torchrun_
         "RuntimeError: Failed to unpickle serialized exception",
         "KeyError: Caught KeyError in pin memory thread for device 0.",
         "ValueError: Caught ValueError in replica 1 on device 1.",
+        "RuntimeError: Traceback (most recent call last):",
     ],
 )
 def test_an_error_that_only_passes_another_on_is_not_the_first_cause(follows):
     cause = diagnosis_of(f"{follows}\nOriginal Traceback:\n  File 'a.py'\nKeyError: 'a word of this test'\n").cause
     assert cause.line.text == "KeyError: 'a word of this test'"
+
+
+def test_a_message_at_the_level_of_info_is_no_error():
+    waits = "[I715 22:47:11.2 socket.cpp:872] [c10d] No socket on (localhost, 0) is listening yet, will retry.\n"
+    found = diagnosis_of(waits).cause
+    assert (found.kind, found.entry.id) == (WARNING, "store_connection_refused")
+    error = "Traceback (most recent call last):\n  File 'a.py', line 3\nKeyError: 'a word of this test'\n"
+    assert diagnosis_of(waits + error).cause.line.text == "KeyError: 'a word of this test'"
