@@ -1,6 +1,5 @@
 """A child process is ended by signal 8, as when code in C divides an integer by zero."""
 
-import os
 import signal
 import subprocess
 import sys
