@@ -37,7 +37,7 @@ GONE = re.compile(r"died unexpectedly|process has died|worker died or was killed
 WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?[WI]\d{3,4} |\bINFO\b|\bDEBUG\b")
 FOLLOWS = re.compile(  # errors of Python that only say that another process has ended, or was ended
     r"(?:[\w.]*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException"
-    r"|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
+    r"|ActorHandleNotFoundError|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
     r"|RuntimeError: Engine core initialization failed|RuntimeError: Failed to unpickle serialized exception"
     r"|\w+: Caught \w+ in (?:replica \d+ on device|pin memory thread)"  # the original traceback is below
     r"|\w+: Traceback \(most recent call last\):$"  # a message that is another process's traceback

@@ -65,6 +65,7 @@ def test_an_error_without_a_rank_may_come_before_that_of_the_rank_that_torchrun_
         "KeyError: Caught KeyError in pin memory thread for device 0.",
         "ValueError: Caught ValueError in replica 1 on device 1.",
         "RuntimeError: Traceback (most recent call last):",
+        "ray.exceptions.ActorHandleNotFoundError: the actor handle was created in job 01000000",
     ],
 )
 def test_an_error_that_only_passes_another_on_is_not_the_first_cause(follows):
