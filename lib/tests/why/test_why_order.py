@@ -79,3 +79,18 @@ def test_a_message_at_the_level_of_info_is_no_error():
     assert (found.kind, found.entry.id) == (WARNING, "store_connection_refused")
     error = "Traceback (most recent call last):\n  File 'a.py', line 3\nKeyError: 'a word of this test'\n"
     assert diagnosis_of(waits + error).cause.line.text == "KeyError: 'a word of this test'"
+
+
+@pytest.mark.parametrize(
+    ("made_by", "sure", "likely"),
+    [
+        (", which is output 0 of Sigmoid,", 2, None),
+        (", which is output 0 of TanhBackward0,", 2, None),
+        (", which is output 0 of AsStridedBackward0,", None, 3),
+        ("", None, None),
+    ],
+)
+def test_what_made_a_tensor_tells_who_may_have_changed_it(made_by, sure, likely):
+    entry = ENTRIES["modified_by_inplace"]
+    text = f"RuntimeError: {entry.message}: [torch.FloatTensor [3]]{made_by} is at version 1; expected version 0"
+    assert (entry.signed_cause(text), entry.hinted_cause(text)) == (sure, likely)
