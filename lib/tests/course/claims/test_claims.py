@@ -288,7 +288,8 @@ def test_one_claim_shows_all_that_was_found():
 
 def test_the_page_opens_without_a_script_and_escapes():
     page = ClaimsPage([replace(ALL["zero-1-8b-34-gb"], truth="1 < 2.")])._repr_html_()
-    assert "<details" in page and "<script" not in page and "1 &lt; 2." in page and "✗ wrong" in page
+    assert "Click on a claim" in page and "<details" in page and "<script" not in page
+    assert "1 &lt; 2." in page and "✗ wrong" in page
 
 
 def test_the_page_as_text_says_of_each_claim_what_is_true():

@@ -29,7 +29,9 @@ from shardcourse.repository import ROOT
 from shardlab.tier import TIERS
 
 LESSONS = sorted((ROOT / "course").glob("*.ipynb"))
-PAGES = sorted([*(ROOT / "course").glob("*.md"), *ROOT.glob("labs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("lib/*.md")])
+PAGES = sorted(
+    [*(ROOT / "course").glob("*.md"), *ROOT.glob("labs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("lib/*.md")]
+)
 EXAMPLE = ROOT / "course" / "03a_ddp_buckets.ipynb"  # to plant mistakes in
 
 
