@@ -58,7 +58,7 @@ def short_course():
     """Nobody's first submission is one of these, too, and what is judged is not timed beside the reference."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("grading.attacks.submit.Attack", lambda name: Alone(Attack(name)))
-        patch.setattr("grading.judge.referee.RankLauncher", launcher_or_no_reference)
+        patch.setattr("grading.judge.judge_answers.RankLauncher", launcher_or_no_reference)
         patch.setattr(lab_module(LAB), "pace", lambda session: None)
         patch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", deadline_s(20))
         with course() as classroom:

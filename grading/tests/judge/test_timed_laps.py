@@ -10,7 +10,7 @@ from submissions import LAB
 
 from grading.boxes.notebook_settings import ANSWERS
 from grading.boxes.sandbox import Bubblewrap
-from grading.judge.referee import Referee
+from grading.judge.judge_answers import Referee
 from grading.samples import samples
 from grading.samples.trial import run_cells
 

@@ -42,7 +42,7 @@ class NotebookRunner:
         self._spare = self._start()
 
     def _start(self) -> BoxedProgram:
-        return BoxedProgram("grading.boxes.notebook_inside", box=self.box, imports=("grading.student.check",))
+        return BoxedProgram("grading.boxes.notebook_runner_in_box", box=self.box, imports=("grading.student.check",))
 
     def run(self, nb: NotebookNode, folder: str | None, **order) -> NotebookRun:
         """Run a notebook. `folder`: files to copy next to it. `order`: parameters, cell_timeout_s and timeout_s.
