@@ -139,6 +139,7 @@ def leaves_the_rank_with_success(sizes_bytes, ready_s, world_size, latency_s, ba
 def forges_the_account_of_memory():
     """Make a second copy of the gradients while the tracker looks, keep it, and leave it out of the report."""
     import torch
+
     from shardlab.measure.memory import MemoryTracker
 
     enter, resident, peak = MemoryTracker.__enter__, MemoryTracker.resident.fget, MemoryTracker.peak.fget

@@ -15,8 +15,8 @@ from traitlets.config import Config
 
 from grading.attacks.attack import LAB
 from grading.bench.make_class import POINTS, small_class
+from grading.boxes.answers_folder_and_output_limits import ANSWERS
 from grading.boxes.notebook_runner_in_box import all_cells_run
-from grading.boxes.notebook_settings import ANSWERS
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import nbformat
 from nbformat import NotebookNode, ValidationError
 
-from grading.boxes.notebook_settings import MOST_OF_ALL, MOST_OUTPUT, MOST_OUTPUTS
+from grading.boxes.answers_folder_and_output_limits import MOST_OF_ALL, MOST_OUTPUT, MOST_OUTPUTS
 from grading.boxes.sandbox import Box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
 from grading.boxes.sanitise import without_programs

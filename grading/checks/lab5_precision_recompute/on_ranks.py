@@ -22,9 +22,9 @@ from grading.checks.lab5_precision_recompute.drawn_model_and_batches import (
     shape_of,
 )
 from grading.checks.lab5_precision_recompute.flops import Flops
+from grading.checks.lab5_precision_recompute.give_answer_our_model_classes import in_float32, own, returned_model
 from grading.checks.lab5_precision_recompute.gradient_projections import gradients_of, places_of
 from grading.checks.lab5_precision_recompute.notebook_model_and_price_list import price_list
-from grading.checks.lab5_precision_recompute.prepare_answer import in_float32, own, returned_model
 from grading.checks.lab5_precision_recompute.recompute_on_rank import plain, recompute
 from grading.judge.tensor_projections import project
 from shardlab import local_device

@@ -11,9 +11,9 @@ from deadlines import deadline_s
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from submissions import running
 
+from grading.boxes.answers_folder_and_output_limits import MOST_OF_ALL, MOST_OUTPUTS
 from grading.boxes.notebook_runner_client import NotebookRun, NotebookRunner, _read
 from grading.boxes.notebook_runner_in_box import LONGEST_OUTPUT, MOST_OUTPUT, _cells
-from grading.boxes.notebook_settings import MOST_OF_ALL, MOST_OUTPUTS
 from grading.boxes.sandbox import Processes, best_box
 
 PYTHON = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
