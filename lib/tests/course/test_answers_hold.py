@@ -50,7 +50,7 @@ def test_what_the_answers_say_of_torch_is_so():
 
 def test_what_the_answers_say_of_torchruns_signals_is_so():
     pages = {page: (ROOT / page).read_text() for page in PAGES}
-    assert not [page for page, text in pages.items() if "signal=B:" in text], "only the batch shell would get the signal"
+    assert not [page for page, text in pages.items() if "signal=B:" in text], "only the batch shell would get it"
     assert "SIGTERM" in OPTIONS["--signals-to-handle"].default and "USR1" not in OPTIONS["--signals-to-handle"].default
     seconds = {found for text in pages.values() for found in re.findall(r"kills its ranks (\d+) s", text)}
     assert seconds == {"30"} and all("--shutdown-timeout=" in text for text in pages.values())
