@@ -22,6 +22,7 @@ def by_lesson(claims: Iterable[Claim]) -> LessonFigure:
             left = [a + b for a, b in zip(left, n, strict=True)]
         ax.set_yticks(range(len(lessons)), [f"lesson {lesson}" for lesson in lessons])
         ax.invert_yaxis()
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set(xlabel="claims", title="Claims by the lesson that meets them")
         fig.legend(loc="outside lower center", ncols=3)
     return fig
@@ -49,5 +50,6 @@ def by_kind(kinds: Iterable[str]) -> LessonFigure:
     with figure(7.4, 2.9) as (fig, ax):
         ax.barh([kind for kind, _ in ordered], [n for _, n in ordered], color=PINK)
         ax.invert_yaxis()
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set(xlabel="claims that are wrong", title="What went wrong")
     return fig
