@@ -6,7 +6,7 @@ A mistake is a function from a trace to the figures that it makes wrong.
 from collections.abc import Callable
 from functools import partial
 
-from grading.references.lab6_profile.traces import (
+from grading.references.lab6_profile.draw_trace_and_figures import (
     SHARES,
     UNITS,
     bounds,

@@ -16,15 +16,15 @@ from deadlines import deadline_s
 from submissions import LABS, ROOT
 
 from grading.gradebook.manual_grading import is_written
-from grading.judge import our_answers
+from grading.judge import reference_answers
 from grading.judge.find_lab import lab_module
-from grading.judge.our_answers import NotRecorded, OurAnswers, RecordedAnswers, answers_for, key_of
-from grading.judge.referee import Referee
-from grading.kit import make
-from grading.kit.make import KitError, files_of_students, make_kit
-from grading.kit.record_reference_results import record
+from grading.judge.judge_answers import Referee
+from grading.judge.reference_answers import NotRecorded, OurAnswers, RecordedAnswers, answers_for, key_of
 from grading.samples import read_lab, samples
 from grading.samples.trial import handed_in
+from grading.student_kit import make
+from grading.student_kit.make import KitError, files_of_students, make_kit
+from grading.student_kit.record_reference_results import record
 
 IN_A_ROW = 3  # lines of an answer that may not stand anywhere in the kit
 
@@ -139,7 +139,7 @@ def test_the_kits_project_file_has_no_settings_of_our_tools():
 
 def recorded(lab: str, seeds: list[int], folder: Path, monkeypatch) -> RecordedAnswers:
     """What a student's `check` asks, without what ranks reply."""
-    monkeypatch.setattr("grading.kit.record_reference_results._of_ranks", lambda *_: ({}, {}))
+    monkeypatch.setattr("grading.student_kit.record_reference_results._of_ranks", lambda *_: ({}, {}))
     record(lab, seeds, folder, show=lambda words: None)
     return RecordedAnswers(**json.loads(lzma.decompress((folder / f"{lab}.json.xz").read_bytes())))
 
@@ -194,8 +194,8 @@ def test_a_home_draws_only_what_it_has_and_asks_no_ranks_for_what_it_knows():
 
 
 def test_without_references_and_records_there_is_nothing_to_ask(monkeypatch, tmp_path):
-    monkeypatch.setattr(our_answers.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(our_answers, "RECORDED", tmp_path)
+    monkeypatch.setattr(reference_answers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(reference_answers, "RECORDED", tmp_path)
     assert answers_for("lab3_zero")[1] is None
 
 
@@ -233,7 +233,7 @@ def failed_at_home(kit: Path, lab: str) -> str:
     """Return what `check` says of the solution where it is not right, in a process that has nothing but the kit."""
     source = f"""if True:
         import base64, json, sys
-        from grading.judge.referee import Referee
+        from grading.judge.judge_answers import Referee
         import grading
         assert grading.__file__.startswith({str(kit)!r})
         answers = {{name: base64.b64decode(text) for name, text in json.load(sys.stdin).items()}}
@@ -258,7 +258,7 @@ def failed_at_home(kit: Path, lab: str) -> str:
 def test_the_referee_of_a_home_needs_no_answer_of_ours(monkeypatch):
     """Its launcher for the reference gets the drills alone."""
     seen = []
-    monkeypatch.setattr("grading.judge.referee.answers_for", lambda lab: (OurAnswers(None), None))
-    monkeypatch.setattr("grading.judge.referee.RankLauncher", lambda *modules, **_: seen.append(modules))
+    monkeypatch.setattr("grading.judge.judge_answers.answers_for", lambda lab: (OurAnswers(None), None))
+    monkeypatch.setattr("grading.judge.judge_answers.RankLauncher", lambda *modules, **_: seen.append(modules))
     Referee("lab6_profile", "cpu", same_player=True)
     assert seen == [(lab_module("lab6_profile").DRILLS,)]

@@ -8,9 +8,9 @@ import pytest
 from deadlines import deadline_s
 from submissions import LAB, pickled
 
-from grading.boxes.rank_launcher_outside import RanksFailedError, ReferenceFailedError
+from grading.boxes.rank_launcher_client import RanksFailedError, ReferenceFailedError
 from grading.boxes.sandbox import Limits, Processes
-from grading.judge.referee import MOST_LOST_S, Referee
+from grading.judge.judge_answers import MOST_LOST_S, Referee
 from grading.judge.session import Check, Session
 from grading.judge.verdict import Verdict
 from shardlab.tier import detect
@@ -58,7 +58,7 @@ def _judged_soon(referee, monkeypatch, answer):
     """By a referee that does not wait long."""
     with monkeypatch.context() as patch:
         patch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", deadline_s(2))
-        patch.setattr("grading.boxes.rank_launcher_outside._MARGIN_S", 1.0)
+        patch.setattr("grading.boxes.rank_launcher_client._MARGIN_S", 1.0)
         return referee.judge({PLAN: answer}, only=PLAN)[0]
 
 
@@ -133,8 +133,10 @@ def judged(monkeypatch):
         runs = []
         checks = {f"lab.{i}": check(error) for i, error in enumerate(errors)}
         lab = SimpleNamespace(__name__="no.lab.lab", DRILLS="none", CHECKS=checks, pace=lambda session: None)
-        monkeypatch.setattr("grading.judge.referee.lab_module", lambda name: lab)
-        monkeypatch.setattr("grading.judge.referee.RankLauncher", lambda *_, **__: SimpleNamespace(close=lambda: None))
+        monkeypatch.setattr("grading.judge.judge_answers.lab_module", lambda name: lab)
+        monkeypatch.setattr(
+            "grading.judge.judge_answers.RankLauncher", lambda *_, **__: SimpleNamespace(close=lambda: None)
+        )
         with Referee("lab", tier="cpu", same_player=True) as referee:
             return referee.judge(dict.fromkeys(checks, b"one answer")), runs
 
@@ -165,7 +167,7 @@ def test_who_was_killed_is_run_twice_and_not_three_times(judged):
 def test_who_failed_for_long_enough_is_not_run_again(judged, monkeypatch):
     """With another answer to each check, or killed just before each deadline, each check would cost one or two."""
     clock = iter(range(0, 10_000, 50))
-    monkeypatch.setattr("grading.judge.referee.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("grading.judge.judge_answers.time", SimpleNamespace(monotonic=lambda: next(clock)))
     killed = RanksFailedError("it is gone", killed=True)
     verdicts, runs = judged(*[killed] * 6)
     assert MOST_LOST_S == 180

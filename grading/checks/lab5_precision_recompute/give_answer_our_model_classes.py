@@ -3,7 +3,13 @@
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from grading.checks.lab5_precision_recompute.model_and_block_costs import Block, FeedForward, Forget, Memory, Reader
+from grading.checks.lab5_precision_recompute.notebook_model_and_price_list import (
+    Block,
+    FeedForward,
+    Forget,
+    Memory,
+    Reader,
+)
 from grading.checks.lab5_precision_recompute.refused_graders_code import functions_of, use_of_graders
 
 MODEL = {kind.__name__: kind for kind in (Block, FeedForward, Forget, Memory, Reader)}

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from grading.checks.lab5_precision_recompute.model_and_block_costs import Reader
+from grading.checks.lab5_precision_recompute.notebook_model_and_price_list import Reader
 from shardlab import local_device
 from shardlab.text_batches import batch
 from shardlab.tier import TIERS

@@ -2,7 +2,7 @@
 
 The host reads orders, one JSON object a line, on standard input. It writes one JSON line an order: {"results": [...]},
 one entry a rank, or {"error": ..., "timed_out": ..., "killed": ...}. It holds no secret, opens no answer and decides
-nothing. Start it with `python -m grading.boxes.rank_launcher_inside DRILLS_MODULE [ANSWERS_MODULE]`: only the
+nothing. Start it with `python -m grading.boxes.rank_launcher_in_box DRILLS_MODULE [ANSWERS_MODULE]`: only the
 reference's box has the second one. Its `ON_RANKS` come before the `REFERENCE` of the drills.
 
 An order: {"drill": function of the drills module, "answer": pickled, or null for the reference, "world_size": N,

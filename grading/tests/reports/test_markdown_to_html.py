@@ -2,7 +2,7 @@
 
 import pytest
 
-from grading.reports.feedback_markdown import LONGEST, markdown2html
+from grading.reports.markdown_to_html import LONGEST, markdown2html
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import nbformat
 from nbformat import NotebookNode, ValidationError
 
-from grading.boxes.notebook_settings import MOST_OF_ALL, MOST_OUTPUT, MOST_OUTPUTS
+from grading.boxes.answers_folder_and_output_limits import MOST_OF_ALL, MOST_OUTPUT, MOST_OUTPUTS
 from grading.boxes.sandbox import Box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
 from grading.boxes.sanitise import without_programs
@@ -42,7 +42,7 @@ class NotebookRunner:
         self._spare = self._start()
 
     def _start(self) -> BoxedProgram:
-        return BoxedProgram("grading.boxes.notebook_inside", box=self.box, imports=("grading.student.check",))
+        return BoxedProgram("grading.boxes.notebook_runner_in_box", box=self.box, imports=("grading.student.check",))
 
     def run(self, nb: NotebookNode, folder: str | None, **order) -> NotebookRun:
         """Run a notebook. `folder`: files to copy next to it. `order`: parameters, cell_timeout_s and timeout_s.

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 
-from grading.checks.lab6_profile.mistakes import SHARES
+from grading.checks.lab6_profile.named_mistake import SHARES
 from shardtrace.timeline import Interval, Span, Timeline, union, without
 from shardtrace.trace_file import trace_events
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError, ReferenceFailedError
+from grading.boxes.rank_launcher_client import RankLauncher, RanksFailedError, ReferenceFailedError
 from grading.boxes.sandbox import Box, Processes, best_box
 from grading.judge.find_lab import lab_module, name_of
-from grading.judge.our_answers import NotRecorded, answers_for
+from grading.judge.reference_answers import NotRecorded, answers_for
 from grading.judge.session import LONGEST_DEADLINE_S, Check, Session
 from grading.judge.verdict import Verdict
 from shardcourse.source_text import report
@@ -21,7 +21,7 @@ FALSE_FAIL = 1e-3
 HANGS = 2  # an answer that hung this often is not run again, since each time costs the full deadline
 MOST_LOST_S = HANGS * LONGEST_DEADLINE_S  # on failed tries of one submission; then nothing of it is run again
 MOST_OF_AN_ERROR = 20_000  # characters
-_OWN_FRAME = re.compile(r'  File "[^"\n]*/grading/boxes/rank_launcher_inside\.py".*\n(?:    .*\n)*')
+_OWN_FRAME = re.compile(r'  File "[^"\n]*/grading/boxes/rank_launcher_in_box\.py".*\n(?:    .*\n)*')
 _UNWRITTEN = re.compile(r'(File "[^"\n]*", line \d+), in (\w+)\n(?:    .*\n)*NotImplementedError *$', re.M)
 UNREADABLE = "the judge could not read what your ranks replied"  # they were changed there, or the judge is at fault
 NOT_HANDED_IN = "the notebook did not hand in an answer for this check."

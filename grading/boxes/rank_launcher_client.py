@@ -32,7 +32,7 @@ class RankLauncher(BoxedProgram):
 
     def __init__(self, *modules: str, box: Box, error: type[RanksFailedError] = RanksFailedError) -> None:
         """Start a host that can import `modules`: the lab's drills, and for the reference's ranks our answers, too."""
-        super().__init__("grading.boxes.rank_launcher_inside", *modules, box=box, error=error, imports=modules)
+        super().__init__("grading.boxes.rank_launcher_in_box", *modules, box=box, error=error, imports=modules)
 
     def order(self, drill: str, answer: bytes | None, **setting) -> list:
         """Run a drill on fresh ranks with a pickled answer, or the reference (None); return one JSON value a rank.

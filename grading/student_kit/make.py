@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from grading.judge.our_answers import RECORDED
-from grading.kit.record_reference_results import record
+from grading.judge.reference_answers import RECORDED
+from grading.student_kit.record_reference_results import record
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = Path(__file__).with_name("files")  # of the kit alone

@@ -22,7 +22,13 @@ from nbformat.v4 import new_output
 from papermill.exceptions import PapermillExecutionError
 from traitlets.config import Config
 
-from grading.boxes.notebook_settings import ANSWERS, LONGEST_OUTPUT, MOST_OF_ALL, MOST_OUTPUT, MOST_OUTPUTS
+from grading.boxes.answers_folder_and_output_limits import (
+    ANSWERS,
+    LONGEST_OUTPUT,
+    MOST_OF_ALL,
+    MOST_OUTPUT,
+    MOST_OUTPUTS,
+)
 from grading.boxes.pipes_and_subreaper import become_subreaper, private_pipes
 
 LARGEST_ANSWER_BYTES = 32 << 20  # of all answers together, which must fit into the reply

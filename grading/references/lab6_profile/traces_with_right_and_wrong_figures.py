@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import count
 
-from grading.checks.lab6_profile.mistakes import FAR, N_CROWDED, N_PLAIN
-from grading.references.lab6_profile.traces import draw_trace, figures_of
+from grading.checks.lab6_profile.named_mistake import FAR, N_CROWDED, N_PLAIN
+from grading.references.lab6_profile.draw_trace_and_figures import draw_trace, figures_of
 from grading.references.lab6_profile.wrong_figures import OF_HIDDEN, OF_SHARES, OF_UNIT
 
 MISTAKES = {"shares": OF_SHARES, "hidden": OF_HIDDEN, "unit": OF_UNIT}
