@@ -6,7 +6,8 @@
     srun --nodes=4 --ntasks-per-node=8 --gpus-per-node=8 python train.py        Slurm starts the ranks, no torchrun
 
 The same command again continues from the last complete checkpoint in --out, on any number of ranks.
-SIGTERM to a rank: all ranks save and exit with 0. Slurm sends it before the end: #SBATCH --signal=TERM@120.
+SIGTERM to a rank: all ranks save and exit with 0. Slurm sends it before the end: #SBATCH --signal=TERM@300. torchrun
+passes it on, and kills its ranks 30 s later: for a longer save, torchrun --shutdown-timeout=270 (PyTorch 2.13).
 SIGUSR1 to a rank: its stack goes to OUT/stack-RANK.txt. To all ranks: kill -USR1 $(pgrep -P PID_OF_TORCHRUN).
 """
 

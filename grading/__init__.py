@@ -18,7 +18,7 @@ Packages, each of which imports only those above it:
     gradebook/      from submitted folders to nbgrader's gradebook
     reports/        tables, pages and files for the instructor
     samples/, attacks/, bench/      right, wrong and hostile submissions, and benchmarks of grading them
-    kit/            the folder that students get, with a record in place of our answers
+    student_kit/    the folder that students get, with a record in place of our answers
     instructor_commands, demo       what an instructor types
 """
 

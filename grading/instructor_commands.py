@@ -16,12 +16,12 @@ from grading.gradebook.error_advice import CourseError, in_words, shown, visible
 from grading.gradebook.grade_class import Graded, grade_all
 from grading.gradebook.nbgrader_api import ROOT, Classroom
 from grading.judge.find_lab import cell_name
-from grading.judge.referee import UNREADABLE
+from grading.judge.judge_answers import UNREADABLE
 from grading.reports.class_page import show, write_page
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
-from grading.reports.lab_grades_table import add_rows, grade_table
 from grading.reports.leaderboard import write_leaderboard
+from grading.reports.terminal_table_of_lab import add_rows, grade_table
 
 
 @contextmanager

@@ -55,7 +55,7 @@ c.RefereeExecutor.shelf = str(course / "grading" / "judged")
 c.HTMLExporter.sanitize_html = True  # of feedback, and of formgrader's pages
 c.HTMLExporter.filters = {
     "clean_html": "grading.boxes.sanitise.clean_html",
-    "markdown2html": "grading.reports.feedback_markdown.markdown_of_cell",
+    "markdown2html": "grading.reports.markdown_to_html.markdown_of_cell",
     "verdict_html": "grading.boxes.sanitise.verdict_html",
 }
 c.ExchangeFactory.collect = "grading.gradebook.exchange.Collect"

@@ -7,7 +7,7 @@ as plain code and sent as source. If it succeeds, it prints a line that starts w
     lies                to code that measures, counts, compares or shows something
     replies             by what comes back from the box: too much, too late, of a strange kind
     floods              too much memory, disk, processes, output, time
-    kernel_objects      by keys, priorities, mappings, descriptors, signals
+    keyrings_priorities_signals      by keys, priorities, mappings, descriptors, signals
     escapes             out of the box: other processes, the network, the system, the next submission
     tampered_notebooks  that differ from what was released
     submit              hand one in, have it graded, see what it gained and what it changed

@@ -17,15 +17,15 @@ import nbformat
 import psutil
 from traitlets.config import Config
 
-from grading.attacks import escapes, floods, kernel_objects, lies, reads, replies, tampered_notebooks
+from grading.attacks import escapes, floods, keyrings_priorities_signals, lies, reads, replies, tampered_notebooks
 from grading.attacks.attack import CHECK, LAB, Attack
 from grading.gradebook.nbgrader_api import ROOT, Classroom
-from grading.judge.referee import HANGS
+from grading.judge.judge_answers import HANGS
 from grading.judge.session import LONGEST_DEADLINE_S
 from grading.samples import read_lab
 from shardcourse.lessons.folders import copy_files
 
-GROUPS = (reads, lies, replies, floods, kernel_objects, escapes, tampered_notebooks)
+GROUPS = (reads, lies, replies, floods, keyrings_priorities_signals, escapes, tampered_notebooks)
 ATTACKS: list[Attack] = [a for group in GROUPS for a in group.ATTACKS]
 CELL_S, NOTEBOOK_S = 20, 60
 LONGEST_S = NOTEBOOK_S + HANGS * LONGEST_DEADLINE_S + 60  # a notebook that never ends, whose answer hangs, and a margin
@@ -59,7 +59,7 @@ def course() -> Iterator[Classroom]:
         stack.callback(setattr, tempfile, "tempdir", before)
         tempfile.tempdir = temporary
         stack.enter_context(patch.dict(os.environ, {"GRADER_TOKEN": "secret"}))
-        stack.enter_context(kernel_objects.a_key_of_the_grader())
+        stack.enter_context(keyrings_priorities_signals.a_key_of_the_grader())
         copy_files(ROOT / "solutions", Path(root, "solutions"))
         settings = Config({"RefereeExecutor": {"timeout": CELL_S, "notebook_timeout": NOTEBOOK_S}})
         classroom = stack.enter_context(closing(Classroom(Path(root), settings)))

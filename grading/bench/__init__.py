@@ -1,7 +1,7 @@
 """Benchmarks of the grader's cost, fairness and safety: `shardlab bench labs`, `shardlab bench grader`.
 
 cost_of_labs      each lab's solution, graded: seconds and points
-gpu_memory_table  what labs and lessons need of each GPU, planned: the table of lib/README.md
+planned_gpu_memory_table  what labs and lessons need of each GPU, planned: the table of lib/README.md
 all_benchmarks    all of the following
   false_fails       how often a fast enough step is called too slow: simulated, and measured next to other work
   kills             kill a class's grader again and again: are the grades those of an undisturbed run?

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import zip_longest
 from multiprocessing import get_context
 
-from grading.judge.referee import Referee
+from grading.judge.judge_answers import Referee
 from grading.samples import Sample, samples
 from grading.samples.trial import handed_in, judge, surprises
 

@@ -15,13 +15,13 @@ from traitlets.config import Config
 
 from grading.attacks.attack import LAB
 from grading.bench.make_class import POINTS, small_class
-from grading.boxes.notebook_inside import all_cells_run
-from grading.boxes.notebook_settings import ANSWERS
+from grading.boxes.answers_folder_and_output_limits import ANSWERS
+from grading.boxes.notebook_runner_in_box import all_cells_run
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom
+from grading.judge.judge_answers import Referee
 from grading.judge.judge_submission import JUDGE
-from grading.judge.referee import Referee
 
 STOCK = ["Execute", "LimitOutput", "SaveAutoGrades", "AssignLatePenalties", "CheckCellMetadata"]
 INTERVAL_S = 1.0

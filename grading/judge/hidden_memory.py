@@ -8,7 +8,7 @@ far less either: then the report tells of tensors that were never there, of work
 
 from collections.abc import Callable
 
-from grading.boxes.rank_launcher_outside import Watched
+from grading.boxes.rank_launcher_client import Watched
 from grading.judge.session import Session
 
 MIB = 1 << 20

@@ -11,10 +11,10 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from grading.boxes.machine_locks import Gpus, gpus_for
-from grading.boxes.notebook_outside import NotebookRun, NotebookRunner
+from grading.boxes.notebook_runner_client import NotebookRun, NotebookRunner
 from grading.boxes.sandbox import Box, Limits, best_box
 from grading.judge.find_lab import lab_module
-from grading.judge.referee import FALSE_FAIL, Referee
+from grading.judge.judge_answers import FALSE_FAIL, Referee
 from grading.judge.verdict import Verdict
 from shardlab.tier import detect
 

@@ -9,8 +9,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from grading.boxes.rank_launcher_outside import RankLauncher, Watched
-from grading.judge.our_answers import OurAnswers
+from grading.boxes.rank_launcher_client import RankLauncher, Watched
+from grading.judge.reference_answers import OurAnswers
 from grading.judge.verdict import Verdict
 from shardlab.tier import Tier
 

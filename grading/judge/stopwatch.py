@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from grading.boxes.rank_launcher_outside import RankLauncher
+from grading.boxes.rank_launcher_client import RankLauncher
 from grading.boxes.sandbox.bounded_json_lines import Lines
 
 _MEET_S, _REPORT_S = 120.0, 15.0

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 from grading.boxes.machine_locks import quiet
-from grading.boxes.rank_launcher_outside import RankLauncher
+from grading.boxes.rank_launcher_client import RankLauncher
 from grading.judge.betting_test import median_bounds
 from grading.judge.session import Session
 from grading.judge.stopwatch import Stopwatch

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import nbformat
 
-from grading.boxes.notebook_settings import ANSWERS
-from grading.judge.referee import Referee
+from grading.boxes.answers_folder_and_output_limits import ANSWERS
+from grading.judge.judge_answers import Referee
 from grading.judge.verdict import Verdict
 from grading.samples import Sample
 

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from grading.boxes.notebook_settings import ANSWERS
+from grading.boxes.answers_folder_and_output_limits import ANSWERS
 from grading.judge.find_lab import lab_module
-from grading.judge.referee import Referee
+from grading.judge.judge_answers import Referee
 from shardlab.launch.notebook_tracebacks import name_cells, without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting

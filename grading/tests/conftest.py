@@ -7,7 +7,7 @@ from deadlines import deadline_s
 from submissions import LAB, Unboxed, launcher_or_no_reference
 
 from grading.judge.find_lab import lab_module
-from grading.judge.referee import Referee
+from grading.judge.judge_answers import Referee
 from grading.samples.trial import handed_in
 
 
@@ -29,7 +29,7 @@ def referees():
 @pytest.fixture(scope="session")
 def without_reference():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grading.judge.referee.RankLauncher", launcher_or_no_reference)
+        patch.setattr("grading.judge.judge_answers.RankLauncher", launcher_or_no_reference)
         referee = Referee(LAB, tier="cpu", same_player=True)
     yield referee
     referee.close()
@@ -38,7 +38,7 @@ def without_reference():
 @pytest.fixture
 def at_once(monkeypatch):
     """Nothing is compared with the reference of lab 2, and no deadline follows its pace."""
-    monkeypatch.setattr("grading.judge.referee.RankLauncher", launcher_or_no_reference)
+    monkeypatch.setattr("grading.judge.judge_answers.RankLauncher", launcher_or_no_reference)
     monkeypatch.setattr(lab_module(LAB), "pace", lambda session: None)
     monkeypatch.setattr("grading.judge.session.SHORTEST_DEADLINE_S", deadline_s(15))
 
@@ -54,9 +54,9 @@ def unboxed(monkeypatch):
 
     def referee_of(lab: str, **replies) -> Referee:
         monkeypatch.setattr(lab_module(lab), "pace", lambda session: None)
-        monkeypatch.setattr("grading.judge.referee.RankLauncher", Unboxed)
+        monkeypatch.setattr("grading.judge.judge_answers.RankLauncher", Unboxed)
         one_truth = SimpleNamespace(randbelow=lambda n: 1, choice=lambda seeds: seeds[0])  # for all
-        monkeypatch.setattr("grading.judge.our_answers.secrets", one_truth)
+        monkeypatch.setattr("grading.judge.reference_answers.secrets", one_truth)
         referee = Referee(lab, tier="cpu", same_player=True)
         referee._reference.replies = replies
         return referee

@@ -122,7 +122,7 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.St
     timed("stop_s", cluster.stop_cluster_sync)
 print(json.dumps(found))
 """
-NBDISTRIBUTED = """
+NBDISTRIBUTED = r"""
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 

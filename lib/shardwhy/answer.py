@@ -69,10 +69,11 @@ def _causes(entry: Entry, text: str, around: str) -> str:
     if len(entry.causes) == 1:
         return f"Likely cause: {entry.causes[0]}"
     likely, causes = "most frequent", list(entry.causes)
-    if number := entry.signed_cause(text, around):
-        if not entry.family:
-            return f"Likely cause: {entry.causes[number - 1]}{_more(entry)}"
-        likely = "likeliest"  # many messages are of this kind, so a sign only decides the order
+    number = entry.signed_cause(text, around)
+    if number and not entry.family:
+        return f"Likely cause: {entry.causes[number - 1]}{_more(entry)}"
+    if number := number or entry.hinted_cause(around):
+        likely = "likeliest"  # many messages are of a family's kind, so a sign only decides the order
         causes.insert(0, causes.pop(number - 1))
     return f"It may be, the {likely} first: " + " ".join(f"({n}) {x}" for n, x in enumerate(causes, 1))
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
 
-from shardwhy.around import around
+from shardwhy.around import around, same_collective
 from shardwhy.index import BadEntry, Entry
 from shardwhy.literals import SHORTEST, literals
 from shardwhy.logs import Line, Log, rank_of, time_of, without_digits
@@ -34,10 +34,13 @@ WAITED = re.compile(
     re.IGNORECASE,
 )
 GONE = re.compile(r"died unexpectedly|process has died|worker died or was killed")  # without saying why
-WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?W\d{3,4} |\bINFO\b|\bDEBUG\b")
+WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?[WI]\d{3,4} |\bINFO\b|\bDEBUG\b")
 FOLLOWS = re.compile(  # errors of Python that only say that another process has ended, or was ended
     r"(?:[\w.]*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException"
-    r"|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
+    r"|ActorHandleNotFoundError|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
+    r"|RuntimeError: Engine core initialization failed|RuntimeError: Failed to unpickle serialized exception"
+    r"|\w+: Caught \w+ in (?:replica \d+ on device|pin memory thread)"  # the original traceback is below
+    r"|\w+: Traceback \(most recent call last\):$"  # a message that is another process's traceback
     r"|CheckpointException: CheckpointException ranks:"  # the error of the rank is below, with a traceback of its own
     r"|Exception:$"  # torch.multiprocessing.spawn of old versions; the process and its traceback are below
 )
@@ -109,11 +112,15 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
         explained = (f for f in found if f.kind == WARNING and "[c10d]" in f.line.text)
         cause = next((f for f in explained if f.entry.topic == cause.entry.topic), cause)
     cause = next((f for f in found if f.kind <= cause.kind and _is_last_error(f, cause)), cause)
+    cause = next((f for f in found if _is_a_warning_before(f, cause)), cause)
     if not cause.entry:
         cause = replace(cause, entry=_family_of(cause.line, families))
     others = {f.entry.id: f for f in reversed(found) if f.entry and f.entry != cause.entry}
     silent = _silent(logs, found, cause) if cause.kind == WAIT else ()
-    return Diagnosis(cause, tuple(reversed(others.values())), silent, around(cause.line, cause.kind == WAIT))
+    words = around(cause.line, cause.kind == WAIT)
+    if cause.kind == WAIT and not silent:
+        words += "\n" + same_collective(logs)
+    return Diagnosis(cause, tuple(reversed(others.values())), silent, words)
 
 
 def _family_of(line: Line, families: list[Entry]) -> Entry | None:
@@ -244,7 +251,7 @@ def _first(found: list[Found], root: int | None) -> Found:
         candidates = [f for f in candidates if f.entry or not {f.rank, None} & ranks and f.rank is not None]
     times = {f: time_of(f.line) for f in candidates}
     if None in times.values():
-        return min(candidates, key=lambda f: (root is not None and f.rank != root, f.order))
+        return min(candidates, key=lambda f: (root is not None and f.rank not in (root, None), f.order))
     return min(candidates, key=lambda f: (times[f], f.order))
 
 
@@ -255,6 +262,14 @@ def _is_last_error(found: Found, cause: Found) -> bool:
     same_place = found.line.log is cause.line.log and 0 < found.line.number - cause.line.number < NEAR
     above = next((x for x in islice(found.line.log.before(found.line), NEAR) if x.rank == found.line.rank), None)
     return same_place and found.rank == cause.rank and above is not None and above.text == "Last error:"
+
+
+def _is_a_warning_before(found: Found, cause: Found) -> bool:
+    """Return whether NCCL has said in `found` what went wrong, above the general message `cause` of PyTorch."""
+    if not found.entry or not cause.entry or {found.entry.topic, cause.entry.topic} != {"nccl"}:
+        return False
+    above = found.line.log is cause.line.log and 0 < cause.line.number - found.line.number < NEAR
+    return above and " NCCL WARN" in found.line.text and " NCCL WARN" not in cause.line.text
 
 
 def _root_rank(log: Log) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 SYMPTOMS = Path(__file__).parent / "symptoms"
 PROGRAMS = Path(__file__).parent / "programs"
-SIGNS = ("signs", "near")
+SIGNS = ("signs", "near", "hints")
 TEXTS = ("message", "pattern", "means", "tell", "do", "lesson", "section", "source")
 ID = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -43,6 +43,7 @@ class Entry:
     min_torch: str = ""
     signs: tuple[tuple[int, str], ...] = ()  # a cause's number, and words of a line that point to this cause
     near: tuple[tuple[int, str], ...] = ()  # the same for the lines around: the traceback, and what came before
+    hints: tuple[tuple[int, str], ...] = ()  # words around that make a cause likely, not sure: they decide the order
     family: bool = False  # many messages of one kind: only a first error that no other entry knows is compared with it
 
     @cached_property
@@ -54,6 +55,10 @@ class Entry:
         said = ((number, re.search(sign, text)) for number, sign in self.signs)
         stands_near = ((number, re.search(sign, around)) for number, sign in self.near)
         return next((number for number, found in chain(said, stands_near) if found), None)
+
+    def hinted_cause(self, around: str) -> int | None:
+        """Return the number of the cause that is likely after the words of the lines around."""
+        return next((number for number, hint in self.hints if re.search(hint, around)), None)
 
     @property
     def program_file(self) -> Path:

@@ -1,6 +1,6 @@
 """Count the messages and bytes of a gather and of a reduce, on the ranks and from outside."""
 
-from grading.boxes.rank_launcher_outside import Watched
+from grading.boxes.rank_launcher_client import Watched
 from grading.checks.lab10_eight_bits import on_ranks
 from grading.checks.lab10_eight_bits.draw import Instance
 from grading.judge.session import Session

@@ -3,7 +3,7 @@
 from grading.checks.lab10_eight_bits import (
     judge_gathered_weights,
     judge_nonfinite,
-    judge_ten_steps,
+    judge_stale_weights,
     judge_unbiased,
     judge_wire,
     on_ranks,
@@ -20,7 +20,7 @@ def pace(s: Session) -> None:
 
 CHECKS = {
     "lab10.scales": Check(4, judge_gathered_weights.judge),
-    "lab10.steps": Check(3, judge_ten_steps.judge),
+    "lab10.steps": Check(3, judge_stale_weights.judge),
     "lab10.unbiased": Check(5, judge_unbiased.judge),
     "lab10.finite": Check(1, judge_nonfinite.judge),
     "lab10.wire": Check(4, judge_wire.judge, ground=Ground.SEEN),

@@ -6,9 +6,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from grading.checks.lab11_slow_link.alone import SLIPS, Alone
 from grading.checks.lab11_slow_link.model_samples_schedule import Setting, build, flat_weights
 from grading.checks.lab11_slow_link.on_ranks import project
+from grading.checks.lab11_slow_link.truth import SLIPS, Alone
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance
 from grading.judge.verdict import Verdict

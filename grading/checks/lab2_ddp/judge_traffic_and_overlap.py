@@ -6,7 +6,7 @@ The checks also use the bytes that the system counted on the ranks' network, and
 from collections import Counter
 from functools import cache
 
-from grading.boxes.rank_launcher_outside import Watched
+from grading.boxes.rank_launcher_client import Watched
 from grading.checks.lab2_ddp import on_ranks
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from grading.boxes.trim_memory import rest
-from grading.checks.device_clock import DeviceClock
+from grading.checks.device_timestamps import DeviceClock
 from grading.checks.lab2_ddp.cpu_time_limit import OutOfTime, seconds_of_computing
 from grading.checks.lab2_ddp.refused_engines import own_engine
 from grading.judge.tensor_projections import project, project_cheaply

@@ -2,7 +2,7 @@
 
 import random
 
-from grading.checks.lab3_zero.owners import owned
+from grading.checks.lab3_zero.owner_rule import owned
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 

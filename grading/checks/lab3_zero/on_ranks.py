@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW
 
 from grading.boxes.trim_memory import rest
 from grading.checks.lab3_zero.collective_waits import watch_waits
-from grading.checks.lab3_zero.tracked_memory import Newcomers, held
+from grading.checks.lab3_zero.read_memory_tracker import Newcomers, held
 from grading.checks.lab3_zero.updated_elements import watch_optimizers
 from grading.checks.refused_library_parts import refuse_finished_parts
 from grading.judge.tensor_projections import project

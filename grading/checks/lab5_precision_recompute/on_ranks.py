@@ -12,10 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from grading.checks.lab5_precision_recompute.call_answer import in_float32, own, returned_model
-from grading.checks.lab5_precision_recompute.flops import Flops
-from grading.checks.lab5_precision_recompute.gradient_projections import gradients_of, places_of, shares_of_weights
-from grading.checks.lab5_precision_recompute.model_and_batches import (
+from grading.checks.lab5_precision_recompute.drawn_model_and_batches import (
     DROPOUT,
     LR,
     SHAPES,
@@ -24,7 +21,10 @@ from grading.checks.lab5_precision_recompute.model_and_batches import (
     loss_of,
     shape_of,
 )
-from grading.checks.lab5_precision_recompute.model_and_block_costs import price_list
+from grading.checks.lab5_precision_recompute.flops import Flops
+from grading.checks.lab5_precision_recompute.give_answer_our_model_classes import in_float32, own, returned_model
+from grading.checks.lab5_precision_recompute.gradient_projections import gradients_of, places_of, shares_of_weights
+from grading.checks.lab5_precision_recompute.notebook_model_and_price_list import price_list
 from grading.checks.lab5_precision_recompute.recompute_on_rank import plain, recompute
 from grading.judge.tensor_projections import project
 from shardlab import local_device

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from torch import nn
 
 from grading.checks import random_state_digest
-from grading.checks.lab5_precision_recompute.call_answer import own, returned_model
+from grading.checks.lab5_precision_recompute.drawn_model_and_batches import batch_of, build, loss_of, shape_of
 from grading.checks.lab5_precision_recompute.flops import Flops
+from grading.checks.lab5_precision_recompute.give_answer_our_model_classes import own, returned_model
 from grading.checks.lab5_precision_recompute.gradient_projections import gradients_of, places_of
-from grading.checks.lab5_precision_recompute.model_and_batches import batch_of, build, loss_of, shape_of
-from grading.checks.lab5_precision_recompute.model_and_block_costs import price_list
+from grading.checks.lab5_precision_recompute.notebook_model_and_price_list import price_list
 from shardlab import local_device
 from shardlab.measure.memory import MemoryTracker
 

@@ -3,8 +3,8 @@
 import math
 
 from grading.checks.errors_with_nan import largest
-from grading.checks.lab6_profile import mistakes
-from grading.checks.lab6_profile.mistakes import N_PLAIN, SHARES, TOLERANCE
+from grading.checks.lab6_profile import named_mistake
+from grading.checks.lab6_profile.named_mistake import N_PLAIN, SHARES, TOLERANCE
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
@@ -23,7 +23,7 @@ def judge_shares(s: Session, check: str, points: float) -> Verdict:
     if max(errors) <= TOLERANCE:
         return Verdict(check, points, points, "every moment of every step is where it belongs.", "", figures)
     half = max(errors[:N_PLAIN]) <= TOLERANCE
-    cause = mistakes.of_shares(found, drawn)
+    cause = named_mistake.of_shares(found, drawn)
     if half:
         cause = f"right where events take turns inside the step, and not where they don't: {cause}"
     return Verdict(check, points / 2 if half else 0, points, cause, "", figures)
@@ -45,9 +45,9 @@ def judge_hidden(s: Session, check: str, points: float) -> Verdict:
     earned = points / 2 * ((error <= TOLERANCE) + (units == len(right)))
     cause = "what is hidden, and who is waited for, is told right."
     if units < len(right):
-        cause = mistakes.of_unit(found, drawn)
+        cause = named_mistake.of_unit(found, drawn)
     elif error > TOLERANCE:
-        cause = mistakes.of_hidden(found, drawn)
+        cause = named_mistake.of_hidden(found, drawn)
     return Verdict(check, earned, points, cause, "", figures)
 
 

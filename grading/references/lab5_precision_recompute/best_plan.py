@@ -5,8 +5,15 @@ from collections.abc import Iterator
 import torch
 
 from grading.checks.lab5_precision_recompute import judge_plan
-from grading.checks.lab5_precision_recompute.model_and_batches import DROPOUT, LARGE, SMALL, batch_of, build, shape_of
-from grading.checks.lab5_precision_recompute.model_and_block_costs import price_list
+from grading.checks.lab5_precision_recompute.drawn_model_and_batches import (
+    DROPOUT,
+    LARGE,
+    SMALL,
+    batch_of,
+    build,
+    shape_of,
+)
+from grading.checks.lab5_precision_recompute.notebook_model_and_price_list import price_list
 from grading.checks.lab5_precision_recompute.on_ranks import BUDGETS
 from grading.checks.lab5_precision_recompute.plan_costs import WAYS, Blocks, flops_of, peak_of
 

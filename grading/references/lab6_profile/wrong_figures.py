@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
-from grading.references.lab6_profile.traces import (
+from grading.references.lab6_profile.draw_trace_and_figures import (
     SHARES,
     UNITS,
     bounds,

@@ -6,7 +6,7 @@ import pytest
 
 from grading.bench.mutation_testing import equivalent
 from grading.gradebook.nbgrader_api import ROOT
-from grading.samples.mutations import _mutations, mutations_of
+from grading.samples.mutations_by_program import _mutations, mutations_of
 
 LABS = sorted(path.name for path in (ROOT / "solutions").glob("lab*"))
 

@@ -7,7 +7,7 @@ import pytest
 from deadlines import deadline_s
 from nbformat.v4 import new_code_cell, new_notebook
 
-from grading.boxes.notebook_outside import NotebookRun, NotebookRunner
+from grading.boxes.notebook_runner_client import NotebookRun, NotebookRunner
 from grading.boxes.sandbox import Limits, Processes, best_box
 
 START = "%load_ext shardlab\n%ranks start 2 --device cpu"

@@ -11,9 +11,9 @@ from deadlines import deadline_s
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from submissions import running
 
-from grading.boxes.notebook_inside import LONGEST_OUTPUT, MOST_OUTPUT, _cells
-from grading.boxes.notebook_outside import NotebookRun, NotebookRunner, _read
-from grading.boxes.notebook_settings import MOST_OF_ALL, MOST_OUTPUTS
+from grading.boxes.answers_folder_and_output_limits import MOST_OF_ALL, MOST_OUTPUTS
+from grading.boxes.notebook_runner_client import NotebookRun, NotebookRunner, _read
+from grading.boxes.notebook_runner_in_box import LONGEST_OUTPUT, MOST_OUTPUT, _cells
 from grading.boxes.sandbox import Processes, best_box
 
 PYTHON = {"kernelspec": {"name": "python3", "language": "python", "display_name": "Python 3"}}
@@ -117,7 +117,7 @@ def test_who_was_killed_is_run_once_more_and_the_second_run_counts(killed, runs,
 def test_a_killed_notebook_is_run_again_in_what_is_left_of_its_time(took_s, allowed_s, runner, monkeypatch):
     """One that ends itself just before time is up would take all of it twice."""
     clock, allowed = iter([0.0, took_s]), []
-    monkeypatch.setattr("grading.boxes.notebook_outside.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("grading.boxes.notebook_runner_client.time.monotonic", lambda: next(clock))
 
     def once(nb, folder, order):
         allowed.append(order["timeout_s"])
@@ -219,7 +219,7 @@ def test_a_forged_reply_is_nothing_handed_in(reply):
 
 
 def test_a_forged_reply_of_too_many_outputs_is_not_checked_one_by_one(monkeypatch):
-    monkeypatch.setattr("grading.boxes.notebook_outside._outputs", lambda cell: pytest.fail("it is checked"))
+    monkeypatch.setattr("grading.boxes.notebook_runner_client._outputs", lambda cell: pytest.fail("it is checked"))
     output = {"output_type": "stream", "name": "stdout", "text": "x"}
     cells = [{"outputs": [output] * MOST_OUTPUTS, "execution_count": 1}] * (MOST_OF_ALL // MOST_OUTPUTS + 1)
     ran = _read({"cells": cells, "answers": {}}, n_cells=len(cells))

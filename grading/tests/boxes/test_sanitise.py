@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from submissions import ROOT
 from traitlets.config import PyFileConfigLoader
 
-from grading.boxes.notebook_outside import _read
+from grading.boxes.notebook_runner_client import _read
 from grading.boxes.sanitise import clean_html
 from grading.judge.verdict import Verdict
 

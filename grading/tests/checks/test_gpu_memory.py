@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 from deadlines import deadline_s
 
-from grading.bench import gpu_memory_table
+from grading.bench import planned_gpu_memory_table
 from grading.checks.lab2_ddp import judge_gradients
 from grading.checks.lab2_ddp import on_ranks as lab2
+from grading.checks.lab3_zero import ask_step_record
 from grading.checks.lab3_zero import on_ranks as lab3
-from grading.checks.lab3_zero import step_record
 from grading.checks.lab4_fsdp import on_ranks as lab4
 from grading.judge.tensor_projections import distance, vector
 from grading.samples import read_lab
@@ -30,23 +30,25 @@ from shardsim.hardware import GPUS
 ON_GPUS = [tier for tier in TIERS.values() if tier.gpus]
 
 
-@pytest.mark.parametrize(("card", "n"), gpu_memory_table.CARDS)
+@pytest.mark.parametrize(("card", "n"), planned_gpu_memory_table.CARDS)
 def test_every_lab_and_lesson_fits_with_a_margin(card, n):
-    tier = gpu_memory_table.tier_of(card, n)
+    tier = planned_gpu_memory_table.tier_of(card, n)
     assert tier.gpus == n, "no GPU stays idle"
     there = (1 - tiers.SPARE) * GPUS[card].memory_bytes
-    assert {what: n_bytes for what, n_bytes in gpu_memory_table.needs(tier).items() if n_bytes > there} == {}
+    assert {what: n_bytes for what, n_bytes in planned_gpu_memory_table.needs(tier).items() if n_bytes > there} == {}
 
 
 @pytest.mark.parametrize("tier", ON_GPUS, ids=lambda tier: tier.name)
 def test_a_tier_is_refused_where_the_largest_of_them_would_not_fit(tier):
-    assert max(gpu_memory_table.needs(tier).values()) <= (1 - tiers.SPARE) * (tier.memory_bytes + gpu_memory_table.MIB)
+    assert max(planned_gpu_memory_table.needs(tier).values()) <= (1 - tiers.SPARE) * (
+        tier.memory_bytes + planned_gpu_memory_table.MIB
+    )
 
 
 def test_the_readme_has_todays_table():
-    """If not: `python -m grading.bench.gpu_memory_table` prints it."""
+    """If not: `python -m grading.bench.planned_gpu_memory_table` prints it."""
     text = (ROOT / "lib" / "README.md").read_text()
-    assert gpu_memory_table.table() in text
+    assert planned_gpu_memory_table.table() in text
 
 
 def test_lab_4_states_what_ddp_takes_on_each_gpu_tier():
@@ -68,7 +70,7 @@ def test_the_bounds_that_are_no_plans_hold_on_cpu_ranks():
     shares = lab3.shares(1, 4)
     replies = launch(lab3.memory, 4, lab3.Replicated, 1, "cpu", shares, 0.25, device="cpu", timeout_s=deadline_s(60))
     most = max(sum(n for name, n in r["peak"].items() if name != "where") for r in replies)
-    assert most / step_record.psi_bytes("cpu") < gpu_memory_table.REPLICATED
+    assert most / ask_step_record.psi_bytes("cpu") < planned_gpu_memory_table.REPLICATED
 
 
 # Where large models are drawn: a billion numbers take a CPU's thread half a minute
@@ -114,10 +116,10 @@ def test_lesson_12_draws_the_tiers_model_on_the_ranks_device(drawn):
 # Lab 2's race
 
 
-@pytest.mark.parametrize(("card", "n"), gpu_memory_table.CARDS)
+@pytest.mark.parametrize(("card", "n"), planned_gpu_memory_table.CARDS)
 def test_a_race_on_gpus_times_computing(card, n):
     """The planner's share of launches in a micro-batch; of the model that CPUs train, most is launches."""
-    tier = gpu_memory_table.tier_of(card, n)
+    tier = planned_gpu_memory_table.tier_of(card, n)
     assert launches(card, tier, lab2.LAP_SHAPES["cpu"]) > 0.4
     assert launches(card, tier, lab2.lap_shape(tier.name)) < 0.1
 

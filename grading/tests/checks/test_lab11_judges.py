@@ -9,9 +9,9 @@ from submissions import falls_short, judge_replies
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from grading.checks.lab11_slow_link import drawn_jobs, judge_choice, judge_link, judge_weights
-from grading.checks.lab11_slow_link.alone import SLIPS, Alone
 from grading.checks.lab11_slow_link.model_samples_schedule import Setting, build, flat_weights, samples
 from grading.checks.lab11_slow_link.on_ranks import project
+from grading.checks.lab11_slow_link.truth import SLIPS, Alone
 from grading.judge.tensor_projections import distance
 from grading.references.lab11_slow_link import schedule_times
 from shardsim.network import Network

@@ -12,9 +12,9 @@ from grading.checks.refused_library_parts import NotAllowed, refuse_finished_par
 @pytest.mark.parametrize(
     "source, used",
     [
-        ("from grading.checks.lab3_zero.owners import owned as f", "owners.owned"),
+        ("from grading.checks.lab3_zero.owner_rule import owned as f", "owner_rule.owned"),
         ("from shardlab.zero import ShardedDataParallel as f", "ShardedDataParallel"),
-        ("from grading.checks.lab3_zero import owners\ndef f(): return owners.owned", "zero.owners"),
+        ("from grading.checks.lab3_zero import owner_rule\ndef f(): return owner_rule.owned", "zero.owner_rule"),
         ("def f():\n from shardlab.zero import ShardedDataParallel\n return ShardedDataParallel", "shardlab.zero"),
         ("def f():\n import shardlab.zero as z\n return z", "shardlab.zero"),
         ("import shardlab\nclass f:\n def step(self): return shardlab.zero", "shardlab"),

@@ -10,10 +10,10 @@ from submissions import checks_that_nothing_needs, class_of, concerned, surprise
 from grading.checks.lab5_precision_recompute import (
     judge_matches_fp32,
     judge_plan,
-    model_and_block_costs,
+    notebook_model_and_price_list,
     plan_costs,
 )
-from grading.judge.our_answers import OurAnswers
+from grading.judge.reference_answers import OurAnswers
 from grading.references.lab5_precision_recompute import best_plan as ours
 from grading.samples import read_lab, samples
 
@@ -39,7 +39,7 @@ def test_every_check_stops_a_sample_that_no_other_check_stops():
 
 @pytest.mark.parametrize("folder", ["solutions", "labs"])
 def test_the_notebook_shows_the_judges_own_model(folder):
-    judges = inspect.getsource(model_and_block_costs)
+    judges = inspect.getsource(notebook_model_and_price_list)
     shown = {c.metadata.nbgrader.grade_id: c.source for c in read_lab(folder, LAB).cells}
     for cell in ("memory", "reader", "price_list"):
         assert shown[cell].strip() in judges

@@ -7,10 +7,16 @@ import pytest
 import torch
 
 from grading.checks.lab6_profile import judge_reading, on_ranks
-from grading.judge.our_answers import OurAnswers
+from grading.judge.reference_answers import OurAnswers
 from grading.references import lab6_profile
 from grading.references.lab6_profile import wrong_figures
-from grading.references.lab6_profile.traces import bounds, draw_trace, figures_of, gathers_of_units, moments
+from grading.references.lab6_profile.draw_trace_and_figures import (
+    bounds,
+    draw_trace,
+    figures_of,
+    gathers_of_units,
+    moments,
+)
 from grading.samples import samples
 from shardtrace.timeline import Span, Timeline
 

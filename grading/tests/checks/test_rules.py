@@ -42,7 +42,7 @@ def test_a_whole_table_has_only_checks_without_a_rule(monkeypatch):
         ({"checks": ["lab5.wire", "lab5.held"]}, "no mutant loses points by each of lab5.wire, lab5.held"),
         ({"mutants": ["reduces_in_bf16"]}, "1 mutants"),
         ({"mutants": ["reduces_in_bf16", "nobody"]}, "no sample is called nobody"),
-        ({"mutants": ["reduces_in_bf16", "sums_up"]}, "sums_up loses no points by lab5.wire"),
+        ({"mutants": ["reduces_in_bf16", "offloads_to_numpy"]}, "offloads_to_numpy loses no points by lab5.wire"),
         ({"mutants": ["reduces_in_bf16", "autocast"]}, "loses points by lab5.budget, which don't look at this rule"),
     ],
 )

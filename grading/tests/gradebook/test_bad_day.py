@@ -19,7 +19,7 @@ from grading.gradebook import convert_one, nbgrader_api
 from grading.gradebook.error_advice import FULL, LOCKED, CourseError, with_advice
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.nbgrader_api import Classroom
-from grading.judge.referee import UNREADABLE
+from grading.judge.judge_answers import UNREADABLE
 from grading.reports.class_report import class_report
 
 

@@ -9,7 +9,7 @@ import pytest
 from bs4 import BeautifulSoup
 from submissions import LAB, ROOT
 
-from grading.boxes.notebook_outside import NotebookRun
+from grading.boxes.notebook_runner_client import NotebookRun
 from grading.gradebook.inspect_files import SubmissionError, inspect
 from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.verdict import Verdict
@@ -74,12 +74,14 @@ def test_points_reach_the_gradebook_to_the_half_whatever_the_notebook_claims(cla
 
 def test_a_submission_that_cannot_be_judged_keeps_its_old_grade(classroom, monkeypatch):
     classroom.hand_in(LAB, "bob", sample("right"))
-    monkeypatch.setattr("grading.boxes.notebook_outside.NotebookRunner.run", lambda *_, **__: NotebookRun())
-    monkeypatch.setattr("grading.judge.referee.Referee.judge", lambda *_, **__: [Verdict("lab2.plan", 3, 3, "fine")])
+    monkeypatch.setattr("grading.boxes.notebook_runner_client.NotebookRunner.run", lambda *_, **__: NotebookRun())
+    monkeypatch.setattr(
+        "grading.judge.judge_answers.Referee.judge", lambda *_, **__: [Verdict("lab2.plan", 3, 3, "fine")]
+    )
     assert classroom.autograde(LAB, "bob").points["lab2-plan"] == 3
     classroom.hand_in(LAB, "bob", sample("best_cap"))
     noisy = Verdict("lab2.plan", 0, 3, "the machine was too noisy to tell", inconclusive=True)
-    monkeypatch.setattr("grading.judge.referee.Referee.judge", lambda *_, **__: [noisy])
+    monkeypatch.setattr("grading.judge.judge_answers.Referee.judge", lambda *_, **__: [noisy])
     with pytest.raises(RuntimeError, match="too noisy"):
         classroom.autograde(LAB, "bob")
     assert classroom.grade(LAB, "bob").points["lab2-plan"] == 3

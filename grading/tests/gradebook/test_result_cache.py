@@ -17,8 +17,8 @@ from grading.judge.verdict import Verdict
 
 DECIDES = (
     "grading.judge.judge_submission",
-    "grading.boxes.notebook_inside",
-    "grading.boxes.rank_launcher_inside",
+    "grading.boxes.notebook_runner_in_box",
+    "grading.boxes.rank_launcher_in_box",
     "grading.student.check",
 )
 DRAWS = "shardcourse.figures"  # the pictures beside a verdict, which decide no points

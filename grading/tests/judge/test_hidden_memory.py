@@ -2,7 +2,7 @@
 
 import pytest
 
-from grading.boxes.rank_launcher_outside import Watched
+from grading.boxes.rank_launcher_client import Watched
 from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.judge.hidden_memory import LOOKS, MIB, hidden_bytes, in_words
 

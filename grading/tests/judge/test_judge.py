@@ -9,7 +9,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from submissions import LAB
 
-from grading.boxes.notebook_outside import NotebookRun
+from grading.boxes.notebook_runner_client import NotebookRun
 from grading.gradebook.nbgrader_preprocessor import RefereeExecutor
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judge, Settings, Submission
@@ -94,7 +94,7 @@ def test_what_the_instructor_can_set_is_what_the_judge_takes():
 
 def test_judge_boxes_and_workers_run_without_nbgrader():
     """A worker's node needs no gradebook, and no notebook reaches nbgrader before it is judged."""
-    modules = "grading.judge.judge_submission, grading.boxes.notebook_inside, grading.boxes.rank_launcher_inside"
+    modules = "grading.judge.judge_submission, grading.boxes.notebook_runner_in_box, grading.boxes.rank_launcher_in_box"
     modules += ", grading.gradebook.worker"
     source = f"import sys; sys.modules['nbgrader'] = None; import {modules}"
     subprocess.run([sys.executable, "-c", source], check=True)

@@ -8,9 +8,9 @@ import cloudpickle
 import pytest
 from submissions import LAB
 
-from grading.boxes.notebook_settings import ANSWERS
+from grading.boxes.answers_folder_and_output_limits import ANSWERS
 from grading.boxes.sandbox import Bubblewrap
-from grading.judge.referee import Referee
+from grading.judge.judge_answers import Referee
 from grading.samples import samples
 from grading.samples.trial import run_cells
 

@@ -22,7 +22,7 @@ from grading.judge.verdict import Verdict
 from grading.reports.class_page import page, show
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
-from grading.reports.lab_grades_table import grade_row
+from grading.reports.terminal_table_of_lab import grade_row
 from grading.samples import read_lab, samples
 
 CHECKS = lab_module(LAB).CHECKS

@@ -22,7 +22,7 @@ from grading.judge.verdict import Verdict
 from grading.reports.class_page import show
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import FORMS, export
-from grading.reports.feedback_markdown import MarkdownWithMath
+from grading.reports.markdown_to_html import MarkdownWithMath
 
 ESCAPES = "\x1b[2J\x1b[1;1H\x1b]52;c;AAAA\x07\x9b31m\u202e[red]PASSED[/]"
 VERDICT = Verdict("lab2.plan", 3, 3, "all is well", figures={"late by": ("0 ms", "1 ms")}).html()

@@ -8,7 +8,7 @@ import pytest
 from submissions import pickled
 
 from grading import check
-from grading.boxes.notebook_settings import ANSWERS
+from grading.boxes.answers_folder_and_output_limits import ANSWERS
 from grading.judge.verdict import Verdict
 from grading.samples import samples
 from grading.samples.trial import run_cells

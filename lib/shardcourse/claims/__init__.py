@@ -5,7 +5,8 @@ condition. The verdict follows from the number of findings that agree with the c
 
 Read in this order: `claim` (the file), `trial` (from findings to a verdict). Then the checks, by their source:
 `planned`, `held`, `sent`, `seconds`, `choices` (the planner), `numbers` (arithmetic), `api` (torch itself), `sharded`,
-`started`, `precise`, `recomputed`, `simulated` (measured). `exercises` answers the questions that a page leaves open.
+`started`, `precise`, `recomputed`, `simulated` (measured). `exercises` answers the questions that a page leaves
+open; `table` and `charts` show what became of the claims.
 """
 
 from shardcourse.claims.claim import Claim, claims

@@ -85,8 +85,8 @@ class ClaimsPage:
         self.claims = claims
 
     def _repr_html_(self) -> str:
-        rows = "".join(map(_row, self.claims))
-        return f'<div style="max-width: 60em"><p style="color: {TEXT}">{counted(self.claims)}</p>{rows}</div>'
+        rows, words = "".join(map(_row, self.claims)), f"{counted(self.claims)}. Click on a claim to see why."
+        return f'<div style="max-width: 60em"><p style="color: {TEXT}">{words}</p>{rows}</div>'
 
     def __repr__(self) -> str:
         return "\n".join([counted(self.claims), *map(_lines, self.claims)])

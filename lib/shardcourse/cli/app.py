@@ -110,8 +110,8 @@ def kit(
     seeds: Annotated[int, typer.Option(min=1, help="draws that students' checks choose from")] = 4,
 ) -> None:
     """Make the folder that students get: course, labs, library and `check`, without solutions (some ten minutes)."""
-    from grading.kit.make import KitError, make_kit
-    from grading.kit.record_reference_results import draw_seeds
+    from grading.student_kit.make import KitError, make_kit
+    from grading.student_kit.record_reference_results import draw_seeds
 
     try:
         make_kit(out, draw_seeds(seeds), show=lambda words: console.print(words, highlight=False, markup=False))

@@ -22,7 +22,7 @@ def problems(path: Path) -> list[str]:
     nb = nbformat.read(path, as_version=4)
     nbformat.validate(nb)
     number = number_of(path)
-    found = form_problems(nb) + link_problems(nb, path.parent)
+    found = form_problems(nb) + table_problems(markdown(nb)) + link_problems(nb, path.parent)
     if not number:
         return found
     found += length_problems(nb)
@@ -74,6 +74,16 @@ def prediction_problems(nb: NotebookNode) -> list[str]:
         later = {name for c in cells[i + 1 :] for name in _names(c.source, ast.Load)}
         unread = _names(cell.source, ast.Store) - later
         found += [f"{name} is predicted, and no later cell reads it" for name in sorted(unread)]
+    return found
+
+
+def table_problems(text: str) -> list[str]:
+    """Check that each row of a table stands below its head: after a blank line it would be shown as plain text."""
+    found = []
+    for rows in re.findall(r"(?:^[ >]*\|.*\n?)+", re.sub(r"```.*?```", "", text, flags=re.S), re.M):
+        first, second = [*rows.strip().split("\n"), ""][:2]
+        if not re.fullmatch(r"[ >]*\|(\s*:?-+:?\s*\|)+\s*", second):
+            found.append(f"a row outside its table: {first[:60]!r}")
     return found
 
 

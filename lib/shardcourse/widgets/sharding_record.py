@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shardlab.ddp import DDP
 from shardlab.fsdp import FlatParameter, fully_shard
 from shardlab.launch import launch
-from shardlab.measure.memory_hooks import wait_until_idle
+from shardlab.measure.memory_events_outside_dispatch import wait_until_idle
 from shardlab.nested_tensors import plain_tensors
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
 

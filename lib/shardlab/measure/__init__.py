@@ -2,7 +2,7 @@
 
 Read in this order:
 
-    ledger, memory_hooks, memory, budget        bytes held
+    ledger, memory_events_outside_dispatch, memory, budget        bytes held
     traffic, functional_calls, store_writes     bytes sent
     step_time                                   seconds
 """

@@ -30,7 +30,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from shardlab.backward_hooks import only_watching
 from shardlab.measure.ledger import Ledger, Memory, Storage
-from shardlab.measure.memory_hooks import watch_forward, watch_resizes, watch_steps, watch_waits
+from shardlab.measure.memory_events_outside_dispatch import watch_forward, watch_resizes, watch_steps, watch_waits
 from shardlab.nested_tensors import plain_tensors
 
 COLLECTIVE_NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional")

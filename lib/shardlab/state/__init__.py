@@ -1,7 +1,7 @@
 """State of a training, the same for every strategy: in memory, whole on one rank, and on disk.
 
 Read in this order: `parts` (a tensor that ranks hold in intervals), `sharded_state` (every parameter and its states by
-name), `all_ranks_call` (find ranks that miss a collective), `full_state` (whole on rank 0), `checkpoint` (save and
+name), `wait_for_all_ranks` (find ranks that miss a collective), `full_state` (whole on rank 0), `checkpoint` (save and
 resume).
 """
 

@@ -37,7 +37,6 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from shardlab.state.all_ranks_call import everybody_calls, from_rank_0, rank
 from shardlab.state.sharded_state import (
     Described,
     OptimizerMemory,
@@ -46,6 +45,7 @@ from shardlab.state.sharded_state import (
     sharded_state_dict,
     weights_have_changed,
 )
+from shardlab.state.wait_for_all_ranks import everybody_calls, from_rank_0, rank
 
 LATEST = "latest"
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from on_gpus import on_gpus
 
-from grading.boxes.notebook_settings import ANSWERS
+from grading.boxes.answers_folder_and_output_limits import ANSWERS
 from grading.samples import read_lab
 from grading.samples.trial import run_cells
 from shardlab import launch

@@ -30,7 +30,7 @@ NEED_A_CLONE = (
 def _packages() -> list[Path]:
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "lib", "grading"], cwd=ROOT, **AS_TEXT)
     files = [Path(line) for line in listed.stdout.splitlines() if (ROOT / line).is_file()]
-    left_out = {f"grading/{name}" for name in ("samples", "attacks", "bench", "kit")}
+    left_out = {f"grading/{name}" for name in ("samples", "attacks", "bench", "student_kit")}
     packages = {file.parent for file in files if file.name == "__init__.py"}
     return [
         f

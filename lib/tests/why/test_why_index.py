@@ -52,6 +52,8 @@ WRONG = [  # the field, what it is replaced by ("" takes it out), words
     ("signs", "program = true\nsigns = {2 = 'a('}", "a regular expression"),
     ("near", "program = true\nnear = {3 = 'fork'}", "the number of a cause"),
     ("near", "program = true\nnear = {2 = 'a('}", "a regular expression"),
+    ("hints", "program = true\nhints = {3 = 'fork'}", "the number of a cause"),
+    ("hints", "program = true\nhints = {2 = 'a('}", "a regular expression"),
     ("family", "program = true\nfamily = 'yes'", "is true or false"),
     ("colour", "program = true\ncolour = 'red'", "there is no such field"),
 ]
@@ -74,6 +76,12 @@ def test_a_cause_is_chosen_by_the_words_of_the_line_and_then_by_those_around_it(
     assert entry.signed_cause("port 29500: address already in use", around="srun: error") == 2
     assert entry.signed_cause("address already in use", around="srun: error") == 1
     assert entry.signed_cause("address already in use") is None
+
+
+def test_a_hint_names_a_cause_but_is_no_sign_of_it(tmp_path):
+    entry = load_files([write(tmp_path, GOOD + "hints = {2 = 'srun'}\n")])["port_in_use"]
+    assert (entry.hinted_cause("srun: error"), entry.hinted_cause("mpirun: error")) == (2, None)
+    assert entry.signed_cause("address already in use", around="srun: error") is None
 
 
 @pytest.mark.parametrize(("field", "text", "words"), WRONG)

@@ -12,7 +12,7 @@ from course_copy import ROOT
 from deadlines import deadline_s
 from test_sandbox import SMALL, bubblewrap
 
-from grading.boxes.rank_launcher_outside import RankLauncher, RanksFailedError
+from grading.boxes.rank_launcher_client import RankLauncher, RanksFailedError
 from grading.boxes.sandbox import Bubblewrap, Processes, gpu_access
 from grading.boxes.sandbox.boxed_program import clean_environment
 from shardlab.launch.rank_main import SETUP_S

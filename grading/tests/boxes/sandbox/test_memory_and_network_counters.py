@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from grading.boxes.rank_launcher_outside import Watched
+from grading.boxes.rank_launcher_client import Watched
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes
 from grading.boxes.sandbox.boxed_program import BoxedProgram
 from grading.boxes.sandbox.memory_and_network_counters import KernelCounters, Seen
@@ -156,7 +156,7 @@ def test_where_nobody_sees_anything_the_account_is_believed():
 
 @bubblewrap
 def test_a_boxed_program_has_counters():
-    with closing(BoxedProgram("grading.boxes.notebook_inside", box=REAL)) as program:
+    with closing(BoxedProgram("grading.boxes.notebook_runner_in_box", box=REAL)) as program:
         with program.counters() as counters:
             time.sleep(1)
         assert counters.seen.peak_bytes > 5 * MIB

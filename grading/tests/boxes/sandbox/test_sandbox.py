@@ -279,7 +279,7 @@ def test_what_can_not_be_watched_is_ended(box, monkeypatch):
 
 @bubblewrap
 def test_a_daemon_ends_with_the_box():
-    """In the lesser one the host sees to it: see test_referee."""
+    """In the lesser one the host sees to it: see test_judge_answers."""
     seconds = str(random.randrange(10**6, 10**7))
     source = f"""if True:
         import os, time

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from deadlines import deadline_s
 
-from grading.boxes import rank_launcher_inside
+from grading.boxes import rank_launcher_in_box
 from grading.boxes.sandbox import Bubblewrap, Limits
 from grading.boxes.sandbox.boxed_program import clean_environment
 from grading.boxes.sandbox.shown_files import files_of
 from grading.judge.find_lab import lab_module
-from grading.judge.our_answers import answers_for
+from grading.judge.reference_answers import answers_for
 
 ROOT = Path(__file__).resolve().parents[4]
 LABS = sorted(place.name for place in (ROOT / "solutions").iterdir())
-LAUNCHER = rank_launcher_inside.__name__
+LAUNCHER = rank_launcher_in_box.__name__
 bubblewrap = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=Bubblewrap.obstacle() or "it works")
 
 
@@ -53,7 +53,9 @@ def test_only_the_references_box_has_our_answers(lab):
 
 
 def test_a_notebooks_box_has_nothing_of_a_lab():
-    assert not [path for path in shown("grading.boxes.notebook_inside", "grading.student.check") if "/checks/" in path]
+    assert not [
+        path for path in shown("grading.boxes.notebook_runner_in_box", "grading.student.check") if "/checks/" in path
+    ]
 
 
 def test_nobody_imports_our_answers_but_by_name():

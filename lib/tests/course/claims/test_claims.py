@@ -13,7 +13,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from shardcourse import claims as package
-from shardcourse.claims import Claim, Trial, claims, held, numbers, seconds, sent, sharded, try_claim
+from shardcourse.claims import Claim, Trial, charts, claims, held, numbers, seconds, sent, sharded, try_claim
 from shardcourse.claims.claim import SHOWN_BY, VERDICTS
 from shardcourse.claims.table import ClaimsPage, claims_table, found_in_short, in_words, one_claim, said
 from shardcourse.claims.trial import agree, check_of
@@ -288,7 +288,8 @@ def test_one_claim_shows_all_that_was_found():
 
 def test_the_page_opens_without_a_script_and_escapes():
     page = ClaimsPage([replace(ALL["zero-1-8b-34-gb"], truth="1 < 2.")])._repr_html_()
-    assert "<details" in page and "<script" not in page and "1 &lt; 2." in page and "✗ wrong" in page
+    assert "Click on a claim" in page and "<details" in page and "<script" not in page
+    assert "1 &lt; 2." in page and "✗ wrong" in page
 
 
 def test_the_page_as_text_says_of_each_claim_what_is_true():
@@ -351,3 +352,16 @@ def test_the_command_fails_where_the_file_is_wrong(command, monkeypatch):
 def test_the_command_names_what_is_wrong(command, args, word):
     result = command(*args)
     assert result.exit_code == 2 and word in result.output and "Traceback" not in result.output
+
+
+def test_every_claim_is_in_the_bars_once_and_every_finding_in_gb_is_a_point():
+    everything = list(claims().values())
+    (bars,) = charts.by_lesson(everything).axes
+    assert sum(bar.get_width() for bar in bars.patches) == len(everything)
+    (points,) = charts.claimed_and_found(everything).axes
+    one_number = [c for c in everything if c.unit == "GB" and isinstance(c.says, int | float)]
+    in_gb = [v for c in one_number for v in c.found.values()]
+    drawn = [line for line in points.lines if line.get_marker() != "None"]
+    assert sum(len(line.get_xdata()) for line in drawn) == len(in_gb)
+    (kinds,) = charts.by_kind(["unit", "sum", "sum"]).axes
+    assert [bar.get_width() for bar in kinds.patches] == [2, 1]

@@ -21,6 +21,7 @@ from shardcourse.lessons.lint import (
     number_of,
     prediction_problems,
     problems,
+    table_problems,
 )
 from shardcourse.lessons.run import run_notebook
 from shardcourse.lessons.tidy import tidied, tidy
@@ -28,6 +29,9 @@ from shardcourse.repository import ROOT
 from shardlab.tier import TIERS
 
 LESSONS = sorted((ROOT / "course").glob("*.ipynb"))
+PAGES = sorted(
+    [*(ROOT / "course").glob("*.md"), *ROOT.glob("labs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("lib/*.md")]
+)
 EXAMPLE = ROOT / "course" / "03a_ddp_buckets.ipynb"  # to plant mistakes in
 
 
@@ -46,6 +50,28 @@ def test_the_course_is_whole():
     assert sorted({int(number.rstrip("ab")) for number in numbers}) == list(range(25))
     assert {f"{n[:-1]}a" for n in numbers if n.endswith("b")} <= set(numbers)
     assert LESSONS[-1].stem == "appendix_claims_on_trial"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_no_row_stands_outside_its_table(page):
+    assert table_problems(page.read_text(encoding="utf-8")) == []
+
+
+TORN = {
+    "a blank line before the last row": "| a | b |\n|---|--:|\n| 1 | 2 |\n\n| 3 | 4 |",
+    "no line below the head": "| a | b |\n| 1 | 2 |",
+    "one row alone": "Text.\n\n| a | b |",
+}
+
+
+@pytest.mark.parametrize("text", TORN.values(), ids=TORN)
+def test_a_torn_table_is_found(text):
+    assert len(table_problems(text)) == 1
+
+
+def test_a_whole_table_and_a_row_in_code_are_fine():
+    table = "| a | b |\n|:-:|--:|\n| 1 | 2 |"
+    assert table_problems(f"Text.\n\n{table}\n\nText.\n{table}\n\n```\n| x |\n```\nSizes |x| and a | b.") == []
 
 
 # ---------------------------------------------------------------------------------------------------- planted mistakes

@@ -8,11 +8,13 @@ import time
 import pytest
 from deadlines import deadline_s
 
-from shardlab.measure import memory_hooks
+from shardlab.measure import memory_events_outside_dispatch
 
 SET_NAME = 15  # PR_SET_NAME
 
-pytestmark = pytest.mark.skipif(not memory_hooks.THREADS.exists(), reason="threads' states are read in /proc")
+pytestmark = pytest.mark.skipif(
+    not memory_events_outside_dispatch.THREADS.exists(), reason="threads' states are read in /proc"
+)
 
 
 def waited_s(name: str, computing_s: float) -> float:
@@ -30,7 +32,7 @@ def waited_s(name: str, computing_s: float) -> float:
     thread.start()
     began.wait()
     try:
-        memory_hooks.wait_until_idle()
+        memory_events_outside_dispatch.wait_until_idle()
         return time.monotonic() - begin_s
     finally:
         over.set()
@@ -41,11 +43,11 @@ FOR_EVER_S = 1e6
 
 
 def test_as_long_as_a_worker_runs(monkeypatch):
-    monkeypatch.setattr(memory_hooks, "AT_MOST_S", bound_s := deadline_s(5))
+    monkeypatch.setattr(memory_events_outside_dispatch, "AT_MOST_S", bound_s := deadline_s(5))
     assert 0.3 <= waited_s("pt_gloo_runloop", computing_s=0.3) < bound_s, "it is idle then, and still there"
     assert waited_s("python", computing_s=FOR_EVER_S) < bound_s, "another thread"
 
 
 def test_not_for_ever(monkeypatch):
-    monkeypatch.setattr(memory_hooks, "AT_MOST_S", 0.2)
+    monkeypatch.setattr(memory_events_outside_dispatch, "AT_MOST_S", 0.2)
     assert waited_s("pt_gloo_runloop", computing_s=FOR_EVER_S) >= 0.2
