@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from grading.checks.lab5_precision_recompute.model_and_batches import build, shape_of
 from submissions import judge_replies
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -20,6 +19,7 @@ from grading.checks.lab5_precision_recompute import (
     on_ranks,
     plan_costs,
 )
+from grading.checks.lab5_precision_recompute.drawn_model_and_batches import build, shape_of
 from grading.checks.lab5_precision_recompute.gradient_projections import places_of, shares_of_weights
 from grading.references.lab5_precision_recompute import best_plan as ours
 from shardlab import launch
