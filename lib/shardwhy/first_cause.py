@@ -113,6 +113,7 @@ def diagnose(logs: list[Log], entries: Iterable[Entry]) -> Diagnosis:
         cause = next((f for f in explained if f.entry.topic == cause.entry.topic), cause)
     cause = next((f for f in found if f.kind <= cause.kind and _is_last_error(f, cause)), cause)
     cause = next((f for f in found if _is_a_warning_before(f, cause)), cause)
+    cause = next((f for f in found if _is_next_line_and_says_more(f, cause)), cause)
     if not cause.entry:
         cause = replace(cause, entry=_family_of(cause.line, families))
     others = {f.entry.id: f for f in reversed(found) if f.entry and f.entry != cause.entry}
@@ -262,6 +263,14 @@ def _is_last_error(found: Found, cause: Found) -> bool:
     same_place = found.line.log is cause.line.log and 0 < found.line.number - cause.line.number < NEAR
     above = next((x for x in islice(found.line.log.before(found.line), NEAR) if x.rank == found.line.rank), None)
     return same_place and found.rank == cause.rank and above is not None and above.text == "Last error:"
+
+
+def _is_next_line_and_says_more(found: Found, cause: Found) -> bool:
+    """Return whether `found` is the next line of the same message, as a second list of keys is, and a wider match."""
+    if not all(f.entry and f.line.text[:1].isspace() for f in (cause, found)) or found.line.log is not cause.line.log:
+        return False
+    width = [max((len(m[0]) for m in f.entry.regex.finditer(f.line.text)), default=0) for f in (cause, found)]
+    return found.line.number == cause.line.number + 1 and width[0] < width[1]
 
 
 def _is_a_warning_before(found: Found, cause: Found) -> bool:

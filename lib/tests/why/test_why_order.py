@@ -94,3 +94,13 @@ def test_what_made_a_tensor_tells_who_may_have_changed_it(made_by, sure, likely)
     entry = ENTRIES["modified_by_inplace"]
     text = f"RuntimeError: {entry.message}: [torch.FloatTensor [3]]{made_by} is at version 1; expected version 0"
     assert (entry.signed_cause(text), entry.hinted_cause(text)) == (sure, likely)
+
+
+def test_of_two_lists_of_keys_in_one_message_the_one_that_says_more_is_named():
+    log = """RuntimeError: Error(s) in loading state_dict for Sequential:
+\tMissing key(s) in state_dict: "0.weight", "0.bias".
+\tUnexpected key(s) in state_dict: "0._fsdp_wrapped_module.weight", "0._fsdp_wrapped_module.bias".
+"""
+    assert diagnose([Log(log.encode())], load().values()).cause.entry.id == "prefix_fsdp_wrapped_module"
+    plain = log.replace("_fsdp_wrapped_module.", "")
+    assert diagnose([Log(plain.encode())], load().values()).cause.entry.id == "missing_keys"
