@@ -6,6 +6,7 @@ import re
 from contextlib import suppress
 from itertools import islice
 
+NO_REPLY = "the processes ended without a reply"
 LONGEST = 96 << 20
 MOST_VALUES = 1 << 20  # in a line: an object takes up to thirty times the memory of its text
 _VALUE = re.compile(rb'[\[{,]|"[^"]*+"?')
@@ -29,7 +30,7 @@ class Lines:
         with suppress(OSError):  # a broken connection is an end too
             data = os.read(self.fd, 1 << 20)
         if not data:
-            raise EOFError("the processes ended without a reply")
+            raise EOFError(NO_REPLY)
         line, newline, rest = data.partition(b"\n")
         self._parts.append(line)
         self._length += len(line)

@@ -18,7 +18,7 @@ import psutil
 
 import shardlab
 from grading.boxes.sandbox import Box, gpu_access
-from grading.boxes.sandbox.bounded_json_lines import MOST_VALUES, Lines
+from grading.boxes.sandbox.bounded_json_lines import MOST_VALUES, NO_REPLY, Lines
 from grading.boxes.sandbox.limit_watchdog import Guard, end_all, wait_until_dead
 from grading.boxes.sandbox.memory_and_network_counters import KernelCounters
 from grading.boxes.sandbox.process_tree_memory import family, is_still
@@ -26,6 +26,7 @@ from grading.boxes.sandbox.scratch import Scratch
 
 _PATIENCE_S = 5.0
 _BETWEEN_LOOKS_S = 0.001  # between checks for processes that still run
+_BETWEEN_LOOKS_AT_IT_S = 0.25  # between checks whether a program that owes a reply still runs
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL")
 
 
@@ -101,10 +102,17 @@ class BoxedProgram:
                 line = line[os.write(pipe, line) :]
 
     def receive(self) -> dict:
-        reply = None
+        """Return the reply. A program that ends is noticed although a child of it may hold its end of the pipe open."""
+        reply, ended = None, False
         while reply is None:
-            if not select.select([self.replies], [], [], max(0.0, self._deadline - time.monotonic()))[0]:
-                self.fail("the processes did not answer in time and were ended", timed_out=True)
+            left_s = max(0.0, self._deadline - time.monotonic())
+            if not select.select([self.replies], [], [], 0.0 if ended else min(_BETWEEN_LOOKS_AT_IT_S, left_s))[0]:
+                if ended:
+                    self.fail(NO_REPLY, killed=True)
+                if not left_s:
+                    self.fail("the processes did not answer in time and were ended", timed_out=True)
+                ended = psutil.Process(self._process.pid).status() == psutil.STATUS_ZOMBIE
+                continue
             try:
                 reply = self.replies.poll()
             except EOFError as error:

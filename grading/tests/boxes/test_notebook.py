@@ -132,7 +132,7 @@ def test_a_killed_notebook_is_run_again_in_what_is_left_of_its_time(took_s, allo
     ("dies", "runs"),
     [
         pytest.param("kernel", 2, marks=pytest.mark.night),
-        pytest.param("host", 2, marks=pytest.mark.night),
+        ("host", 2),
         pytest.param("neither", 1, marks=pytest.mark.night),
     ],
 )
