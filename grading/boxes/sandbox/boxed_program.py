@@ -19,6 +19,7 @@ import psutil
 import shardlab
 from grading.boxes.sandbox import Box, gpu_access
 from grading.boxes.sandbox.bounded_json_lines import MOST_VALUES, NO_REPLY, Lines
+from grading.boxes.sandbox.held_still import Ran, ran_ns
 from grading.boxes.sandbox.limit_watchdog import Guard, end_all, wait_until_dead
 from grading.boxes.sandbox.memory_and_network_counters import KernelCounters
 from grading.boxes.sandbox.process_tree_memory import family, is_still
@@ -82,6 +83,7 @@ class BoxedProgram:
             self._guard.start()
         self.replies = Lines(self._process.stdout.fileno(), self.most_values)
         self._owes_reply, self._deadline = False, 0.0
+        self._at_rest: Ran | None = None  # while it is held still
 
     def wait_until_ready(self, timeout_s: float) -> None:
         """Wait for the ready line that some programs send before they read their first order."""
@@ -156,7 +158,7 @@ class BoxedProgram:
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
         try:
-            self.box.stop_all(self._process.pid, _PATIENCE_S)
+            number = self.box.stop_all(self._process.pid, _PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.fail("its processes did not stop when told to")
         stopped: set[psutil.Process] = set()
@@ -168,11 +170,20 @@ class BoxedProgram:
                     process.suspend()
             stopped.update(moving)
             time.sleep(_BETWEEN_LOOKS_S)
+        self._at_rest = Ran(ran_ns(family(self._process.pid)), number)
 
     def thaw(self) -> None:
+        """Let what `freeze` has stopped go on. Raises `error` if it ran meanwhile."""
+        went_on, before = False, self._at_rest
+        if before:
+            self._at_rest, now_ns = None, ran_ns(family(self._process.pid))
+            with suppress(subprocess.TimeoutExpired):
+                went_on = Ran(now_ns, self.box.next_number(self._process.pid, _PATIENCE_S)).on_since(before)
         for process in family(self._process.pid):
             with suppress(psutil.NoSuchProcess):
                 process.resume()
+        if went_on:
+            self.fail("its processes went on while they were held still, when it was not their turn")
 
     def close(self) -> None:
         """End the program and everything that descends from it."""

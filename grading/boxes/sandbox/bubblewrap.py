@@ -62,22 +62,34 @@ class Bubblewrap:
     def home(self, folder: str) -> str:
         return _HOME
 
-    @staticmethod
-    def stop_all(pid: int, timeout_s: float) -> None:
-        """Send SIGSTOP at once to everything in the box that `pid` made, by kill(-1) from inside the box.
+    @classmethod
+    def stop_all(cls, pid: int, timeout_s: float) -> int | None:
+        """Send SIGSTOP at once to everything in the box that `pid` made, by kill(-1) from inside the box. Return the
+        number of the process that did it, in the box; None if the box is gone.
 
         The kernel orders each fork either before or after such a signal, so no process escapes. Raises TimeoutExpired:
         a process in the box may stop the program that would stop it.
         """
-        with suppress(IndexError, OSError), ExitStack() as stack:  # the box is not there yet, or no longer
+        return cls._inside(pid, "kill -s STOP -- -1; echo $$", timeout_s)
+
+    @classmethod
+    def next_number(cls, pid: int, timeout_s: float) -> int | None:
+        """Return the number that the box gives to the next process: one more if nothing was started there meanwhile."""
+        return cls._inside(pid, "echo $$", timeout_s)
+
+    @staticmethod
+    def _inside(pid: int, script: str, timeout_s: float) -> int | None:
+        """Run a script of the shell's own commands among the processes of the box, and return the number it prints."""
+        with suppress(IndexError, OSError, ValueError), ExitStack() as stack:  # the box is not there yet, or no longer
             processes = os.open(f"/proc/{first_inside(family(pid)).pid}/ns/pid", os.O_RDONLY)
             stack.callback(os.close, processes)
             users = fcntl.ioctl(processes, _NS_GET_USERNS)
             stack.callback(os.close, users)
             enter = ["nsenter", f"--user=/proc/self/fd/{users}", f"--pid=/proc/self/fd/{processes}"]
-            command = [*enter, "--preserve-credentials", "--", "kill", "-STOP", "--", "-1"]
-            nowhere = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            subprocess.run(command, pass_fds=(users, processes), timeout=timeout_s, check=False, **nowhere)
+            command = [*enter, "--preserve-credentials", "--", "sh", "-c", script]
+            streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "pass_fds": (users, processes)}
+            return int(subprocess.run(command, timeout=timeout_s, check=False, **streams).stdout)
+        return None
 
     @staticmethod
     @cache
