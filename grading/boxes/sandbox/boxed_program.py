@@ -158,7 +158,7 @@ class BoxedProgram:
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
         try:
-            number = self.box.stop_all(self._process.pid, _PATIENCE_S)
+            self.box.stop_all(self._process.pid, _PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.fail("its processes did not stop when told to")
         stopped: set[psutil.Process] = set()
@@ -170,20 +170,25 @@ class BoxedProgram:
                     process.suspend()
             stopped.update(moving)
             time.sleep(_BETWEEN_LOOKS_S)
-        self._at_rest = Ran(ran_ns(family(self._process.pid)), number)
+        self._at_rest = self._ran()
 
     def thaw(self) -> None:
         """Let what `freeze` has stopped go on. Raises `error` if it ran meanwhile."""
-        went_on, before = False, self._at_rest
-        if before:
-            self._at_rest, now_ns = None, ran_ns(family(self._process.pid))
-            with suppress(subprocess.TimeoutExpired):
-                went_on = Ran(now_ns, self.box.next_number(self._process.pid, _PATIENCE_S)).on_since(before)
+        before, self._at_rest = self._at_rest, None
+        went_on = before is not None and self._ran().on_since(before)
         for process in family(self._process.pid):
             with suppress(psutil.NoSuchProcess):
                 process.resume()
         if went_on:
             self.fail("its processes went on while they were held still, when it was not their turn")
+
+    def _ran(self) -> Ran:
+        """Return how much has run in the box, which is held still. Begin one more process there."""
+        ns = ran_ns(family(self._process.pid))
+        try:
+            return Ran(ns, self.box.next_number(self._process.pid, _PATIENCE_S))
+        except subprocess.TimeoutExpired:
+            self.fail("its processes did not stop when told to")
 
     def close(self) -> None:
         """End the program and everything that descends from it."""

@@ -63,18 +63,18 @@ class Bubblewrap:
         return _HOME
 
     @classmethod
-    def stop_all(cls, pid: int, timeout_s: float) -> int | None:
-        """Send SIGSTOP at once to everything in the box that `pid` made, by kill(-1) from inside the box. Return the
-        number of the process that did it, in the box; None if the box is gone.
+    def stop_all(cls, pid: int, timeout_s: float) -> None:
+        """Send SIGSTOP at once to everything in the box that `pid` made, by kill(-1) from inside the box.
 
         The kernel orders each fork either before or after such a signal, so no process escapes. Raises TimeoutExpired:
         a process in the box may stop the program that would stop it.
         """
-        return cls._inside(pid, "kill -s STOP -- -1; echo $$", timeout_s)
+        cls._inside(pid, "kill -s STOP -- -1", timeout_s)
 
     @classmethod
     def next_number(cls, pid: int, timeout_s: float) -> int | None:
-        """Return the number that the box gives to the next process: one more if nothing was started there meanwhile."""
+        """Start a process in the box, and return its number there: one more than the last one's if the box has started
+        nothing meanwhile. None if the box is gone."""
         return cls._inside(pid, "echo $$", timeout_s)
 
     @staticmethod

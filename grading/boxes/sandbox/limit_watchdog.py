@@ -7,12 +7,13 @@ from pathlib import Path
 
 import psutil
 
-from grading.boxes.sandbox import sockets_and_inodes
+from grading.boxes.sandbox import descriptor_counts, sockets_and_inodes
 from grading.boxes.sandbox.limits import FIRST_TO_GO, Limits
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.25
 MOST_DEAD = 10  # times the limit on processes, if zombies are counted too
+MOST_IN_FLIGHT = 4  # looks in a row at which a file is in flight: one that is received is so for a moment
 
 
 class Guard(threading.Thread):
@@ -22,6 +23,7 @@ class Guard(threading.Thread):
         super().__init__(daemon=True)
         self._pid, self._limits = pid, limits
         self._stopped = threading.Event()
+        self._in_flight = 0  # looks in a row
         self.exceeded = ""
 
     def run(self) -> None:
@@ -44,12 +46,20 @@ class Guard(threading.Thread):
             return f"it ran {running} processes at a time, and may run {most}"
         if len(processes) > MOST_DEAD * most:
             return f"it left {len(processes)} processes, and may run {most}"
+        kept = descriptor_counts.kept(processes)
         for found, most, what in (
+            (sum(map(_threads, processes)), self._limits.threads, "threads"),
+            (kept[descriptor_counts.OPEN], self._limits.descriptors, descriptor_counts.OPEN),
+            (kept[descriptor_counts.WATCHED], self._limits.watched, descriptor_counts.WATCHED),
+            (kept[descriptor_counts.LOCKS], self._limits.watched, descriptor_counts.LOCKS),
             (sockets_and_inodes.sockets(processes), self._limits.sockets, "sockets"),
             (sockets_and_inodes.files(processes, self._limits.scratch_bytes), self._limits.files, "files"),
         ):
             if found > most:
                 return f"it had {found:,} {what}, and may have {most:,}"
+        self._in_flight = self._in_flight + 1 if kept[descriptor_counts.IN_FLIGHT] else 0
+        if self._in_flight >= MOST_IN_FLIGHT:
+            return "it kept files in flight, which nobody received"
         used, most = sum(map(held_bytes, processes)) + nameless_bytes(processes), self._limits.memory_bytes
         return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
 
@@ -78,6 +88,12 @@ def wait_until_dead(processes: list[psutil.Process], timeout_s: float = 5.0) -> 
     deadline = time.monotonic() + timeout_s
     while any(map(_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def _threads(process: psutil.Process) -> int:
+    with suppress(psutil.NoSuchProcess):
+        return process.num_threads()
+    return 0
 
 
 def _gib(n_bytes: int) -> str:

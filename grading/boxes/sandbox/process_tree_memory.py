@@ -9,7 +9,7 @@ import psutil
 _STILL = "TtZXD"  # stopped, dead, or in a wait that can't be interrupted, as a parent is after vfork
 _NAMELESS = (b"/dev/zero (deleted)", b"/memfd:", b"/SYSV")  # MAP_ANONYMOUS, memfd_create(2), shmget(2)
 MOST_MAPPINGS = 50_000  # of all processes together: a rank has 500 to 3,000, and reading them takes the time
-_HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:")  # lines of /proc/<pid>/status, in KiB
+_HELD = (b"RssAnon:", b"RssShmem:", b"VmSwap:", b"VmPTE:", b"HugetlbPages:")  # lines of /proc/<pid>/status, in KiB
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -55,7 +55,8 @@ def is_still(process: psutil.Process) -> bool:
 
 
 def held_bytes(process: psutil.Process) -> int:
-    """Bytes of a process: its own memory, memory shared without a file on disk, and what of these is swapped out."""
+    """Bytes of a process: its own memory, memory shared without a file on disk, what of these is swapped out, and the
+    tables of its pages, which grow with what it only looks at."""
     held = 0
     with suppress(OSError):
         for line in _lines(Path("/proc", str(process.pid), "status")):

@@ -1,8 +1,9 @@
 """Calls of the kernel that a box refuses: they reach what no namespace divides, or hold memory that nobody counts.
 
 Keys belong to a user, so a submission could read the grader's, and leave one for the next submission. Messages of
-System V and of POSIX, and io_uring's buffers, are memory of no process. The rest is what programs use to take a kernel
-apart. Each fails with EPERM. Source: Linux, seccomp(2) and its numbers of calls; bubblewrap's option --seccomp.
+System V and of POSIX, shared memory of System V that no process has mapped, pages given to a pipe by vmsplice, secret
+memory and io_uring's buffers are in no process's count. All boxes of a user share what may be watched by inotify. The
+rest is what programs use to take a kernel apart. Each fails with EPERM. Source: Linux, seccomp(2) and its numbers of calls; bubblewrap's option --seccomp.
 """
 
 import platform
@@ -17,7 +18,13 @@ _NUMBERS = {  # of the same calls on each machine
         "msgget": 68,
         "msgsnd": 69,
         "mq_open": 240,
+        "shmget": 29,
+        "vmsplice": 278,
+        "memfd_secret": 447,
         "io_uring_setup": 425,
+        "inotify_init": 253,
+        "inotify_init1": 294,
+        "fanotify_init": 300,
         "bpf": 321,
         "userfaultfd": 323,
         "perf_event_open": 298,
@@ -29,7 +36,12 @@ _NUMBERS = {  # of the same calls on each machine
         "msgget": 186,
         "msgsnd": 189,
         "mq_open": 180,
+        "shmget": 194,
+        "vmsplice": 75,
+        "memfd_secret": 447,
         "io_uring_setup": 425,
+        "inotify_init1": 26,
+        "fanotify_init": 262,
         "bpf": 280,
         "userfaultfd": 282,
         "perf_event_open": 241,

@@ -23,6 +23,7 @@ LIMITS = Limits(memory_bytes=1 << 30)
 bubblewrap = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
 known = pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the calls have other numbers here")
 CALLS = {"x86_64": (248, 250, 68, 425), "aarch64": (217, 219, 186, 425)}.get(platform.machine())
+HOLDS = {"x86_64": (29, 278, 447, 294), "aarch64": (194, 75, 447, 26)}.get(platform.machine(), (0,) * 4)
 USER, SESSION, SEARCH = b"user", -3, 10
 FULL_PIPES = """
 import fcntl, os, socket, sys
@@ -100,6 +101,21 @@ def test_keys_and_messages_of_the_kernel_are_refused():
     done = subprocess.run(Bubblewrap(LIMITS).command([sys.executable, "-c", source]), capture_output=True, text=True)
     assert json.loads(done.stdout) == [[[-1, 1]] * 4, ""], done.stderr
     assert libc.syscall(control, SEARCH, SESSION, USER, b"left", 0) < 0
+
+
+@bubblewrap
+@known
+def test_memory_that_no_process_has_mapped_is_refused():
+    """Memory of System V, pages in pipes, secret memory; and what watches files, which a user's boxes share."""
+    source = f"""if True:
+        import ctypes, json, os
+        libc, (_, pipe) = ctypes.CDLL(None, use_errno=True), os.pipe()
+        page = (ctypes.c_size_t * 2)(ctypes.addressof(ctypes.create_string_buffer(1)), 1)
+        calls = [({HOLDS[0]}, 0, 1 << 20, 0o1600), ({HOLDS[1]}, pipe, page, 1, 0), ({HOLDS[2]}, 0), ({HOLDS[3]}, 0)]
+        print(json.dumps([(libc.syscall(*call), ctypes.get_errno()) for call in calls]))
+        """
+    done = subprocess.run(Bubblewrap(LIMITS).command([sys.executable, "-c", source]), capture_output=True, text=True)
+    assert json.loads(done.stdout) == [[-1, 1]] * 4, done.stderr
 
 
 @bubblewrap

@@ -70,6 +70,14 @@ def test_memory_in_pipes_and_sockets_is_seen():
     assert 15 * MIB < held.held_bytes - nothing.held_bytes < 25 * MIB
 
 
+def test_memory_in_a_file_that_is_on_its_way_is_seen():
+    send = (
+        "import os, socket; a, b = socket.socketpair(); fd = os.memfd_create('x'); os.write(fd, b'1' * N);"
+        "socket.send_fds(a, [b'x'], [fd]); os.close(fd)"
+    )
+    assert seen_of(send, PLAIN).held_bytes - seen_of_nothing(PLAIN).held_bytes > 60 * MIB
+
+
 def test_what_is_given_back_is_no_longer_held():
     seen = seen_of("kept = b'1' * N; time.sleep(0.3); del kept", Processes(None))
     assert seen.peak_bytes - seen.held_bytes > 60 * MIB
