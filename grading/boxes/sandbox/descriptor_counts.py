@@ -2,7 +2,8 @@
 files, and files in flight, which were sent through a socket and not yet received.
 
 A file in flight is in no process's list, and may hold a gigabyte. All boxes of a user share what epoll may watch, and a
-lock takes 0.2 KiB. The kernel tells all of it in /proc/<pid>/fdinfo. Source: Linux, proc_pid_fdinfo(5).
+lock takes 0.2 KiB. The kernel tells all of it in /proc/<pid>/fdinfo. A process that calls itself not dumpable hides its
+files from an ordinary user, and memory in them. Source: Linux, proc_pid_fdinfo(5), PR_SET_DUMPABLE(2const).
 """
 
 import os
@@ -13,6 +14,7 @@ from contextlib import suppress
 import psutil
 
 OPEN, WATCHED, LOCKS, IN_FLIGHT = "open files", "files that epoll watches", "locks of files", "files in flight"
+HIDING = "processes that hide their open files"
 _LINES = {WATCHED: b"\ntfd:", LOCKS: b"\nlock:"}
 _SENT = re.compile(rb"^scm_fds:\s*(\d+)$", re.M)
 _LONGEST = 1 << 20  # bytes that are read about a file: some 20,000 lines
@@ -25,8 +27,10 @@ def kept(processes: list[psutil.Process]) -> Counter[str]:
     folders = {}
     for process in processes:
         with suppress(OSError):
-            folders[f"/proc/{process.pid}/fdinfo"] = names = os.listdir(f"/proc/{process.pid}/fdinfo")
+            folder = f"/proc/{process.pid}/fdinfo"
+            folders[folder] = names = os.listdir(folder)
             found[OPEN] += len(names)
+            found[HIDING] += _is_hidden(f"/proc/{process.pid}/fd")
     if found[OPEN] <= MOST_OPEN:
         for folder, names in folders.items():
             for name in names:
@@ -35,9 +39,18 @@ def kept(processes: list[psutil.Process]) -> Counter[str]:
     return found
 
 
-def in_flight(processes: list[psutil.Process]) -> int:
-    """Return the files that were sent and not yet received."""
-    return kept(processes)[IN_FLIGHT]
+def unseen(processes: list[psutil.Process]) -> int:
+    """Return the files that were sent and not yet received, and the processes that hide theirs."""
+    found = kept(processes)
+    return found[IN_FLIGHT] + found[HIDING]
+
+
+def _is_hidden(folder: str) -> bool:
+    try:
+        os.scandir(folder).close()
+    except PermissionError:
+        return True
+    return False
 
 
 def _of_file(about: bytes) -> dict[str, int]:

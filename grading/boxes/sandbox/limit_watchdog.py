@@ -13,7 +13,7 @@ from grading.boxes.sandbox.process_tree_memory import family, held_bytes, namele
 
 INTERVAL_S = 0.25
 MOST_DEAD = 10  # times the limit on processes, if zombies are counted too
-MOST_IN_FLIGHT = 4  # looks in a row at which a file is in flight: one that is received is so for a moment
+MOST_UNSEEN = 4  # looks in a row at which a file is in flight, or hidden: one that is received is so for a moment
 
 
 class Guard(threading.Thread):
@@ -23,7 +23,7 @@ class Guard(threading.Thread):
         super().__init__(daemon=True)
         self._pid, self._limits = pid, limits
         self._stopped = threading.Event()
-        self._in_flight = 0  # looks in a row
+        self._unseen = 0  # looks in a row
         self.exceeded = ""
 
     def run(self) -> None:
@@ -57,9 +57,10 @@ class Guard(threading.Thread):
         ):
             if found > most:
                 return f"it had {found:,} {what}, and may have {most:,}"
-        self._in_flight = self._in_flight + 1 if kept[descriptor_counts.IN_FLIGHT] else 0
-        if self._in_flight >= MOST_IN_FLIGHT:
-            return "it kept files in flight, which nobody received"
+        unseen = [what for what in (descriptor_counts.IN_FLIGHT, descriptor_counts.HIDING) if kept[what]]
+        self._unseen = self._unseen + 1 if unseen else 0
+        if self._unseen >= MOST_UNSEEN:
+            return f"it had {unseen[0]} for {MOST_UNSEEN * INTERVAL_S:g} s"
         used, most = sum(map(held_bytes, processes)) + nameless_bytes(processes), self._limits.memory_bytes
         return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
 

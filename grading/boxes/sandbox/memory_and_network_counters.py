@@ -13,14 +13,14 @@ from itertools import count
 import psutil
 
 from grading.boxes.sandbox import network_and_tmpfs_of_box
-from grading.boxes.sandbox.descriptor_counts import in_flight
+from grading.boxes.sandbox.descriptor_counts import unseen
 from grading.boxes.sandbox.kernel_buffers import buffered_bytes
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.01
 LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # bytes at rest: the commonest value of the last looks, rounded to this
 NAMELESS_EVERY = 10  # looks between searches for unnamed memory, which are slow, until some is found
-IN_FLIGHT_BYTES = 64 << 20  # counted for a file in flight, whose bytes nobody sees
+UNSEEN_BYTES = 64 << 20  # counted for a file in flight and for a process that hides its files: nobody sees theirs
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class KernelCounters(threading.Thread):
             processes = family(self._pid)
             if nameless or look % NAMELESS_EVERY == 0:
                 in_buffers, on_its_way = buffered_bytes(processes)
-                nameless = nameless_bytes(processes) + in_buffers + in_flight(processes) * IN_FLIGHT_BYTES
+                nameless = nameless_bytes(processes) + in_buffers + unseen(processes) * UNSEEN_BYTES
             held = sum(map(held_bytes, processes)) + _written_bytes(processes, self._scratch_bytes) + nameless
             self._peak_bytes = max(self._peak_bytes, held)
             if len(processes) > self._most:

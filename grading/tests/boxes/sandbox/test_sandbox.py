@@ -207,8 +207,8 @@ TABLES = (  # of pages that were only looked at
         (WATCHED, "files that epoll watches, and may have 10,000"),
         (LOCKS, "locks of files, and may have 10,000"),
         (DESCRIPTORS, "open files, and may have 50,000"),
-        (IN_FLIGHT, "it kept files in flight, which nobody received"),
-        (NOT_ACCEPTED, "it kept files in flight, which nobody received"),
+        (IN_FLIGHT, "it had files in flight for 1 s"),
+        (NOT_ACCEPTED, "it had files in flight for 1 s"),
         (TABLES, "of memory, and may hold 0.391 GiB"),
     ],
     ids=["sockets", "files", "threads", "epoll", "locks", "open files", "in flight", "not accepted", "tables of pages"],
@@ -220,6 +220,28 @@ def test_what_the_kernel_keeps_for_a_box_is_limited(source, words):
         with pytest.raises(RuntimeError, match=words):
             program.wait_until_ready(deadline_s(20))
             time.sleep(2)  # until the guard has looked
+            program.send({}, deadline_s(20))
+            program.receive()
+    finally:
+        program.close()
+
+
+@bubblewrap
+def test_who_hides_its_open_files_is_ended(monkeypatch):
+    """As one that is not dumpable does from an ordinary user: memory in such files would be nobody's."""
+    scandir = os.scandir
+
+    def hidden(path="."):
+        if str(path).startswith("/proc/") and str(path).endswith("/fd"):
+            raise PermissionError(path)
+        return scandir(path)
+
+    program = Python(RESTS, Bubblewrap(SMALL))
+    monkeypatch.setattr(os, "scandir", hidden)
+    try:
+        with pytest.raises(RuntimeError, match="it had processes that hide their open files for 1 s"):
+            program.wait_until_ready(deadline_s(20))
+            time.sleep(2)
             program.send({}, deadline_s(20))
             program.receive()
     finally:
