@@ -89,6 +89,80 @@ def makes_a_million_empty_files():
     print("GOT a million files")
 
 
+def fills_the_tables_of_pages():
+    """Look at one page in each 2 MiB of eight terabytes: there is nothing in it, and the kernel keeps tables of it."""
+    import mmap
+    import time
+
+    kept = []
+    for _ in range(8):
+        kept.append(mmap.mmap(-1, 1 << 40, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | 0x4000))  # MAP_NORESERVE
+        for at in range(0, len(kept[-1]), 2 << 20):
+            kept[-1][at]
+    time.sleep(3)
+    print("GOT 16 GiB of tables")
+
+
+def sends_files_that_nobody_receives():
+    import os
+    import socket
+    import time
+
+    pair = socket.socketpair()
+    for _ in range(200):
+        fd = os.memfd_create("x")
+        os.write(fd, b"x" * (16 << 20))
+        socket.send_fds(pair[0], [b"x"], [fd])
+        os.close(fd)
+        time.sleep(0.05)
+    print("GOT 3 GiB in files on their way")
+
+
+def starts_threads_whose_stacks_are_one_mapping():
+    """Take the numbers that the machine has for processes and threads: 32,768, where nobody raised that."""
+    import ctypes
+    import time
+
+    libc, n, size = ctypes.CDLL(None), 31_000, 16 << 10
+    libc.mmap.restype = ctypes.c_void_p
+    begin = libc.mmap(None, ctypes.c_size_t(n * size), 3, 0x22, -1, ctypes.c_long(0))
+    how, thread = ctypes.create_string_buffer(64), ctypes.c_ulong()
+    libc.pthread_attr_init(how)
+    for i in range(n):
+        libc.pthread_attr_setstack(how, ctypes.c_void_p(begin + i * size), ctypes.c_size_t(size))
+        libc.pthread_create(ctypes.byref(thread), how, ctypes.cast(libc.pause, ctypes.c_void_p), None)
+    time.sleep(3)
+    print("GOT", n, "threads")
+
+
+def locks_a_million_places():
+    import fcntl
+    import time
+
+    for i in range(500):
+        globals()[f"file{i}"] = file = open(f"/tmp/locked{i}", "w")
+        for place in range(2000):
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * (2000 - place))
+    time.sleep(3)
+    print("GOT a million locks")
+
+
+def watches_what_all_boxes_may_watch():
+    """Use up the user's share of what epoll may watch, without which no other submission's ranks can meet."""
+    import os
+    import select
+
+    ends = [end for _ in range(1500) for end in os.pipe()]
+    kept = []
+    try:
+        while True:
+            kept.append(select.epoll())
+            for end in ends:
+                kept[-1].register(end, select.EPOLLIN)
+    except OSError:
+        print("GOT all that epoll may watch:", len(kept) * len(ends))
+
+
 def hands_in_100_megabytes():
     payload = bytes(100 << 20)
     globals()["plan_buckets"] = lambda *_, **__: [len(payload)]
@@ -132,6 +206,11 @@ ATTACKS = [
         prints_50_megabytes,
         loops_without_end,
         hands_in_100_megabytes,
+        fills_the_tables_of_pages,
+        sends_files_that_nobody_receives,
+        starts_threads_whose_stacks_are_one_mapping,
+        locks_a_million_places,
+        watches_what_all_boxes_may_watch,
     ),
     *of_answer(nests_its_reply_without_end, replies_a_gigabyte, hangs_the_rank, forks_without_end_on_the_rank),
 ]

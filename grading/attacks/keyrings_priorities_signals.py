@@ -5,7 +5,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from grading.attacks.attack import of_answer, of_notebook
+from grading.attacks.attack import Attack, of_answer, of_notebook, of_rank
 
 CALLS = {"x86_64": (248, 250), "aarch64": (217, 219)}  # add_key(2), keyctl(2)
 SESSION, UNLINK = -3, 9  # keyctl(2): the keyring that processes inherit, KEYCTL_UNLINK
@@ -171,7 +171,98 @@ def leaves_state_for_the_next_box():
             print("GOT a lock of another box")
 
 
-ATTACKS = [
+def goes_on_while_it_is_held_still():
+    """Have the kernel's timers continue the rank whenever it is stopped, and take the processors of the reference."""
+    import ctypes
+    import signal
+    import threading
+    import time
+
+    libc, call = ctypes.CDLL(None), (ctypes.c_int * 16)(0, 0, signal.SIGCONT, 0)
+    timers = [ctypes.c_void_p() for _ in range(8)]
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCONT, lambda *_: None)
+    for timer in timers:
+        libc.timer_create(1, call, ctypes.byref(timer))
+    seen = [time.monotonic()]
+
+    def go_on():
+        while True:
+            for i, timer in enumerate(timers):
+                at = (ctypes.c_long * 4)(0, 0, 0, 80_000_000 + i * 40_000_000)  # nanoseconds: when it has been seen to stop
+                libc.timer_settime(timer, 0, at, None)
+            now = time.monotonic()
+            if now - seen[0] > 0.05:  # the rank computes nothing: it is not its turn
+                sum(range(100_000))
+            else:
+                time.sleep(0.002)
+
+    def computes(*_):
+        seen[0] = time.monotonic()
+
+    import torch
+
+    torch.nn.modules.module.register_module_forward_pre_hook(computes)
+    for _ in range(2):
+        threading.Thread(target=go_on, daemon=True).start()
+
+
+def keeps_a_copy_in_a_file_on_its_way():
+    """Keep a copy in a file that was sent through a socket, and is in no process's list until it is received."""
+    import os
+    import socket
+
+    pair, fd = socket.socketpair(), os.memfd_create("copy")
+    os.write(fd, b"1" * (16 << 20))
+    socket.send_fds(pair[0], [b"x"], [fd])
+    os.close(fd)
+    globals()["copy"] = pair
+
+
+def hides_a_copy_in_memory_that_no_process_has_mapped():
+    import ctypes
+    import platform
+
+    libc, size, number = ctypes.CDLL(None), 16 << 20, {"x86_64": 29, "aarch64": 194}[platform.machine()]
+    libc.shmat.restype = ctypes.c_void_p
+    memory = libc.syscall(number, 0, ctypes.c_size_t(size), 0o1600)
+    if memory < 0:
+        raise OSError("no memory of System V")
+    at = ctypes.c_void_p(libc.shmat(memory, None, 0))
+    ctypes.memset(at, 1, size)
+    libc.shmdt(at)
+
+
+def hides_a_copy_in_large_pages_that_only_pipes_have():
+    """Give a pipe one byte of each large page, and let go of the pages: the pipe seems to have a few bytes."""
+    import ctypes
+    import os
+    import platform
+
+    libc, size, large = ctypes.CDLL(None), 18 << 20, 2 << 20
+    libc.mmap.restype = ctypes.c_void_p
+    begin = libc.mmap(None, ctypes.c_size_t(size), 3, 0x22, -1, ctypes.c_long(0))
+    libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), 14)  # MADV_HUGEPAGE
+    globals()["kept"] = os.pipe()
+    number = {"x86_64": 278, "aarch64": 75}[platform.machine()]  # vmsplice(2)
+    for at in range(-(-begin // large) * large, begin + size - large + 1, large):
+        ctypes.memset(at, 1, large)
+        if libc.syscall(number, globals()["kept"][1], (ctypes.c_size_t * 2)(at, 1), 1, 0) != 1:
+            raise OSError("no pages for pipes")
+    libc.munmap(ctypes.c_void_p(begin), ctypes.c_size_t(size))
+
+
+def hides_its_files_and_a_copy_in_one():
+    """Ask the kernel to let no ordinary user look into this process."""
+    import ctypes
+    import os
+
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+    globals()["copy"] = fd = os.memfd_create("copy")
+    os.write(fd, b"1" * (16 << 20))
+
+
+ATTACKS: list[Attack] = [
     *of_notebook(
         reads_the_graders_keys_and_leaves_one,
         takes_the_machine_for_itself,
@@ -182,4 +273,13 @@ ATTACKS = [
         leaves_state_for_the_next_box,
     ),
     *of_answer(stops_everything_around_the_rank),
+    *of_rank("one_message_a_parameter", "lab2.throughput", goes_on_while_it_is_held_still),
+    *of_rank(
+        "right",
+        "lab2.memory",
+        keeps_a_copy_in_a_file_on_its_way,
+        hides_a_copy_in_memory_that_no_process_has_mapped,
+        hides_a_copy_in_large_pages_that_only_pipes_have,
+        hides_its_files_and_a_copy_in_one,
+    ),
 ]
