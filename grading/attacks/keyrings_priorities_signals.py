@@ -189,7 +189,9 @@ def goes_on_while_it_is_held_still():
     def go_on():
         while True:
             for i, timer in enumerate(timers):
-                at = (ctypes.c_long * 4)(0, 0, 0, 80_000_000 + i * 40_000_000)  # nanoseconds: when it has been seen to stop
+                at = (ctypes.c_long * 4)(
+                    0, 0, 0, 80_000_000 + i * 40_000_000
+                )  # nanoseconds: when it has been seen to stop
                 libc.timer_settime(timer, 0, at, None)
             now = time.monotonic()
             if now - seen[0] > 0.05:  # the rank computes nothing: it is not its turn
@@ -207,7 +209,7 @@ def goes_on_while_it_is_held_still():
         threading.Thread(target=go_on, daemon=True).start()
 
 
-def keeps_a_copy_in_a_file_on_its_way():
+def hides_a_copy_in_a_file_on_its_way():
     """Keep a copy in a file that was sent through a socket, and is in no process's list until it is received."""
     import os
     import socket
@@ -277,7 +279,7 @@ ATTACKS: list[Attack] = [
     *of_rank(
         "right",
         "lab2.memory",
-        keeps_a_copy_in_a_file_on_its_way,
+        hides_a_copy_in_a_file_on_its_way,
         hides_a_copy_in_memory_that_no_process_has_mapped,
         hides_a_copy_in_large_pages_that_only_pipes_have,
         hides_its_files_and_a_copy_in_one,

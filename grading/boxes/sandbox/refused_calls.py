@@ -2,8 +2,9 @@
 
 Keys belong to a user, so a submission could read the grader's, and leave one for the next submission. Messages of
 System V and of POSIX, shared memory of System V that no process has mapped, pages given to a pipe by vmsplice, secret
-memory and io_uring's buffers are in no process's count. All boxes of a user share what may be watched by inotify. The
-rest is what programs use to take a kernel apart. Each fails with EPERM. Source: Linux, seccomp(2) and its numbers of calls; bubblewrap's option --seccomp.
+memory and io_uring's buffers are in no process's count. What inotify may watch, all boxes of a user share. The rest is
+what programs use to take a kernel apart. Each fails with EPERM. Source: Linux, seccomp(2) and its numbers of calls;
+bubblewrap's option --seccomp.
 """
 
 import platform

@@ -101,6 +101,67 @@ def test_who_is_never_the_same_for_two_looks_is_held_still_too():
         program.close()
 
 
+GOES_ON = """if True:
+    import ctypes, os, signal, sys, time
+    libc, call = ctypes.CDLL(None), (ctypes.c_int * 16)(0, 0, signal.SIGCONT, 0)
+    signal.signal(signal.SIGCONT, lambda *_: None)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    timers = [ctypes.c_void_p() for _ in range(4)]
+    for timer in timers: libc.timer_create(1, call, ctypes.byref(timer))
+    sys.stdout.write("{}\\n"); sys.stdout.flush()
+    while True:
+        for i, timer in enumerate(timers):
+            libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, 0, 100_000_000 + i * 20_000_000), None)
+        """
+
+
+@bubblewrap
+@pytest.mark.parametrize(
+    "what", ["time.sleep(0.001)", "sum(range(1000))", "os.fork() or os._exit(0)"], ids=["rests", "computes", "starts"]
+)
+def test_who_goes_on_while_it_is_held_still_is_found_out(what):
+    """The kernel's timers continue it. What it starts may be gone when anybody looks. One that rests has gained nothing
+    and may be left alone."""
+    program = Python(GOES_ON + what, Bubblewrap(SMALL))
+    try:
+        program.send({}, timeout_s=deadline_s(30))
+        program.receive()
+        found = False
+        for _ in range(10):
+            program.freeze()
+            time.sleep(0.3)
+            try:
+                program.thaw()
+            except BoxedProgramError as error:
+                assert str(error).startswith("its processes went on while they were held still")
+                found = True
+                break
+        assert found or what.startswith("time.sleep")
+    finally:
+        program.close()
+
+
+@bubblewrap
+def test_many_threads_that_are_stopped_in_the_middle_of_something_have_not_gone_on():
+    source = """if True:
+        import os, sys, threading
+        sys.stdout.write("{}\\n"); sys.stdout.flush()
+        os.fork()
+        for _ in range(8): threading.Thread(target=lambda: [sum(range(9)) for _ in iter(int, 1)], daemon=True).start()
+        while True: os.stat("/")
+        """
+    program = Python(source, Bubblewrap(SMALL))
+    try:
+        program.send({}, timeout_s=deadline_s(30))
+        program.receive()
+        for _ in range(30):
+            program.freeze()
+            time.sleep(0.02)
+            program.thaw()
+    finally:
+        program.close()
+
+
 @bubblewrap
 @pytest.mark.parametrize("programs", [2, pytest.param(5, marks=pytest.mark.night)])
 def test_who_stops_the_program_that_would_stop_it_is_ended(programs, monkeypatch):
