@@ -13,7 +13,8 @@ from grading.boxes.sandbox.process_tree_memory import family, held_bytes, namele
 
 INTERVAL_S = 0.25
 MOST_DEAD = 10  # times the limit on processes, if zombies are counted too
-MOST_UNSEEN = 4  # looks in a row at which a file is in flight, or hidden: one that is received is so for a moment
+MOST_UNSEEN = 4  # looks in a row at which memory is in flight, or files are hidden
+MOST_SHARED_BYTES = 100 << 20  # more than before of the machine's shared memory, while files are in flight
 
 
 class Guard(threading.Thread):
@@ -24,6 +25,7 @@ class Guard(threading.Thread):
         self._pid, self._limits = pid, limits
         self._stopped = threading.Event()
         self._unseen = 0  # looks in a row
+        self._shared_bytes = shared_bytes()  # of the machine
         self.exceeded = ""
 
     def run(self) -> None:
@@ -57,12 +59,18 @@ class Guard(threading.Thread):
         ):
             if found > most:
                 return f"it had {found:,} {what}, and may have {most:,}"
-        unseen = [what for what in (descriptor_counts.IN_FLIGHT, descriptor_counts.HIDING) if kept[what]]
-        self._unseen = self._unseen + 1 if unseen else 0
+        hides = kept[descriptor_counts.HIDING] or (kept[descriptor_counts.IN_FLIGHT] and self._shared_memory_grew())
+        self._unseen = self._unseen + 1 if hides else 0
         if self._unseen >= MOST_UNSEEN:
-            return f"it had {unseen[0]} for {MOST_UNSEEN * INTERVAL_S:g} s"
+            what = descriptor_counts.HIDING if kept[descriptor_counts.HIDING] else "memory in files in flight"
+            return f"it had {what} for {MOST_UNSEEN * INTERVAL_S:g} s"
         used, most = sum(map(held_bytes, processes)) + nameless_bytes(processes), self._limits.memory_bytes
         return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
+
+    def _shared_memory_grew(self) -> bool:
+        """Return True if the machine holds more shared memory than when the box began: ranks that start are sent files,
+        and hold none in them."""
+        return shared_bytes() - self._shared_bytes > MOST_SHARED_BYTES
 
     def stop(self) -> None:
         self._stopped.set()
@@ -89,6 +97,11 @@ def wait_until_dead(processes: list[psutil.Process], timeout_s: float = 5.0) -> 
     deadline = time.monotonic() + timeout_s
     while any(map(_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def shared_bytes() -> int:
+    """Return the machine's memory in files without a disk and in shared mappings."""
+    return getattr(psutil.virtual_memory(), "shared", 0)
 
 
 def _threads(process: psutil.Process) -> int:

@@ -44,6 +44,7 @@ class KernelCounters(threading.Thread):
         self._error: Exception | None = None
         self._peak_bytes, self._most = 0, 0
         self._last: deque[int] = deque(maxlen=LAST_LOOKS)
+        self._unseen: Counter[int] = Counter()  # looks by what they did not see
         self._wire_bytes = self._sent()
 
     def run(self) -> None:
@@ -60,12 +61,16 @@ class KernelCounters(threading.Thread):
             processes = family(self._pid)
             if nameless or look % NAMELESS_EVERY == 0:
                 in_buffers, on_its_way = buffered_bytes(processes)
-                nameless = nameless_bytes(processes) + in_buffers + unseen(processes) * UNSEEN_BYTES
+                nameless = nameless_bytes(processes) + in_buffers
+                hidden = unseen(processes)
+                on_its_way += hidden * UNSEEN_BYTES
+                self._unseen[hidden] += 1
             held = sum(map(held_bytes, processes)) + _written_bytes(processes, self._scratch_bytes) + nameless
             self._peak_bytes = max(self._peak_bytes, held)
             if len(processes) > self._most:
                 self._most = len(processes)
                 self._last.clear()
+                self._unseen.clear()  # ranks that start are sent files
             if len(processes) == self._most:
                 self._last.append(held + on_its_way)
 
@@ -75,7 +80,8 @@ class KernelCounters(threading.Thread):
     @property
     def seen(self) -> Seen:
         """Return the measurements; call it after the block. Without Linux's /proc no memory is seen."""
-        return Seen(self._peak_bytes or None, self._at_rest(), self._wire_bytes)
+        usual = self._unseen.most_common(1)[0][0] if self._unseen else 0
+        return Seen(self._peak_bytes + usual * UNSEEN_BYTES or None, self._at_rest(), self._wire_bytes)
 
     def _at_rest(self) -> int | None:
         alike = Counter(round(n / ALIKE_BYTES) for n in self._last)

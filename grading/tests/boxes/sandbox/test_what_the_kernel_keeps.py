@@ -36,15 +36,18 @@ DESCRIPTORS = (
     "import os, time\nfirst = os.getpid()\nfor _ in range(4): os.fork()\nkept = []\ntry:\n"
     " while True: kept.append(os.pipe())\nexcept OSError: os.getpid() == first or time.sleep(60)\n" + RESTS
 )
+MEMORY = (
+    "import os, socket\nfds = [os.memfd_create('x') for _ in range(12)]\nfor fd in fds: os.write(fd, bytes(1 << 24))\n"
+)
 IN_FLIGHT = (
-    "import os, socket\nends = socket.socketpair()\nfd = os.memfd_create('x')\nos.write(fd, bytes(1 << 24))\n"
-    "socket.send_fds(ends[0], [b'x'], [fd]); os.close(fd)\n" + RESTS
+    MEMORY + "a, b = socket.socketpair(); socket.send_fds(a, [b'x'], fds)\nfor fd in fds: os.close(fd)\n" + RESTS
 )
 NOT_ACCEPTED = (  # sent to a connection that nobody has accepted, by a socket that is closed
-    "import os, socket\nserver = socket.socket(socket.AF_UNIX); server.bind('/tmp/s'); server.listen()\n"
-    "with socket.socket(socket.AF_UNIX) as s:\n s.connect('/tmp/s')\n"
-    " socket.send_fds(s, [b'x'], [os.memfd_create('x')])\n" + RESTS
+    MEMORY + "server = socket.socket(socket.AF_UNIX); server.bind('/tmp/s'); server.listen()\n"
+    "with socket.socket(socket.AF_UNIX) as s:\n s.connect('/tmp/s')\n socket.send_fds(s, [b'x'], fds)\n"
+    "for fd in fds: os.close(fd)\n" + RESTS
 )
+STARTS_SLOWLY = "import os, socket\nends = socket.socketpair(); socket.send_fds(ends[0], [b'x'], os.pipe())\n" + RESTS
 TABLES = (  # of pages that were only looked at
     "import mmap\nm = mmap.mmap(-1, 400 << 30, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | 0x4000)\n"
     "for at in range(0, len(m), 1 << 21): m[at]\n" + RESTS
@@ -61,8 +64,8 @@ TABLES = (  # of pages that were only looked at
         (WATCHED, "files that epoll watches, and may have 10,000"),
         (LOCKS, "locks of files, and may have 10,000"),
         (DESCRIPTORS, "open files, and may have 50,000"),
-        (IN_FLIGHT, "it had files in flight for 1 s"),
-        (NOT_ACCEPTED, "it had files in flight for 1 s"),
+        (IN_FLIGHT, "it had memory in files in flight for 1 s"),
+        (NOT_ACCEPTED, "it had memory in files in flight for 1 s"),
         (TABLES, "of memory, and may hold 0.391 GiB"),
     ],
     ids=["sockets", "files", "threads", "epoll", "locks", "open files", "in flight", "not accepted", "tables of pages"],
@@ -104,11 +107,11 @@ def test_who_hides_its_open_files_is_ended(monkeypatch):
 
 @bubblewrap
 def test_fewer_sockets_and_files_are_no_offence():
-    for source in (SOCKETS.format(400), FILES.format(15_000)):
+    for source in (SOCKETS.format(400), FILES.format(15_000), STARTS_SLOWLY):
         program = Python(source, Bubblewrap(SMALL))
         try:
             program.wait_until_ready(deadline_s(20))
-            time.sleep(1)
+            time.sleep(1.5)
             assert not program._guard.exceeded
         finally:
             program.close()
