@@ -99,9 +99,7 @@ class LiveJob(Job):
             r.cell = None
         return found
 
-    def ask(
-        self, ranks: Iterable[LiveRank], kind: str, what: Any = "", within_s: float = float("inf")
-    ) -> dict[int, Any]:
+    def ask(self, ranks: Iterable[LiveRank], kind: str, what: Any = "", within_s: float = 1e9) -> dict[int, Any]:
         """Return the answers to a question, by rank: of those ranks that have answered in time, and not ended."""
         number, end = next(self._questions), time.monotonic() + within_s
         for r in ranks:

@@ -88,10 +88,8 @@ def live_ranks() -> Ranks:
 
 def _run(line: str, cell: str) -> None:
     words, options = _split(line, "wire", "memory")
-    cell, name = (
-        f"\n{cell}",
-        f"In[{len(get_ipython().user_ns['In']) - 1}]",
-    )  # as in the notebook, with the line of %%ranks
+    # The cell is named, and its lines are counted, as in the notebook: %%ranks is the first one.
+    cell, name = f"\n{cell}", f"In[{len(get_ipython().user_ns['In']) - 1}]"
     live_ranks().run(cell, chosen_ranks(words), name=name, **dict.fromkeys(options, True))
 
 

@@ -98,6 +98,16 @@ def test_who_waits_for_whom(case):
     assert pending(places) == (words, words != "")
 
 
+def test_a_rank_that_an_earlier_cell_left_computing_is_named_and_hinders_no_answer():
+    alone = {0: IDLE, 1: COMPUTES, 2: IDLE}
+    words = "rank 1 still computes, line 1: x @ x: wait, or restart."
+    assert pending(alone) == pending(alone, [0, 2]) == ("", False)
+    assert pending(alone, [1]) == (words, True)
+    must_leave = f"rank 0 {IN} ranks 1, 2: rank 1 must leave another call first."
+    assert pending({**alone, 0: waits(call())}, [1]) == (f"{must_leave}\n{words}", True)
+    assert pending({**alone, 2: COMPUTES}, [1]) == ("", False)
+
+
 @pytest.mark.parametrize("others", [waits(call()), did(call(2))])
 def test_a_call_that_all_have_made_may_be_under_way(others):
     places = {0: waits(call()), 1: others, 2: others}
