@@ -24,10 +24,10 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         (H, late, said), job = plan, job_of(facts)
         times = {key: seconds for key, seconds in s.solve("times", facts).items() if seconds}
         best, mine = min(times, key=times.get), times.get(f"{H} {late}", math.inf)
-        ratio, off = mine / times[best], abs(said / mine - 1) if mine < math.inf else 0.0
+        ratio, off = mine / times[best], _off(said, mine)
         about = f"job {i}, {job.network.nodes} sites, a message of {_message_s(job):.3f} s, steps of {job.step_s:.4f} s"
         figures[f"job {i}: H={H}, late={late}"] = (f"{ratio:.2f} times the best", f"{FULL}")
-        if not off <= furthest:  # nan is no number of seconds
+        if off > furthest:
             furthest, wrong = off, f"{about}: {_wrong(job, plan, mine)}"
         if ratio > worst:
             worst, cause = ratio, f"{about}: {_slow(plan, mine, best, times[best])}"
@@ -46,6 +46,13 @@ def _fault(plan) -> str:
     if H not in H_ALLOWED:
         return f"H={H} is none of {', '.join(map(str, H_ALLOWED))}."
     return "" if 0 <= late < H else f"late={late} does not lie between 0 and H - 1 = {H - 1}."
+
+
+def _off(said: float, mine: float) -> float:
+    """Return by how much the seconds said are off, relatively; 0 where the schedule never reaches the target."""
+    if mine == math.inf:
+        return 0.0
+    return math.inf if math.isnan(said) else abs(said / mine - 1)
 
 
 def _message_s(job: Job) -> float:
