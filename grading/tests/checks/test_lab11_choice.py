@@ -60,7 +60,7 @@ def test_seconds_of_one_job_that_are_off_take_all_points():
 
 @pytest.mark.parametrize("mistake", ("waits in every round", "all ranks reduce"))
 def test_seconds_tell_mistakes_that_choose_as_well(mistake):
-    """On about half of the draws they choose within 1.02 of the best on every job. Half of a draw's jobs are looked at."""
+    """On about half of the draws they choose within 1.02 of the best on every job. Here six jobs are looked at."""
     worst = 0.0
     for facts in drawn_jobs.draw(1)[:6]:
         job, times = drawn_jobs.job_of(facts), schedule_times.times(facts)
