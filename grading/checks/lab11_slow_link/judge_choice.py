@@ -11,7 +11,7 @@ from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 
 FULL, HALF = 1.02, 1.10  # times the best schedule's seconds, on the worst job
-SECONDS_OFF = 1e-4  # relative; sums in float32 give 1e-6; of 684 draws each had a job on which wrong waits are off by 0.03
+SECONDS_OFF = 1e-4  # relative; sums in float32 give 1e-6, and wrong waits 0.03 on some job of each of 684 draws
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
