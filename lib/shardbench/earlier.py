@@ -31,7 +31,7 @@ def run(
     commit: str,
     engines: tuple[str, ...] = tuple(ENGINES),
     model: str = "3M",
-    pairs: int = 20,
+    pairs: int = 60,
     world_size: int = 4,
     micro_batch: int = 2,
     seq_len: int = 64,
