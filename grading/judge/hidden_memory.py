@@ -3,8 +3,11 @@
 Reports are made on the ranks, where a submission can forge them. The system's counts cannot be forged, but they
 include Python and all modules, and do not tell tensors apart. So this compares differences: what the system measured
 beyond the report may be as much as for the reference, whose ranks do the same work and report the truth. It may not be
-far less either: then the report tells of tensors that were never there, of work that was not done.
+far less either: then the report tells of tensors that were never there, of work that was not done. A report that is no
+number of bytes is above no budget and below none, so it is refused.
 """
+
+import math
 
 from collections.abc import Callable
 
@@ -52,9 +55,14 @@ def _compare(
 
 
 def _left_out(watched: Watched, judged: Watched, name: str, claimed: Callable[[dict], float]) -> float | None:
-    """Bytes a rank that were measured but not in the report of the `judged` look, which alone earns points."""
-    seen = getattr(watched.seen, name)
-    return None if seen is None else (seen - sum(map(claimed, judged.replies))) / len(judged.replies)
+    """Bytes a rank that were measured but not in the report of the `judged` look, which alone earns points.
+
+    Raises ValueError for a report that is not finite.
+    """
+    seen, report = getattr(watched.seen, name), sum(map(claimed, judged.replies))
+    if not math.isfinite(report):
+        raise ValueError(f"the ranks report {report} bytes")
+    return None if seen is None else (seen - report) / len(judged.replies)
 
 
 def in_words(n_bytes: float) -> str:

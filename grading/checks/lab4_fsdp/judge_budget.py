@@ -31,7 +31,7 @@ def judge_at(depth: int, s: Session, check: str, points: float) -> Verdict:
         "peak of each rank": (", ".join(mib(sum(r["peak"].values())) for r in replies), mib(budget)),
         "losses beside DDP's, relative difference": (f"{error:.1e}", f"{TOLERANCE:g}"),
     }
-    if peak > budget:
+    if not peak <= budget:  # of a peak that is no number, both are false
         cause = _too_much(worst)
     elif wrong := fault_in_gradients_and_steps.fault(s, check, depth):
         cause = wrong

@@ -150,6 +150,13 @@ def test_a_claim_below_nothing_explains_nothing():
     assert hidden(Ranks(mine=[(-50, 1340)] * 3, reference=[(25, 1400)] * 3)) > 50
 
 
+@pytest.mark.parametrize("claimed", [float("nan"), float("-inf"), float("inf")])
+@pytest.mark.parametrize("seen", [1340, None])
+def test_a_claim_that_is_no_number_of_bytes_is_refused(claimed, seen):
+    with pytest.raises(ValueError, match="the ranks report (nan|-?inf) bytes"):
+        hidden(Ranks(mine=[(claimed, seen)] * 3, reference=[(25, seen)] * 3))
+
+
 def test_where_nobody_sees_anything_the_account_is_believed():
     assert hidden(Ranks(mine=[(10, None)], reference=[(25, None)])) == 0
 
