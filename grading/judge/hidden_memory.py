@@ -8,7 +8,6 @@ number of bytes is above no budget and below none, so it is refused.
 """
 
 import math
-
 from collections.abc import Callable
 
 from grading.boxes.rank_launcher_client import Watched
