@@ -50,7 +50,7 @@ def run(
     """Return a row for each engine (see ENGINES) and for each of DeepSpeed's `stages` (None if it is not installed).
 
     A row holds `time` (a Comparison, ours over theirs), `max_loss_difference` over the first steps from equal weights,
-    and `ours` and `theirs` as in `_step_costs`. An engine's row also has `formula`. Hybrid engines need an even world
+    and `ours` and `theirs` as in `step_costs`. An engine's row also has `formula`. Hybrid engines need an even world
     size. `backend` compares the collectives themselves, on as many elements as the model has.
     """
     shape = {"model": model, "world_size": world_size, "micro_batch": micro_batch, "seq_len": seq_len, "pairs": pairs}
@@ -71,9 +71,9 @@ def _row(name: str, shape: dict) -> dict:
     }
     return {
         "engine": name,
-        **_side_by_side(ours, theirs, shape),
-        "ours": _step_costs(ours, shape, formulas["ours"]),
-        "theirs": _step_costs(theirs, shape, formulas["theirs"]),
+        **side_by_side(ours, theirs, shape),
+        "ours": step_costs(ours, shape, formulas["ours"]),
+        "theirs": step_costs(theirs, shape, formulas["theirs"]),
         "formula": {who: {name: getattr(x, name) for name in FORMULAS} for who, x in formulas.items()},
     }
 
@@ -85,9 +85,9 @@ def _deepspeed_row(name: str, shape: dict) -> dict:
     return {
         "engine": f"DeepSpeed {name}",
         "beside": beside,
-        **_side_by_side(ours, theirs, shape),
-        "ours": _step_costs(ours, shape),
-        "theirs": _step_costs(theirs, shape),
+        **side_by_side(ours, theirs, shape),
+        "ours": step_costs(ours, shape),
+        "theirs": step_costs(theirs, shape),
     }
 
 
@@ -104,7 +104,7 @@ def _expected(entry: Entry, strategy: str, shape: dict) -> Expected:
 # Launches
 
 
-def _step_costs(build, shape: dict, expected: Expected | None = None) -> dict:
+def step_costs(build, shape: dict, expected: Expected | None = None) -> dict:
     """Return the costs of one step: bytes held and peak bytes, each of the fullest rank, and bytes that rank 0 sends.
 
     `held` counts gradients after backward, all else between steps. `peak_of_states` is the peak without activations and
@@ -126,7 +126,7 @@ def _step_costs(build, shape: dict, expected: Expected | None = None) -> dict:
 _WHEN = {"parameters": "between", "gradients": "backward", "optimizer_states": "between"}
 
 
-def _side_by_side(ours, theirs, shape: dict) -> dict:
+def side_by_side(ours, theirs, shape: dict) -> dict:
     return launch(partial(_compare, ours, theirs, shape), shape["world_size"], device=shape["device"])[0]
 
 

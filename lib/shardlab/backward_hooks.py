@@ -17,8 +17,8 @@ def after_gradient(p: nn.Parameter, method: Callable[[nn.Parameter], None]) -> N
     A hook that held the object would keep it alive for as long as the parameter: Python's garbage collector does not
     see references inside autograd's hooks.
     """
-    weak = weakref.WeakMethod(method)
-    handle = p.register_post_accumulate_grad_hook(lambda p: None if weak() is None else weak()(p))
+    weak, function = weakref.ref(method.__self__), method.__func__
+    handle = p.register_post_accumulate_grad_hook(lambda p: function(me, p) if (me := weak()) is not None else None)
     weakref.finalize(method.__self__, handle.remove)
 
 
@@ -47,12 +47,13 @@ def while_alive(method: Callable[[Any], None], of: Any) -> Callable[..., None]:
 
     A module may keep a tensor of the graph. If a hook on that tensor held the module, neither would ever be freed.
     """
-    weak_method, weak = weakref.WeakMethod(method), weakref.ref(of)
+    weak_self, function, weak = weakref.ref(method.__self__), method.__func__, weakref.ref(of)
 
     def hook(*_) -> None:
-        if weak_method() is None or weak() is None:
+        me, its = weak_self(), weak()
+        if me is None or its is None:
             raise RuntimeError(f"{_me()}the model was deleted between its forward and backward: keep it in a variable")
-        weak_method()(weak())
+        function(me, its)
 
     return hook
 

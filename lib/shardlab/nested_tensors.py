@@ -116,7 +116,7 @@ def with_gradient_anywhere(value: Any) -> list[Tensor]:
 
 def kept_with_gradient(modules: Iterable[nn.Module], first_node: int) -> list[Tensor]:
     """Return tensors that modules keep as attributes, such as an auxiliary loss, if made since node `first_node`."""
-    values = [v for m in modules for key, v in vars(m).items() if key not in _OWN and isinstance(v, _KEEPS)]
+    values = [v for m in modules for key in vars(m).keys() - _OWN if isinstance(v := vars(m)[key], _KEEPS)]
     return [t for t in with_gradient(values) if t.grad_fn and t.grad_fn._sequence_nr() >= first_node]
 
 

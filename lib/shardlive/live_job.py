@@ -1,7 +1,6 @@
 """The processes of live ranks: those of a launch, whose lifelines carry cells and answers, too."""
 
 import itertools
-import math
 import secrets
 import signal
 import time
@@ -35,7 +34,7 @@ class LiveRank(RankProcess):
 
     @property
     def is_there(self) -> bool:
-        return self.exit_code is None and not self.lifeline.closed
+        return self.exit_code is None and not self.failure and not self.lifeline.closed
 
     @property
     def is_busy(self) -> bool:
@@ -85,12 +84,12 @@ class LiveJob(Job):
         """Environment of a rank. NCCL records whether the GPU has come to a collective only if it takes the time."""
         return super()._environment(number) | {"TORCH_NCCL_ENABLE_TIMING": "1"}
 
-    def begin(self, ranks: list[LiveRank], source: str, options: frozenset[str]) -> None:
-        """Send ranks a cell."""
+    def begin(self, ranks: list[LiveRank], name: str, source: str, options: frozenset[str]) -> None:
+        """Send ranks a cell. Its name stands in tracebacks; without one, its number."""
         number = next(self._cells)
         for r in ranks:
             r.cell = number
-            r.order("run", number, source, options)
+            r.order("run", number, name, source, options)
 
     def ended(self) -> dict[int, Answer]:
         """Return the answers of the cells that have ended, by rank, and forget these cells."""
@@ -100,7 +99,7 @@ class LiveJob(Job):
             r.cell = None
         return found
 
-    def ask(self, ranks: Iterable[LiveRank], kind: str, what: Any = "", within_s: float = math.inf) -> dict[int, Any]:
+    def ask(self, ranks: Iterable[LiveRank], kind: str, what: Any = "", within_s: float = 1e9) -> dict[int, Any]:
         """Return the answers to a question, by rank: of those ranks that have answered in time, and not ended."""
         number, end = next(self._questions), time.monotonic() + within_s
         for r in ranks:

@@ -2,6 +2,7 @@
 
 import getopt
 import inspect
+import pickle
 import re
 import shlex
 from collections.abc import Iterable
@@ -40,13 +41,17 @@ def ranks(line: str, cell: str | None = None) -> None:
     Names. Each rank has torch, dist, rank, world_size and device. The names that a cell makes stay until a restart.
     Output. The value of a cell's last line is shown, once if all ranks have the same. A semicolon at the end hides it.
       Of many printed lines you see the first and the last ones here. A file has all of them.
+      A tensor is shown by its first numbers, and a long value is cut: pull("x") returns all of it.
+    Code. A rank runs plain Python: no % and no !. In place of await, asyncio.run(f()). It has no keyboard for input(),
+      and no screen: pull("x"), and draw x in a cell of the notebook.
     Pending. If only rank 0 calls dist.all_reduce(x), it waits for the other ranks. The cell comes back and says who
       waits for whom. Run the same call on the others (make x there, too) under %%ranks 1-3: then all four have the sum.
     Errors. If a cell fails on one rank, you see the rank and the line. All ranks stay, with their names. Mend the cell.
       Run it on all ranks, or, if the others wait in a call for rank 2, under %%ranks 2 alone.
       If a rank's process ends, the others keep their names. Save what you need with x = pull("x"), then %ranks restart.
-      The new ranks have no names: %ranks push x gives them what you saved.
-    Interrupt. The interrupt button ends what computes. A rank that waits for others stays where it is.
+      The new ranks have no names: %ranks push x gives each of them the list that you saved, and x[rank] is its part.
+    Interrupt. The interrupt button ends what computes. A rank that waits for others stays where it is, and one that
+      does not stop is named. Other ranks can run cells meanwhile.
     Who holds what. from shardcourse.who import who; who("layer.weight") draws the part of a tensor that each rank has
       now. Try it: under %%ranks, from torch.distributed.fsdp import fully_shard and
       layer = fully_shard(torch.nn.Linear(8, 8)). Draw it. Then run layer.unshard() under %%ranks, and draw it again:
@@ -56,14 +61,13 @@ def ranks(line: str, cell: str | None = None) -> None:
         _command(line) if cell is None else _run(line, cell)
 
 
-def pull(expression: str, ranks: Iterable[int] | None = None) -> list[Any]:
+def pull(expression: str, ranks: Iterable[int] | int | None = None) -> list[Any]:
     """Return the value of an expression on each rank."""
     with _in_words():
-        return live_ranks().pull(expression, ranks)
+        return live_ranks().pull(expression, [ranks] if isinstance(ranks, int) else ranks)
 
 
 HELP = inspect.getdoc(ranks)
-COMMANDS = HELP.split("\n\n")[1]
 
 
 @contextmanager
@@ -71,7 +75,7 @@ def _in_words():
     """Show an error without the frames of this package."""
     try:
         yield
-    except (RuntimeError, ValueError, getopt.GetoptError) as error:
+    except (RuntimeError, ValueError, TypeError, pickle.PicklingError, getopt.GetoptError) as error:
         raise without_frames(error, str(error))  # noqa: B904  it is the same error
 
 
@@ -84,8 +88,9 @@ def live_ranks() -> Ranks:
 
 def _run(line: str, cell: str) -> None:
     words, options = _split(line, "wire", "memory")
-    cell = f"\n{cell}"  # so that lines count as in the notebook, where %%ranks is the first
-    live_ranks().run(cell, chosen_ranks(words), wire="--wire" in options, memory="--memory" in options)
+    # The cell is named, and its lines are counted, as in the notebook: %%ranks is the first one.
+    cell, name = f"\n{cell}", f"In[{len(get_ipython().user_ns['In']) - 1}]"
+    live_ranks().run(cell, chosen_ranks(words), name=name, **dict.fromkeys(options, True))
 
 
 def _command(line: str) -> None:
@@ -103,30 +108,31 @@ def _command(line: str) -> None:
                 raise ValueError(f"%ranks push {rest}: the notebook has no {unknown[0]}")
             live_ranks().push(**{name: names[name] for name in pushed})
         case ["debug", rank, *expression] if rank.isdigit():
-            print(live_ranks().debug(int(rank), *expression))
+            print(live_ranks().debug(int(rank), *expression) or "the function that failed has no names of its own")
         case ["restart"]:
             print(live_ranks().restart() or "started again: no names were lost")
         case ["stop"]:
             live_ranks().stop()
         case _:
-            raise ValueError(f"%ranks {line} is no command, or not a whole one. The commands are:\n{COMMANDS}")
+            raise ValueError(f"%ranks {line} is no command, or not a whole one.\n{HELP.split('Names.')[0].rstrip()}")
 
 
 def _start(line: str) -> None:
     number, options = _split(line, "network=", "device=")
     if number and not number.isdigit():
         raise ValueError(f"%ranks start {number}: the number of ranks is a whole number, such as 4")
-    network = simulated(options["--network"]) if "--network" in options else None
-    if _ranks and (old := _ranks.pop()).end.alive and (lost := old.give_up()):
+    network = simulated(options["network"]) if "network" in options else None
+    # First the new ones: if that fails, those that are there stay.
+    _ranks.append(Ranks(int(number or 4), device=options.get("device", "cpu" if network else None), network=network))
+    if len(_ranks) > 1 and (old := _ranks.pop(0)).end.alive and (lost := old.give_up()):
         print(f"the ranks that were there are ended.\n{lost}")
-    _ranks.append(Ranks(int(number or 4), device=options.get("--device", "cpu" if network else None), network=network))
     print(f"{_ranks[0].world_size} ranks are there")
 
 
 def _split(line: str, *options: str) -> tuple[str, dict[str, str]]:
     """Return the words of a command without its options, and the options. GetoptError if one is not known."""
     given, words = getopt.gnu_getopt(shlex.split(line), "", options)
-    return " ".join(words), dict(given)
+    return " ".join(words), {name.lstrip("-"): value for name, value in given}
 
 
 def chosen_ranks(text: str) -> list[int] | None:

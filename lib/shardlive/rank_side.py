@@ -15,10 +15,9 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import cloudpickle
@@ -60,13 +59,13 @@ class Place:
 
 def serve(marker: str) -> None:
     """Run the cells that the second thread receives. After a cell's output comes the marker: this was all."""
-    rank = Rank()
+    rank, output = Rank(), os.dup(1)  # a cell may close or replace its streams
     while True:
-        number, source, options = rank.cells.get()
-        answer = rank.run(f"<cell {number}>", source, options)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.write(1, f"{marker}{number}\n".encode())
+        number, name, source, options = rank.cells.get()
+        answer = rank.run(f"<cell {name or number}>", source, options)
+        with suppress(Exception):
+            rank_main.flush()
+        os.write(output, f"{marker}{number}\n".encode())
         rank_main.send(("answer", (number, answer)))
 
 
@@ -108,7 +107,7 @@ class Rank:
             while own and not _is_of_a_cell(own.tb_frame):
                 own = own.tb_next
             text = "".join(traceback.format_exception(type(error), error, own))
-            return Answer(error=f"{type(error).__name__}: {error}".rstrip(": "), traceback=text)
+            return Answer(error=_said(error), traceback=cut(text))
 
     def _interrupted(self, *_) -> None:
         if self.is_busy:
@@ -130,8 +129,7 @@ class Rank:
     def _answer(self, kind: str, number: int, what: Any) -> None:
         """Answer a question: "pull" asks for a value, "debug" for one in the frame that failed, "push" brings names."""
         try:
-            if self.device.type != "cpu":
-                torch.get_device_module(self.device).set_device(self.device)
+            torch.get_device_module(self.device).set_device(self.device)
             if kind == "push":
                 pushed = cloudpickle.loads(what)
                 for f in (v for v in pushed.values() if getattr(v, "__module__", "") == "__main__"):
@@ -143,8 +141,8 @@ class Rank:
                 names = self._names_where_it_failed() if kind == "debug" else self.names
                 value = eval(what, self.names, dict(names)) if what else None
                 answer = Answer(described(value), dumps(value)) if what else _listed(names)
-        except Exception as error:
-            answer = Answer(error=f"{type(error).__name__}: {error}")
+        except BaseException as error:  # SystemExit, too: the notebook waits for an answer
+            answer = Answer(error=_said(error))
         rank_main.send(("answer", (number, answer)))
 
     def _names_where_it_failed(self) -> dict[str, Any]:
@@ -181,7 +179,7 @@ class Rank:
         return Place(True, line, waits, log, _arguments(frames, log))
 
 
-def _arguments(frames: list[FrameType], log: list[flight_recorder.Collective]) -> str:
+def _arguments(frames: list, log: list[flight_recorder.Collective]) -> str:
     """Return arguments that no flight record has, "op=MAX, group_dst=1", of torch's call in which a rank is.
 
     "" if the rank has other calls that are open, or none.
@@ -200,7 +198,7 @@ def _computed_s() -> float:
     return (ran_ns + waited_for_a_cpu_ns) / 1e9 if ran_ns else time.process_time()
 
 
-def _is_of_a_cell(frame: FrameType) -> bool:
+def _is_of_a_cell(frame) -> bool:
     return frame.f_code.co_filename.startswith("<cell")
 
 
@@ -211,6 +209,16 @@ def _execute(source: str, file: str, names: dict[str, Any]) -> Any:
     exec(compile(tree, file, "exec"), names)
     value = eval(compile(ast.Expression(last.value), file, "eval"), names) if last else None
     return None if source.rstrip().endswith(";") else value
+
+
+def _said(error: BaseException) -> str:
+    """Return "ZeroDivisionError: division by zero", also of an error whose `__str__` fails."""
+    return cut(traceback.format_exception_only(error)[-isinstance(error, SyntaxError)].rstrip(": \n"))
+
+
+def cut(text: str, most: int = 10_000) -> str:
+    """Return the text, or its beginning and how much is left out: more would be too much for a browser."""
+    return text if len(text) <= most else f"{text[:most]} ... {len(text) - most:,} more characters"
 
 
 def _listed(names: dict[str, Any]) -> Answer:
@@ -237,4 +245,4 @@ def described(value: Any) -> str:
         return f"{head}: {text}{', ...' if value.numel() > _FIRST_NUMBERS else ''}"
     if type(value) in (tuple, list) and any(isinstance(v, torch.Tensor) for v in value):
         return "(" + ", ".join(map(described, value)) + ")"
-    return repr(value)
+    return cut(repr(value))

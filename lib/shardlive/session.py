@@ -1,7 +1,7 @@
 """`Ranks`: starts live ranks, sends them cells, shows what comes back, and returns when nobody computes any more."""
 
-import math
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -23,6 +23,7 @@ _A_DAY_S = 86_400.0  # of a collective: it may wait for a reader
 _QUIET_S = 0.1  # nobody has said anything for so long: ask where the ranks are
 _GRACE_S = 1.0  # for ranks to say where they are
 _LONG_S = 10.0  # for ranks to say which names they have; or all have waited in the same calls for so long
+_MUTE = Place(True, "and does not say where", False, [])
 
 
 class RankError(RuntimeError):
@@ -54,46 +55,49 @@ class Ranks:
 
     def _start(self) -> None:
         self._job = LiveJob(self.world_size, self._settings)
-        self._told: set[int] = set()  # ranks whose end has been said
+        self._told, self._left = set[int](), set[int]()  # ranks whose end has been said; those left computing
         self.end = weakref.finalize(self, self._job.kill)
         try:
             warm_up()
+            threading.Thread(target=explained, args=(RuntimeError(),), daemon=True).start()  # reads its index: 0.15 s
             self._job.start()
         except BaseException:
             self.end()
             raise
 
-    def run(
-        self, source: str, ranks: Iterable[int] | None = None, *, wire=False, memory=False, show: Callable = print
-    ) -> None:
+    def run(self, source: str, ranks: Iterable[int] | None = None, *, wire=False, memory=False, show=print, name=""):
         """Run a cell on `ranks` (None: on all), and show what it prints and the value of its last line.
 
         It returns when nobody computes any more: a rank that waits for others stays where it is. `wire` shows what the
         cell sent, too, `memory` what each rank holds. Raises RankError if a rank raises or ends, ValueError if one is
         still in an earlier cell. An interrupt reaches the ranks that compute, and becomes KeyboardInterrupt here.
-        `show` gets every line. Without it, the first and the last ones are printed if there are many.
+        `show` gets every line. Without it, the first and the last ones are printed if there are many. `name` stands in
+        tracebacks. A rank that an interrupt did not end is left behind: later cells of other ranks do not wait for it.
         """
         chosen = self._there(ranks)
         if busy := [r.number for r in chosen if r.is_busy]:
-            raise ValueError(f"{named(busy)} did not end an earlier cell. {self.pending or 'It computes.'}")
-        self._job.begin(chosen, source, frozenset(["wire"] * wire + ["memory"] * memory))
+            raise ValueError(f"{named(busy)} did not end an earlier cell. {self.pending}")
+        self._left &= {r.number for r in self._job.ranks if r.is_busy}
+        self._job.begin(chosen, name, source, frozenset(["wire"] * wire + ["memory"] * memory))
         printed, interrupt = Printed(self._job, chosen, show), None
         try:
             self._wait(printed, show)
         except KeyboardInterrupt as error:
             interrupt = error
-            self._interrupt(show)
+            self._interrupt()
         answers = self._job.ended()
         printed.show_rest()
         shown = values({n: a.shown for n, a in answers.items() if a.shown}, self.world_size)
-        for words in filter(None, [*shown, self.pending]):
+        places = self._places()
+        self._left = {n for n, place in places.items() if place.is_busy and not place.waits}
+        for words in filter(None, [*shown, pending(places, self._left)[0]]):
             show(words)
         if interrupt:
             ended = [n for n, a in answers.items() if a.error.startswith("KeyboardInterrupt")]
-            raise without_frames(interrupt, f"interrupted: {named(ended) if ended else 'no rank'}")
-        dead, told = {r.number for r in self._job.ranks if not r.is_there}, self._told
-        self._told = dead  # the ranks, not the words: a rank's exit code may become known later
-        self._raise_errors(answers, self.gone if dead != told else "")
+            raise without_frames(interrupt, f"interrupted: {named(ended) if ended else 'no rank has ended its cell'}")
+        # The ranks, not the words: a rank's exit code may become known later.
+        told, self._told = self._told, {r.number for r in self._job.ranks if not r.is_there}
+        self._raise_errors(answers, self.gone if told != self._told else "")
 
     def pull(self, expression: str, ranks: Iterable[int] | None = None) -> list[Any]:
         """Return the value of an expression on each rank, also on one that waits. Tensors come to the CPU.
@@ -114,8 +118,8 @@ class Ranks:
 
     @property
     def pending(self) -> str:
-        """Return who waits for whom, in words; "" if no rank waits, or one computes."""
-        return pending(self._places())[0]
+        """Return who waits for whom and who computes, in words; "" if no rank runs a cell."""
+        return pending(self._places(), range(self.world_size))[0]
 
     @property
     def gone(self) -> str:
@@ -132,11 +136,10 @@ class Ranks:
         return words and f"{words}. {others}Restart to go on together"
 
     def _places(self) -> dict[int, Place]:
-        """Return where the ranks are; nothing if no rank runs a cell, or one did not say where it is."""
+        """Return where the ranks are; nothing if no rank runs a cell."""
         places = self._job.ask(self._job.ranks, "place", within_s=_GRACE_S)
         there = [r for r in self._job.ranks if r.is_there]
-        told = any(r.is_busy for r in there) and all(r.number in places for r in there)
-        return {r.number: places[r.number] for r in there} if told else {}
+        return {r.number: places.get(r.number, _MUTE) for r in there} if any(r.is_busy for r in there) else {}
 
     def restart(self) -> str:
         """End all ranks and start new ones. Return what is lost, in words."""
@@ -149,7 +152,7 @@ class Ranks:
         had = self._job.ask(self._living(), "pull", within_s=_LONG_S)
         lost = {n: f"lost: {', '.join(names)}" for n, a in had.items() if (names := cloudpickle.loads(a.value))}
         lost |= {r.number: "had ended" for r in self._job.ranks if not r.is_there}
-        given_up = ["the call that was pending is given up"] if self.pending else []
+        given_up = ["the call that was pending is given up"] * any(place.waits for place in self._places().values())
         self.end()
         return "\n".join([*values(lost, self.world_size), *given_up])
 
@@ -172,12 +175,12 @@ class Ranks:
         If all ranks wait in one call for long, that is shown: it may be slow, or it may never end.
         """
         asked, before = since, calls = time.monotonic(), ""
-        while any(r.is_busy for r in self._job.ranks):
+        while any(r.is_busy and r.number not in self._left for r in self._job.ranks):
             self._job.listen(_QUIET_S / 2)
             printed.show_common()
             if time.monotonic() - asked > _QUIET_S:
                 places = self._places()
-                words, certain = pending(places)
+                words, certain = pending(places, self._left)
                 if certain and words == before:
                     return
                 asked, before = time.monotonic(), words
@@ -185,17 +188,15 @@ class Ranks:
                     since, calls = asked, now_in
                 elif asked - since > _LONG_S and words:
                     show(f"{words} (Interrupt ends the waiting here.)")
-                    since = math.inf
+                    since = float("inf")
 
-    def _interrupt(self, show: Callable) -> None:
+    def _interrupt(self) -> None:
         """Interrupt what computes, and wait a moment until it has ended."""
         end = time.monotonic() + _GRACE_S
         for r in self._job.ranks:
             r.order("interrupt", 0)
-        while (places := self._places()) and not pending(places)[0] and time.monotonic() < end:
+        while (places := self._places()) and not pending(places, self._left)[0] and time.monotonic() < end:
             self._job.listen(_QUIET_S / 2)
-        if computing := [n for n, place in places.items() if place.is_busy and not place.waits]:
-            show(f"{named(computing)} will hear the interrupt when the call that it computes in returns")
 
     def _living(self) -> list[LiveRank]:
         """Return the ranks that have not ended. Raises RuntimeError if all have been stopped."""

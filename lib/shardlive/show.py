@@ -8,6 +8,7 @@ from typing import Any
 
 from shardlab.launch.hang_report import named
 from shardlive.live_job import LiveJob, LiveRank
+from shardlive.rank_side import cut
 
 _TOGETHER_S = 0.5  # a line waits so long for the other ranks' equal lines
 _FIRST, _LAST = 1_000, 100  # printed lines of a cell: more would be too much for a browser
@@ -18,6 +19,7 @@ class Printed:
 
     def __init__(self, job: LiveJob, chosen: list[LiveRank], show: Callable[[str], Any]) -> None:
         self.job, self.chosen, self.show, self.most = job, chosen, show, _FIRST if show is print else sys.maxsize
+        self.cut = cut if show is print else str
         self.lines, self.file = [], Path(job.files.name, f"cell_{chosen[0].cell}.txt")
 
     def show_common(self) -> None:
@@ -37,16 +39,17 @@ class Printed:
         for r in self.job.ranks:
             r.lines.clear()
         left = self.lines[self.most :]
-        if len(left) > _LAST:
+        out = max(0, len(left) - _LAST) + sum(self.cut(line) != line for line in self.lines)
+        if out:
             self.file.write_text("\n".join(self.lines), encoding="utf-8", errors="replace")
-            self.show(f"... {len(left) - _LAST:,} lines are left out here. Until the ranks end, all are in {self.file}")
+            self.show(f"... {out:,} lines are left out or cut here. Until the ranks end, all are in {self.file}")
         for line in left[-_LAST:]:
-            self.show(line)
+            self.show(self.cut(line))
 
     def _show(self, ranks: list[int], line: str) -> None:
         self.lines.append(f"{_head(ranks, len(self.job.ranks))} {line}")
         if len(self.lines) <= self.most:
-            self.show(self.lines[-1])
+            self.show(self.cut(self.lines[-1]))
         elif len(self.lines) == self.most + 1:
             self.show("... more lines: the last ones are shown when the cell ends")
 

@@ -12,22 +12,24 @@ from shardlive.rank_side import Place
 from shardlive.show import alike
 
 
-def pending(places: dict[int, Place]) -> tuple[str, bool]:
+def pending(places: dict[int, Place], left: Iterable[int] = ()) -> tuple[str, bool]:
     """Return who waits for whom, in words, and whether nothing moves for certain; ("", False) if a rank computes.
 
-    A call that all its ranks have made may be under way, and so may a message if all ranks wait: gloo records none.
+    Those in `left` may compute, since an earlier cell: they are named, too. A call that all its ranks have made may be
+    under way, and so may a message if all ranks wait: gloo records none.
     """
     busy = {r: p for r, p in places.items() if p.is_busy}
-    if not busy or not all(p.waits for p in busy.values()):
+    computing = [r for r, p in busy.items() if not p.waits]
+    if not busy or not set(computing) <= set(left):
         return "", False
-    calls = {r: open_call(p.log) for r, p in busy.items()}
+    calls = {r: open_call(p.log) for r, p in busy.items() if p.waits}
     same = {_place_in_order(call): call for call in calls.values() if call}
     parts = [_words([r for r, c in calls.items() if c and _place_in_order(c) == at], same[at], places) for at in same]
     if messages := [r for r, call in calls.items() if call is None]:
         where = "; ".join(f"{named([r])} waits at {busy[r].line}" for r in messages)
-        free = "run that there" if len(busy) < len(places) else "if none does, restart"
-        text = f"{where}. It ends when another rank sends or receives what it waits for: {free}."
+        text = f"{where}. It ends when another rank sends or receives what it waits for. If none can, restart."
         parts.insert(0, (text, len(busy) < len(places)))
+    parts += [(f"rank {r} still computes, {busy[r].line}: wait, or restart.", True) for r in computing]
     return "\n".join(text for text, _ in parts), all(certain for _, certain in parts)
 
 

@@ -1,11 +1,13 @@
 """The literal parts of patterns, so that a log is searched for texts, and only lines that have one for patterns."""
 
 import re
+from functools import cache
 from re import _parser as parser  # type: ignore[attr-defined]
 
 SHORTEST = 4
 
 
+@cache
 def literals(pattern: str) -> frozenset[str]:
     """Return texts of which at least one is in every match; empty if the pattern has none of four letters or more."""
     return frozenset(_best(parser.parse(pattern)))

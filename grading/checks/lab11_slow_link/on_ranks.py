@@ -1,10 +1,12 @@
 """Lab 11 on the ranks: the submission trains on the simulated network. Return its weights and the network's record."""
 
+import operator
 import time
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from grading.checks.lab11_slow_link.drawn_jobs import job_of
 from grading.checks.lab11_slow_link.model_samples_schedule import OPTIMIZERS, Setting, build, flat_weights, samples
@@ -36,20 +38,29 @@ class EveryStep:
 
 
 def train(implementation, words: str, runs: list) -> list[dict]:
-    """Run each setting. Return the projected weights after each step and after `finish`, times, and the record."""
+    """Run each setting. Return the projected weights after each step and after `finish`, times, and the record.
+
+    All objects are built before the first step: what the class keeps for all of them shows.
+    """
     if not callable(implementation):
         raise TypeError(f"hand in the class, not {implementation!r:.60}: run the cell that defines it")
-    return [_one(implementation, Network.parse(words, dist.get_world_size()), Setting(*run)) for run in runs]
+    network, settings = Network.parse(words, dist.get_world_size()), [Setting(*run) for run in runs]
+    built = [_built(implementation, network, run) for run in settings]
+    return [_one(sites, model, run) for (sites, model), run in zip(built, settings, strict=True)]
 
 
-def _one(implementation, network: Network, run: Setting) -> dict:
-    rank, model = dist.get_rank(), build(run.seed)
+def _built(implementation, network: Network, run: Setting) -> tuple:
+    model = build(run.seed)
     optimizer = OPTIMIZERS[run.optimizer](model.parameters())
-    start = flat_weights(model)
     sites = implementation(model, optimizer, network, run.H, run.lr, run.momentum, run.late, run.up_at)
     for name in ("step", "finish"):
         if not callable(getattr(sites, name, None)):
             raise TypeError(f"{implementation!r:.60} makes {sites!r:.60}, which has no method `{name}`")
+    return sites, model
+
+
+def _one(sites, model: nn.Module, run: Setting) -> dict:
+    rank, start = dist.get_rank(), flat_weights(build(run.seed))
     model.zero_grad()
     dist.barrier()
     process_group.clear()
@@ -87,17 +98,19 @@ def _record() -> list[dict]:
     ]
 
 
-def choices(implementation, jobs: list[dict]) -> list[list[int] | str]:
-    """Return what the submission chooses for each job: [H, late], or what it returned in their place."""
+def choices(implementation, jobs: list[dict]) -> list[list | str]:
+    """Return what the submission chooses for each job: [H, late, seconds], or what it returned in their place."""
     if not callable(implementation):
         raise TypeError(f"hand in the function choose(job), not {implementation!r:.60}")
     return [_plan(implementation(job_of(facts))) for facts in jobs]
 
 
-def _plan(returned) -> list[int] | str:
-    pair = isinstance(returned, tuple) and len(returned) == 2
-    whole = pair and all(isinstance(x, int) and not isinstance(x, bool) for x in returned)
-    return list(returned) if whole else f"{returned!r:.60}"
+def _plan(returned) -> list | str:
+    """Numbers may be of any kind, such as numpy's or tensors without dimensions."""
+    with suppress(TypeError, ValueError, RuntimeError):
+        H, late, seconds = returned
+        return [operator.index(H), operator.index(late), float(seconds + 0.0)]  # text has no sum
+    return f"{returned!r:.60}"
 
 
 REFERENCE = {"train": EveryStep}

@@ -88,8 +88,10 @@ def _forward(layer, case: Case, micro_batch: int) -> tuple:
     """Return the rank's tokens, the gradient of its loss by the outputs, the outputs, and the bytes sent."""
     x, gradient = _inputs(case, micro_batch)
     x.requires_grad_()
+    before = x.detach().clone()
     with record_traffic() as forward:
         out = layer(x)
+    _refuse_change("tokens", x, before)
     if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype != x.dtype or not out.requires_grad:
         raise ValueError(
             f"the layer got {_described(x)} and has to return the like, with a graph: not {_described(out)}"
@@ -112,8 +114,10 @@ def _inputs(case: Case, micro_batch: int) -> list[Tensor]:
 def _evaluate(layer, case: Case, micro_batch: int) -> dict:
     """Return the projected outputs of a forward without a graph, and the bytes that it sends."""
     x = _inputs(case, micro_batch)[0]
+    before = x.clone()
     with record_traffic() as traffic:
         out = layer(x)
+    _refuse_change("tokens", x, before)
     if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype != x.dtype:
         raise ValueError(f"under no_grad the layer got {_described(x)}, and returned {_described(out)}")
     projected = project_rows(out.detach(), case.seed, TOKEN_DIRECTIONS)
@@ -121,8 +125,10 @@ def _evaluate(layer, case: Case, micro_batch: int) -> dict:
 
 
 def _backward(case: Case, x: Tensor, gradient: Tensor, out: Tensor, forward_bytes: dict[str, float]) -> dict:
+    before = gradient.clone()
     with record_traffic() as backward:
-        (out * gradient).sum().backward()
+        out.backward(gradient)
+    _refuse_change("gradient", gradient, before)
     x_gradient = torch.zeros_like(x) if x.grad is None else x.grad
     return {
         "out": project_rows(out.detach(), case.seed, TOKEN_DIRECTIONS),
@@ -130,6 +136,12 @@ def _backward(case: Case, x: Tensor, gradient: Tensor, out: Tensor, forward_byte
         **forward_bytes,
         **_bytes("backward", backward),
     }
+
+
+def _refuse_change(what: str, given: Tensor, before: Tensor) -> None:
+    """Programs use the same tensors again: a residual connection adds x, and gets the same gradient."""
+    if not torch.equal(given, before):
+        raise ValueError(f"the layer changed the {what} that it was given: make a new tensor")
 
 
 def _described(t) -> str:

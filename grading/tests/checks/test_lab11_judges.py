@@ -1,6 +1,5 @@
-"""Lab 11's judges alone: one process beside data parallelism, slips, bytes of a round, and both sides of limits."""
+"""Lab 11's judges alone: one process beside data parallelism, slips, bytes of a round, and limits."""
 
-import random
 from itertools import pairwise
 
 import pytest
@@ -8,12 +7,11 @@ import torch
 from submissions import falls_short, judge_replies
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from grading.checks.lab11_slow_link import drawn_jobs, judge_choice, judge_link, judge_weights
+from grading.checks.lab11_slow_link import judge_link, judge_weights
 from grading.checks.lab11_slow_link.model_samples_schedule import Setting, build, flat_weights, samples
 from grading.checks.lab11_slow_link.on_ranks import project
 from grading.checks.lab11_slow_link.truth import SLIPS, Alone
 from grading.judge.tensor_projections import distance
-from grading.references.lab11_slow_link import schedule_times
 from shardsim.network import Network
 
 SEED = 1  # of `judge_replies`
@@ -234,81 +232,3 @@ def test_only_a_step_that_applies_may_take_as_long_as_a_message():
     assert overlap_fault(slow_in(7)) == ""
     for step in (4, 5, 6, 8, 9, 10):
         assert f"the steps {4 if step < 7 else 8} to" in overlap_fault(slow_in(step)), step
-
-
-# The choice
-
-
-def judged(choose) -> tuple:
-    return judge_replies("lab11.choice", {"choices": lambda jobs: [[choose(facts) for facts in jobs]]})
-
-
-def by_ratio(most: float):
-    """Choose the slowest schedule that takes at most so many times as long as the best."""
-
-    def choose(facts):
-        times = {key: t for key, t in schedule_times.times(facts).items() if t}
-        best = min(times.values())
-        return [int(x) for x in max((t, key) for key, t in times.items() if t <= most * best)[1].split()]
-
-    return choose
-
-
-@pytest.mark.night
-def test_the_worst_job_decides_and_there_are_two_limits():
-    said = {
-        "no schedule reaches any job's target sooner": (judged(by_ratio(judge_choice.FULL)), 4),
-        "reaches the target after": (judged(by_ratio(judge_choice.HALF)), 2),
-    }
-    assert falls_short(said) == {}
-    assert judged(by_ratio(1.2 * judge_choice.HALF)).points == 0
-
-
-def test_what_is_no_schedule_is_refused():
-    said = {
-        "has to return two ints": (judged(lambda facts: "3.0"), 0),
-        "H=3 is none of": (judged(lambda facts: [3, 0]), 0),
-        "late=4 does not lie between": (judged(lambda facts: [4, 4]), 0),
-        "late=-1 does not lie between": (judged(lambda facts: [4, -1]), 0),
-    }
-    assert falls_short(said) == {}
-
-
-@pytest.mark.parametrize("seed", (0, pytest.param(11, marks=pytest.mark.night)))
-def test_no_rule_of_thumb_is_near_the_best_on_all_jobs(seed):
-    worst: dict[str, float] = {}
-    for facts in drawn_jobs.draw(seed):
-        times = {tuple(map(int, key.split())): t or float("inf") for key, t in schedule_times.times(facts).items()}
-        best = min(times.values())
-        assert best < float("inf")
-        rules = {f"always {H}": min(times[H, late] for late in range(H)) for H in drawn_jobs.H_ALLOWED}
-        rules["never late"] = min(times[H, 0] for H in drawn_jobs.H_ALLOWED)
-        rules["as late as can be"] = min(times[H, H - 1] for H in drawn_jobs.H_ALLOWED)
-        worst = {name: max(worst.get(name, 0.0), t / best) for name, t in rules.items()}
-    assert min(worst.values()) > judge_choice.HALF
-
-
-def test_rounds_needed_are_those_of_step_by_step_training():
-    """The reference takes many steps at once; here they are taken one by one, with autograd."""
-    rng = random.Random(5)
-    for facts in rng.sample(drawn_jobs.draw(2), 3):
-        job, H, late = drawn_jobs.job_of(facts), 8, rng.randrange(8)
-        assert schedule_times.rounds_needed(job, H, late) == step_by_step(job, H, late)
-
-
-def step_by_step(job, H: int, late: int) -> int | None:
-    w = torch.zeros_like(job.optimum)
-    anchor, v, sent = torch.zeros_like(w[0]), torch.zeros_like(w[0]), None
-    for step in range(1, drawn_jobs.MOST_STEPS + late + 1):
-        w = w.detach().requires_grad_()
-        (job.curvature * (w - job.optimum) ** 2 / 2).sum().backward()
-        w = w.detach() - job.inner_lr * w.grad
-        if step % H == 0:
-            sent, d = w.clone(), job.shares @ (anchor - w)
-        if sent is not None and step % H == late:
-            v = job.momentum * v + d
-            anchor = anchor - job.lr * (d + job.momentum * v)
-            if drawn_jobs.loss_of(job, anchor) <= job.target:
-                return (step - late) // H
-            w, sent = anchor + w - sent, None
-    return None

@@ -185,6 +185,14 @@ _benchmark(
     "parallel",
     "Compare our sharding engines with torch's, and DeepSpeed's if installed: time, losses, bytes held and sent.",
 )
+
+
+@bench.command("earlier")
+def bench_earlier(commit: Annotated[str, typer.Argument(help="an earlier one")], json_file: JsonFile = None) -> None:
+    """Compare our sharding engines with themselves at an earlier commit: time, losses, peak bytes, bytes sent."""
+    _write(_measure("earlier", commit=commit), json_file)
+
+
 _benchmark(
     "interconnect",
     "Compare the simulated network's times with formulas, and measure what buckets, overlap and hybrid shards gain.",

@@ -159,8 +159,8 @@ class PerParameter:
         wire = self.param_dtype
         self.dtypes = [wire if wire and p.is_floating_point() else p.dtype for p in self.sharded_params]
         self.mixed = len(set(self.dtypes)) > 1  # then all parameters are sent as bytes
-        sizes = zip(map(self._padded, self.params), self.dtypes, strict=True)
-        self.wire_sizes = [size * (dtype.itemsize if self.mixed else 1) for size, dtype in sizes]
+        self.sizes = [self._padded(p) for p in self.params]  # elements of a part
+        self.wire_sizes = [n * (t.itemsize if self.mixed else 1) for n, t in zip(self.sizes, self.dtypes, strict=True)]
         for p in self.params:
             p.forget_whole()
 
@@ -218,7 +218,7 @@ class PerParameter:
         n, tensors, marks = self.ranks.shard_size, list(gradients.values()), self._marks(gradients)
         if marks:
             tensors.append(torch.tensor(marks, dtype=tensors[0].dtype, device=self.ranks.device).expand(n, -1))
-        size = n, sum(self._padded(self.params[i]) for i in gradients) + len(marks)
+        size = n, sum(self.sizes[i] for i in gradients) + len(marks)
         rows = torch.empty(size, dtype=dtype, device=self.ranks.device)
         return torch._chunk_cat(tensors, dim=0, num_chunks=n, out=rows)
 
@@ -232,7 +232,7 @@ class PerParameter:
 
         A part is a view of `shard`. It becomes the gradient itself if there is none and dtype and device agree.
         """
-        *parts, marks = shard.split([*(self._padded(self.params[i]) for i in used), len(self._marks(used))])
+        *parts, marks = shard.split([*(self.sizes[i] for i in used), len(self._marks(used))])
         if marks.numel():
             refuse_other_use([p.name for i, p in enumerate(self.params) if i not in used and marks[i]])
         for i, part in zip(used, parts, strict=True):

@@ -104,20 +104,19 @@ class Unit:
         with self._label("all_gather"):
             return all_gather(output.view(-1), input, group=self.ranks.shard_group, async_op=True), output, input
 
-    @torch.inference_mode(False)  # training may use memory that an evaluation allocated
-    @torch.no_grad()
     def wait_for_unshard(self) -> None:
         """Wait for the all_gather, and put whole parameters on the modules, if `unshard` was called before."""
         if self.state is not State.GATHERING:
             return
         gathering, self._gathering, self.state = self._gathering[::-1], [], State.SHARDED  # also if a gather fails
-        for layout in self.layouts:
-            work, output, input = gathering.pop()
-            if work is not None:
-                work.wait()
-                for t in (output, input) if output.device.type != "cpu" else ():  # [Note: streams and memory]
-                    t.record_stream(torch.get_device_module(t.device).current_stream())
-            layout.use(output)
+        with torch.inference_mode(False), torch.no_grad():  # training may use memory that an evaluation allocated
+            for layout in self.layouts:
+                work, output, input = gathering.pop()
+                if work is not None:
+                    work.wait()
+                    for t in (output, input) if output.device.type != "cpu" else ():  # [Note: streams and memory]
+                        t.record_stream(torch.get_device_module(t.device).current_stream())
+                layout.use(output)
         self.state = State.UNSHARDED
 
     def reshard(self) -> None:

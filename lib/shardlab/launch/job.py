@@ -130,6 +130,9 @@ class Job:
             for r in self.ranks:
                 r.kill()
             self.files.cleanup()
+        except KeyboardInterrupt:  # another thread, without the mask, took the signal
+            self.kill()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 

@@ -81,9 +81,7 @@ class Whereabouts:
     log: list[flight_recorder.Collective]
 
 
-def main(
-    payload: bytes, environment: dict[str, str], lifeline: Connection, output: Connection, settings: Settings
-) -> None:
+def main(payload: bytes, environment: dict[str, str], lifeline: Connection, output: Connection, settings: Settings):
     """Run one rank: the entry point of each process. `payload` is cloudpickle of (fn, args)."""
     os.environ.update(environment)
     os.setsid()  # the rank and whatever it starts are one process group, which the launcher can kill whole
@@ -96,11 +94,11 @@ def main(
         with process_group(settings, tell=lambda n: send(("begun", n))):
             fn, args = cloudpickle.loads(payload)
             result = dumps(fn(*args))
-            _flush()
+            flush()
             send(("returned", result))  # before the group is destroyed: a rank that waits there must not be blamed
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: the other ranks are waiting
         send(("raised", _failure(error)))
-        _flush()
+        flush()
     threading.Event().wait()  # keep connections open until the launcher ends this rank, or the other ranks fail too
 
 
@@ -162,7 +160,7 @@ def _failure(error: BaseException) -> Failure:
     return Failure(f"{type(error).__name__}: {error}", text, time.monotonic(), flight_recorder.collectives(last=50))
 
 
-def _flush() -> None:
+def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
 

@@ -55,13 +55,10 @@ def test_a_notebook_talks_to_ranks_that_stay():
     assert shown[4].startswith("[ranks 1, 2] sent 1 all_reduce")
     assert shown[5] == "[3.0, 3.0, 3.0]"
     assert shown[7] == "[every rank] 6.0"
-    assert "[rank 2] ZeroDivisionError: division by zero" in shown[8] and '"<cell 5>", line 4' in shown[8]
+    assert "[rank 2] ZeroDivisionError: division by zero" in shown[8] and '"<cell In[9]>", line 4' in shown[8]
     assert "ipykernel" not in shown[8]  # not the notebook's own frames
     assert shown[9] == "[5, 'a']"
-    assert (
-        "%ranks resart is no command, or not a whole one. The commands are:" in shown[10]
-        and "%ranks restart  " in shown[10]
-    )
+    assert "%ranks resart is no command, or not a whole one." in shown[10] and "%ranks restart  " in shown[10]
     assert shown[11] == "ValueError: %ranks push twise: the notebook has no twise"
     assert shown[12] == "GetoptError: option --wier not recognized"
     assert shown[13] == "[ranks 0, 1] lost: x, twice, half\n[rank 2]     lost: x, twice, half, y"
@@ -89,14 +86,32 @@ def test_of_many_lines_a_notebook_gets_the_first_and_the_last_and_a_file_has_all
     again = f"%%capture captured\nget_ipython().run_cell_magic('ranks', '', {many!r})"
     read = "import re\nprint(open(re.search(r'all are in (\\S+)', captured.stdout)[1]).read())"
     pending = "%%ranks 0\nfor i in range(5_000): print(i)\ndist.barrier()"
-    shown = texts([start, f"%%ranks\n{many}", again, read, pending])
+    wide = "%%ranks 1\nprint('y' * 50_000, flush=True)"
+    shown = texts([start, f"%%ranks\n{many}", again, read, pending, wide])
     lines = shown[1].splitlines()
     assert len(lines) == 1_102
     assert lines[1_000] == "... more lines: the last ones are shown when the cell ends"
-    assert lines[1_001].startswith("... 38,900 lines are left out here. Until the ranks end, all are in /")
+    assert lines[1_001].startswith("... 38,900 lines are left out or cut here. Until the ranks end, all are in /")
     assert lines[-1] in ("[rank 1] 1 19999", "[rank 0] 0 19999")
     assert sorted(shown[3].splitlines()) == sorted(f"[rank {r}] {r} {i}" for i in range(20_000) for r in (0, 1))
     assert shown[4].splitlines()[-1].startswith("rank 0 waits in barrier")  # this is never left out
+    [line, where] = shown[5].splitlines()[:2]
+    assert len(line) < 11_000 and line.endswith("more characters")
+    assert where.startswith("... 1 lines are left out or cut here. Until the ranks end, all are in /")
+
+
+@pytest.mark.timeout(240)
+def test_what_a_command_can_not_do_is_told_without_frames_and_ends_no_rank():
+    wrong = ["%ranks start 0", "%ranks start 3 --network '2x2 nodes, 1 GB/s inside, 9 MB/s between'"]
+    wrong += ["%ranks start 2 --network fast", "%ranks push made", "%ranks push file"]
+    first = "%load_ext shardlab\n%ranks start 2 --device cpu\nmade, file = (i for i in 'ab'), open('/dev/null', 'w')"
+    fails = "%%ranks 1\ndef f(): raise KeyError('k')\nf()"
+    shown = texts([first, "%%ranks\nv = rank", *wrong, 'pull("v", 1)', fails, "%ranks debug 1"])
+    for said in shown[2:7]:
+        assert re.match(r"(Value|Type|Pickling)Error: .", said) and "Traceback" not in said and "File " not in said
+    assert shown[7] == "[1]"
+    assert '"<cell In[9]>", line 3' in shown[8]
+    assert shown[9] == "the function that failed has no names of its own"
 
 
 @pytest.mark.timeout(240)

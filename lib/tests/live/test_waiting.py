@@ -75,19 +75,19 @@ CASES = {
     ),
     "a message": (
         {0: SENDS, 1: IDLE, 2: IDLE},
-        "rank 0 waits at line 1: dist.send(x, 1). It ends when another rank sends or receives what it waits for: "
-        "run that there.",
+        "rank 0 waits at line 1: dist.send(x, 1). It ends when another rank sends or receives what it waits for. "
+        "If none can, restart.",
     ),
     "a message and a call": (
         {0: SENDS, 1: waits(call()), 2: IDLE},
-        "rank 0 waits at line 1: dist.send(x, 1). It ends when another rank sends or receives what it waits for: "
-        "run that there.\nrank 1 waits in all_reduce Float[3], line 2: call(), for ranks 0, 2: rank 0 must leave "
+        "rank 0 waits at line 1: dist.send(x, 1). It ends when another rank sends or receives what it waits for. "
+        "If none can, restart.\nrank 1 waits in all_reduce Float[3], line 2: call(), for ranks 0, 2: rank 0 must leave "
         "another call first.",
     ),
     "NCCL's messages are no collectives": (
         {0: waits(call(kind="send")), 1: IDLE, 2: IDLE},
-        "rank 0 waits at line 2: call(). It ends when another rank sends or receives what it waits for: run that "
-        "there.",
+        "rank 0 waits at line 2: call(). It ends when another rank sends or receives what it waits for. If none "
+        "can, restart.",
     ),
 }
 
@@ -96,6 +96,16 @@ CASES = {
 def test_who_waits_for_whom(case):
     places, words = CASES[case]
     assert pending(places) == (words, words != "")
+
+
+def test_a_rank_that_an_earlier_cell_left_computing_is_named_and_hinders_no_answer():
+    alone = {0: IDLE, 1: COMPUTES, 2: IDLE}
+    words = "rank 1 still computes, line 1: x @ x: wait, or restart."
+    assert pending(alone) == pending(alone, [0, 2]) == ("", False)
+    assert pending(alone, [1]) == (words, True)
+    must_leave = f"rank 0 {IN} ranks 1, 2: rank 1 must leave another call first."
+    assert pending({**alone, 0: waits(call())}, [1]) == (f"{must_leave}\n{words}", True)
+    assert pending({**alone, 2: COMPUTES}, [1]) == ("", False)
 
 
 @pytest.mark.parametrize("others", [waits(call()), did(call(2))])
@@ -108,4 +118,4 @@ def test_a_call_that_all_have_made_may_be_under_way(others):
 def test_messages_that_all_ranks_wait_for_may_be_under_way():
     places = {0: SENDS, 1: SENDS}
     words, certain = pending(places)
-    assert words.endswith("what it waits for: if none does, restart.") and not certain
+    assert words.endswith("what it waits for. If none can, restart.") and not certain

@@ -1,0 +1,117 @@
+"""Live ranks and cells that go wrong in rare ways: nothing hangs, nothing is lost, no rank is left."""
+
+import os
+import re
+import signal
+import threading
+import time
+
+import pytest
+from deadlines import deadline_s
+from test_live import interrupted, shown
+
+from shardlab.launch.known_message import explained
+from shardlive import RankError, Ranks
+from shardlive.live_job import LiveRank
+from shardwhy.literals import literals
+
+NEVER_STOPS = """
+import time
+while True:
+    try:
+        time.sleep(0.1)
+    except BaseException:
+        pass"""
+
+
+def test_a_rank_that_does_not_stop_is_named_and_holds_up_no_other(three):
+    lines, seconds = interrupted(three, NEVER_STOPS, 1.0, [1])
+    assert seconds < deadline_s(2)
+    assert re.fullmatch("rank 1 still computes, line [3-7]: .*: wait, or restart.", lines[-1])
+    assert lines[-1].split(",")[0] in three.pending
+    began = time.monotonic()
+    said = shown(three, "rank", [0, 2])
+    assert said[:2] == ["[rank 0] 0", "[rank 2] 2"] and said[2].startswith("rank 1 still computes")
+    said = shown(three, "dist.barrier()", [0])[0].splitlines()
+    assert said[0].startswith("rank 0 waits in barrier") and "rank 1 must leave another call first" in said[0]
+    assert said[1].startswith("rank 1 still computes")
+    assert time.monotonic() - began < deadline_s(2)
+    with pytest.raises(ValueError, match="ranks 0, 1 did not end an earlier cell. rank 0 waits in barrier"):
+        three.run("1", [0, 1])
+    with pytest.raises(RankError, match="rank 1 still computes"):
+        three.stop()
+
+
+def test_only_what_waits_was_pending_when_ranks_are_started_again(three):
+    interrupted(three, NEVER_STOPS, 1.0, [1])
+    assert three.restart() == "[rank 1] lost: time"
+
+
+def test_a_rank_that_does_not_answer_is_said_to_compute(three):
+    lines, _ = interrupted(three, "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", 1.0, [1])
+    assert lines[-1] == "rank 1 still computes, and does not say where: wait, or restart."
+    assert shown(three, "rank", [2])[0] == "[rank 2] 2"
+
+
+NO_WORDS = """
+class NoWords(Exception):
+    def __str__(self):
+        raise ValueError("none")
+raise NoWords"""
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [(NO_WORDS, "NoWords"), ("import os; os.close(1); 1 / 0", "ZeroDivision"), ("sys.stdout = None; 1 / 0", "ZeroDi")],
+)
+def test_a_cell_that_breaks_its_own_words_or_streams_ends_and_the_rank_goes_on(three, cell, words):
+    with pytest.raises(RankError, match=rf"\[rank 1\] {words}"):
+        three.run(f"import sys\n{cell}", [1])
+    assert shown(three, "rank") == ["[rank 0] 0", "[rank 1] 1", "[rank 2] 2"]
+
+
+def test_a_value_that_ends_its_thread_is_an_error(four):
+    with pytest.raises(RankError, match=r"\[every rank\] SystemExit"):
+        four.pull("exit()")
+
+
+def test_a_long_value_and_a_long_error_are_cut(four):
+    [line] = shown(four, "'z' * 1_000_000", [1])
+    assert line.startswith("[rank 1] 'zzz") and line.endswith("z ... 990,002 more characters") and len(line) < 11_000
+    assert len(four.pull("'z' * 1_000_000", [1])[0]) == 1_000_000
+    with pytest.raises(RankError) as told:
+        four.run("raise ValueError('z' * 1_000_000)", [1])
+    assert 10_000 < len(str(told.value)) < 21_000
+
+
+def test_an_interrupt_while_ranks_are_ended_leaves_none(all_gone, monkeypatch):
+    """A notebook has threads of its own, which take the signal; Python still interrupts the main one."""
+    ranks, over, kill = Ranks(3, device="cpu"), threading.Event(), LiveRank.kill
+    pids = ranks.pull("__import__('os').getpid()")
+
+    def interrupted_kill(rank: LiveRank) -> None:
+        if rank.number == 0 and not over.is_set():
+            over.set()
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+        kill(rank)
+
+    monkeypatch.setattr(LiveRank, "kill", interrupted_kill)
+    other = threading.Thread(target=over.wait)
+    other.start()
+    threading.Thread(target=time.sleep, args=(1.0,), daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        ranks.end()
+    other.join()
+    assert all_gone(pids)
+
+
+def test_the_index_of_messages_is_read_while_ranks_start_and_an_error_takes_no_longer_than_a_cell(monkeypatch):
+    readers = []
+    monkeypatch.setattr("shardlive.session.explained", lambda error: readers.append(threading.current_thread()))
+    with Ranks(1, device="cpu"):
+        assert readers and readers[0] is not threading.main_thread()
+    explained(RuntimeError("an error"))
+    before = literals.cache_info()
+    explained(RuntimeError("another error"))
+    assert literals.cache_info().misses == before.misses and literals.cache_info().hits > before.hits
