@@ -78,7 +78,7 @@ class BoxedProgram:
             start_new_session=True,
         )
         os.set_blocking(self._process.stdin.fileno(), False)  # a program that does not read must not block us
-        self._guard = Guard(self._process.pid, self.box.limits) if self.box.limits else None
+        self._guard = Guard(self._process.pid, self.box.limits, self.box.memory_files) if self.box.limits else None
         if self._guard:
             self._guard.start()
         self.replies = Lines(self._process.stdout.fileno(), self.most_values)

@@ -57,7 +57,13 @@ class Bubblewrap:
         for name in _OF_THE_USER:
             box += ["--ro-bind", os.devnull, f"/proc/{name}"] if Path("/proc", name).exists() else []
         box += [*_gpus(self._dev), "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", _HOME]
-        return refused_calls.opened(self.limits.command([*box, *refused_calls.options(), "--", *program]))
+        limited = self.limits.command([*box, *refused_calls.options(), "--", *program])
+        return refused_calls.opened(limited, gpus=bool(gpu_access.devices(self._dev)))
+
+    @property
+    def memory_files(self) -> bool:
+        """True if programs in the box can make files of memory that are in no folder. OSError as from `command`."""
+        return not refused_calls.refuses_memory_files(gpus=bool(gpu_access.devices(self._dev)))
 
     def home(self, folder: str) -> str:
         return _HOME

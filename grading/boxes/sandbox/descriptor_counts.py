@@ -1,9 +1,13 @@
 """Count what a box makes the kernel keep behind its open files: the files themselves, what epoll watches, locks of
 files, and files in flight, which were sent through a socket and not yet received.
 
-A file in flight is in no process's list, and may hold a gigabyte. All boxes of a user share what epoll may watch, and a
-lock takes 0.2 KiB. The kernel tells all of it in /proc/<pid>/fdinfo. A process that calls itself not dumpable hides its
-files from an ordinary user, and memory in them. Source: Linux, proc_pid_fdinfo(5), PR_SET_DUMPABLE(2const).
+All boxes of a user share what epoll may watch, and a lock takes 0.2 KiB. The kernel tells all of it in
+/proc/<pid>/fdinfo. A process that calls itself not dumpable hides its files from an ordinary user, and memory in them.
+
+A file in flight is in no process's list, and a socket in flight may hold more of them. Most boxes can't make files of
+memory (`refused_calls`), and files in their folders are counted there. What is left in flight: 4,096 files of a user,
+with 100 MiB in pipes, and 0.2 to 0.4 MiB in a socket, of which the box may have 1,000 in all. In a box with GPUs a file
+in flight may hold a gigabyte. Source: Linux, proc_pid_fdinfo(5), PR_SET_DUMPABLE(2const), unix(7) on SCM_RIGHTS, pipe(7).
 """
 
 import os
@@ -40,7 +44,7 @@ def kept(processes: list[psutil.Process]) -> Counter[str]:
 
 
 def unseen(processes: list[psutil.Process]) -> int:
-    """Return the files that were sent and not yet received, and the processes that hide theirs."""
+    """Return the files in flight, and the processes that hide their files."""
     found = kept(processes)
     return found[IN_FLIGHT] + found[HIDING]
 

@@ -8,24 +8,29 @@ from pathlib import Path
 import psutil
 
 from grading.boxes.sandbox import descriptor_counts, sockets_and_inodes
+from grading.boxes.sandbox.descriptor_counts import HIDING, IN_FLIGHT
 from grading.boxes.sandbox.limits import FIRST_TO_GO, Limits
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.25
 MOST_DEAD = 10  # times the limit on processes, if zombies are counted too
-MOST_UNSEEN = 4  # looks in a row at which memory is in flight, or files are hidden
-MOST_SHARED_BYTES = 100 << 20  # more than before of the machine's shared memory, while files are in flight
+LONGEST_HIDDEN_S = 1.0  # a process hides its open files
+LONGEST_IN_FLIGHT_S = 120.0  # files that may be memory: an honest rank has taken them, or has failed to start
 
 
 class Guard(threading.Thread):
-    """A thread that ends a process and its descendants if they exceed `limits`; `exceeded` then says in words how."""
+    """A thread that ends a process and its descendants if they exceed `limits`; `exceeded` then says in words how.
 
-    def __init__(self, pid: int, limits: Limits) -> None:
+    `memory_files`: they can make files of memory that are in no folder. Nobody sees what is in such a file while it is
+    in flight, so it may not be in flight for long. Other files in flight hold little: see `descriptor_counts`.
+    """
+
+    def __init__(self, pid: int, limits: Limits, memory_files: bool) -> None:
         super().__init__(daemon=True)
         self._pid, self._limits = pid, limits
+        self._longest_s = {HIDING: LONGEST_HIDDEN_S} | ({IN_FLIGHT: LONGEST_IN_FLIGHT_S} if memory_files else {})
+        self._since: dict[str, float] = {}  # kind -> when the first of the looks in a row found one
         self._stopped = threading.Event()
-        self._unseen = 0  # looks in a row
-        self._shared_bytes = shared_bytes()  # of the machine
         self.exceeded = ""
 
     def run(self) -> None:
@@ -59,18 +64,13 @@ class Guard(threading.Thread):
         ):
             if found > most:
                 return f"it had {found:,} {what}, and may have {most:,}"
-        hides = kept[descriptor_counts.HIDING] or (kept[descriptor_counts.IN_FLIGHT] and self._shared_memory_grew())
-        self._unseen = self._unseen + 1 if hides else 0
-        if self._unseen >= MOST_UNSEEN:
-            what = descriptor_counts.HIDING if kept[descriptor_counts.HIDING] else "memory in files in flight"
-            return f"it had {what} for {MOST_UNSEEN * INTERVAL_S:g} s"
+        now = time.monotonic()
+        self._since = {kind: self._since.get(kind, now) for kind in self._longest_s if kept[kind]}
+        for kind, since in self._since.items():
+            if now - since > self._longest_s[kind]:
+                return f"it had {kind} for {self._longest_s[kind]:g} s"
         used, most = sum(map(held_bytes, processes)) + nameless_bytes(processes), self._limits.memory_bytes
         return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
-
-    def _shared_memory_grew(self) -> bool:
-        """Return True if the machine holds more shared memory than when the box began: ranks that start are sent files,
-        and hold none in them."""
-        return shared_bytes() - self._shared_bytes > MOST_SHARED_BYTES
 
     def stop(self) -> None:
         self._stopped.set()
@@ -97,11 +97,6 @@ def wait_until_dead(processes: list[psutil.Process], timeout_s: float = 5.0) -> 
     deadline = time.monotonic() + timeout_s
     while any(map(_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
-
-
-def shared_bytes() -> int:
-    """Return the machine's memory in files without a disk and in shared mappings."""
-    return getattr(psutil.virtual_memory(), "shared", 0)
 
 
 def _threads(process: psutil.Process) -> int:

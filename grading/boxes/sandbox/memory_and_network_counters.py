@@ -20,7 +20,7 @@ from grading.boxes.sandbox.process_tree_memory import family, held_bytes, namele
 INTERVAL_S = 0.01
 LAST_LOOKS, ALIKE_BYTES = 40, 1 << 20  # bytes at rest: the commonest value of the last looks, rounded to this
 NAMELESS_EVERY = 10  # looks between searches for unnamed memory, which are slow, until some is found
-UNSEEN_BYTES = 64 << 20  # counted for a file in flight and for a process that hides its files: nobody sees theirs
+UNSEEN_BYTES = 64 << 20  # for a file in flight, as full pipes together, and for a process that hides its files
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ class Processes:
 
     ends_with_us = False
     own_namespaces = False
+    memory_files = True  # may be made by memfd_create
 
     def __init__(self, limits: Limits | None, obstacle: str = "") -> None:
         self.limits = limits

@@ -23,7 +23,8 @@ LIMITS = Limits(memory_bytes=1 << 30)
 bubblewrap = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
 known = pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the calls have other numbers here")
 CALLS = {"x86_64": (248, 250, 68, 425), "aarch64": (217, 219, 186, 425)}.get(platform.machine())
-HOLDS = {"x86_64": (29, 278, 447, 294), "aarch64": (194, 75, 447, 26)}.get(platform.machine(), (0,) * 4)
+HOLDS = {"x86_64": (29, 278, 447, 294, 319, 40, 275, 317), "aarch64": (194, 75, 447, 26, 279, 71, 76, 277)}
+HOLDS = HOLDS.get(platform.machine(), (0,) * 8)
 USER, SESSION, SEARCH = b"user", -3, 10
 FULL_PIPES = """
 import fcntl, os, socket, sys
@@ -106,16 +107,46 @@ def test_keys_and_messages_of_the_kernel_are_refused():
 @bubblewrap
 @known
 def test_memory_that_no_process_has_mapped_is_refused():
-    """Memory of System V, pages in pipes, secret memory; and what watches files, which a user's boxes share."""
+    """Memory of System V, pages in pipes, secret memory; what watches files, which a user's boxes share; files of memory;
+    pages in sockets and pipes; a filter of calls for each thread; and sockets with pages, or with large buffers."""
     source = f"""if True:
-        import ctypes, json, os
-        libc, (_, pipe) = ctypes.CDLL(None, use_errno=True), os.pipe()
+        import ctypes, json, os, socket
+        libc, (end, pipe) = ctypes.CDLL(None, use_errno=True), os.pipe()
+        file, (_, to) = os.open("/tmp/x", os.O_RDWR | os.O_CREAT), socket.socketpair()
+        os.write(file, b"x" * 8192)
         page = (ctypes.c_size_t * 2)(ctypes.addressof(ctypes.create_string_buffer(1)), 1)
         calls = [({HOLDS[0]}, 0, 1 << 20, 0o1600), ({HOLDS[1]}, pipe, page, 1, 0), ({HOLDS[2]}, 0), ({HOLDS[3]}, 0)]
-        print(json.dumps([(libc.syscall(*call), ctypes.get_errno()) for call in calls]))
+        calls += [({HOLDS[4]}, b"x", 0), ({HOLDS[5]}, to.fileno(), file, None, 1)]
+        calls += [({HOLDS[6]}, file, ctypes.byref(ctypes.c_long(1)), pipe, None, 1, 0), ({HOLDS[7]}, 1, 0, b"")]
+        found = [(libc.syscall(*call), ctypes.get_errno()) for call in calls]
+        found.append((libc.prctl(22, 2, b"", 0, 0), ctypes.get_errno()))
+        for what in (socket.SO_SNDBUF, socket.SO_RCVBUF, 60):
+            found.append((libc.setsockopt(to.fileno(), 1, what, b"\\1\\0\\0\\0", 4), ctypes.get_errno()))
+        to.setsockopt(1, socket.SO_KEEPALIVE, 1)
+        print(json.dumps([found, libc.prctl(15, b"name", 0, 0, 0)]))
         """
     done = subprocess.run(Bubblewrap(LIMITS).command([sys.executable, "-c", source]), capture_output=True, text=True)
-    assert json.loads(done.stdout) == [[-1, 1]] * 4, done.stderr
+    assert json.loads(done.stdout) == [[[-1, 1]] * 12, 0], done.stderr
+
+
+@bubblewrap
+def test_a_program_that_copies_files_by_a_refused_call_does_without():
+    source = "import shutil; open('/tmp/x', 'w').write('words'); shutil.copy('/tmp/x', '/tmp/y'); print(open('/tmp/y').read())"
+    done = subprocess.run(Bubblewrap(LIMITS).command([sys.executable, "-c", source]), capture_output=True, text=True)
+    assert done.stdout == "words\n", done.stderr
+
+
+@bubblewrap
+@known
+@pytest.mark.parametrize(("names", "works"), [(["nvidia0"], True), ([], False)])
+def test_files_of_memory_are_for_boxes_with_gpus(names, works, tmp_path):
+    """NVIDIA's driver needs them."""
+    for name in names:
+        (tmp_path / name).touch()
+    box = Bubblewrap(LIMITS, dev=tmp_path)
+    assert box.memory_files == works
+    done = subprocess.run(box.command([sys.executable, "-c", "import os; os.memfd_create('x')"]), capture_output=True)
+    assert (done.returncode == 0) == works, done.stderr
 
 
 @bubblewrap
