@@ -118,6 +118,68 @@ def sends_files_that_nobody_receives():
     print("GOT 3 GiB in files on their way")
 
 
+def fills_sockets_of_the_largest_size():
+    import socket
+    import time
+
+    for i in range(450):  # a machine may allow 8 MiB each
+        globals()[f"pair{i}"] = pair = socket.socketpair()
+        pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)
+        pair[0].setblocking(False)
+        try:
+            while True:
+                pair[0].send(bytes(1 << 16))
+        except BlockingIOError:
+            pass
+    time.sleep(3)
+    print("GOT gigabytes in sockets")
+
+
+def gives_sockets_one_byte_of_each_page():
+    """Move pages of a file through a pipe into sockets, and cut the file off: each page is there, and counts a byte."""
+    import os
+    import socket
+    import time
+
+    file, (end, begin) = os.open("/dev/shm/pages", os.O_RDWR | os.O_CREAT), os.pipe()
+    for i in range(450):
+        globals()[f"pair{i}"] = pair = socket.socketpair()
+        pair[0].setblocking(False)
+        try:
+            while True:
+                os.ftruncate(file, 0)
+                os.pwrite(file, b"x" * (16 << 12), 0)
+                for at in range(0, 16 << 12, 1 << 12):
+                    os.splice(file, begin, 1, offset_src=at)
+                os.splice(end, pair[0].fileno(), 16, flags=os.SPLICE_F_NONBLOCK)
+        except BlockingIOError:
+            os.read(end, 16)
+    time.sleep(3)
+    print("GOT 5 GiB in sockets")
+
+
+def gives_a_connection_one_byte_of_each_large_page():
+    """Send bytes without a copy of them: the connection keeps their pages of 2 MiB until they are read."""
+    import mmap
+    import socket
+    import time
+
+    server = socket.create_server(("127.0.0.1", 0))
+    globals()["ends"] = a, b = socket.create_connection(server.getsockname()), server.accept()[0]
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    a.setsockopt(socket.SOL_SOCKET, 60, 1)  # SO_ZEROCOPY
+    a.setblocking(False)
+    for _ in range(3):
+        a.send(bytes(1 << 18))
+    for _ in range(500):
+        pages = mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE)
+        pages.madvise(mmap.MADV_HUGEPAGE)
+        pages.write(bytes(4 << 20))
+        a.send(memoryview(pages)[2 << 20 : (2 << 20) + 1], 0x4000000)  # MSG_ZEROCOPY
+    time.sleep(3)
+    print("GOT 1 GiB in a connection")
+
+
 def starts_threads_whose_stacks_are_one_mapping():
     """Take the numbers that the machine has for processes and threads: 32,768, where nobody raised that."""
     import ctypes
@@ -208,6 +270,9 @@ ATTACKS = [
         hands_in_100_megabytes,
         fills_the_tables_of_pages,
         sends_files_that_nobody_receives,
+        fills_sockets_of_the_largest_size,
+        gives_sockets_one_byte_of_each_page,
+        gives_a_connection_one_byte_of_each_large_page,
         starts_threads_whose_stacks_are_one_mapping,
         locks_a_million_places,
         watches_what_all_boxes_may_watch,

@@ -221,6 +221,21 @@ def hides_a_copy_in_a_file_on_its_way():
     globals()["copy"] = pair
 
 
+def hides_a_copy_in_pipes_on_their_way():
+    import fcntl
+    import os
+    import socket
+
+    globals()["copy"] = pair = socket.socketpair()
+    for _ in range(16):
+        ends = os.pipe()
+        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, 1 << 20)
+        os.write(ends[1], b"1" * (1 << 20))
+        socket.send_fds(pair[0], [b"x"], ends)
+        for end in ends:
+            os.close(end)
+
+
 def hides_a_copy_in_memory_that_no_process_has_mapped():
     import ctypes
     import platform
@@ -254,14 +269,17 @@ def hides_a_copy_in_large_pages_that_only_pipes_have():
     libc.munmap(ctypes.c_void_p(begin), ctypes.c_size_t(size))
 
 
-def hides_its_files_and_a_copy_in_one():
+def hides_its_files_and_a_copy_in_pipes():
     """Ask the kernel to let no ordinary user look into this process."""
     import ctypes
+    import fcntl
     import os
 
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
-    globals()["copy"] = fd = os.memfd_create("copy")
-    os.write(fd, b"1" * (16 << 20))
+    globals()["copy"] = pipes = [os.pipe() for _ in range(16)]
+    for _, begin in pipes:
+        fcntl.fcntl(begin, fcntl.F_SETPIPE_SZ, 1 << 20)
+        os.write(begin, b"1" * (1 << 20))
 
 
 ATTACKS: list[Attack] = [
@@ -280,8 +298,9 @@ ATTACKS: list[Attack] = [
         "right",
         "lab2.memory",
         hides_a_copy_in_a_file_on_its_way,
+        hides_a_copy_in_pipes_on_their_way,
         hides_a_copy_in_memory_that_no_process_has_mapped,
         hides_a_copy_in_large_pages_that_only_pipes_have,
-        hides_its_files_and_a_copy_in_one,
+        hides_its_files_and_a_copy_in_pipes,
     ),
 ]

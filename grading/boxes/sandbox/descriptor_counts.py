@@ -7,7 +7,8 @@ All boxes of a user share what epoll may watch, and a lock takes 0.2 KiB. The ke
 A file in flight is in no process's list, and a socket in flight may hold more of them. Most boxes can't make files of
 memory (`refused_calls`), and files in their folders are counted there. What is left in flight: 4,096 files of a user,
 with 100 MiB in pipes, and 0.2 to 0.4 MiB in a socket, of which the box may have 1,000 in all. In a box with GPUs a file
-in flight may hold a gigabyte. Source: Linux, proc_pid_fdinfo(5), PR_SET_DUMPABLE(2const), unix(7) on SCM_RIGHTS, pipe(7).
+in flight may hold a gigabyte. Source: Linux, proc_pid_fdinfo(5), PR_SET_DUMPABLE(2const), pipe(7), and unix(7) on
+SCM_RIGHTS.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Count what a box makes the kernel keep for it, and what no process is charged for: sockets, and files' entries.
 
-A socket's buffers hold what was sent and not yet received, 0.2 to 0.4 MiB each (a box can't ask for more), and an empty file some 0.8 KiB. Both
+A socket's buffers hold what was sent and not yet received, 0.2 to 0.4 MiB each, and an empty file some 0.8 KiB. Both
 are counted in the box's own network and folders, so there is nothing to count in a box without.
 """
 

@@ -107,8 +107,8 @@ def test_keys_and_messages_of_the_kernel_are_refused():
 @bubblewrap
 @known
 def test_memory_that_no_process_has_mapped_is_refused():
-    """Memory of System V, pages in pipes, secret memory; what watches files, which a user's boxes share; files of memory;
-    pages in sockets and pipes; a filter of calls for each thread; and sockets with pages, or with large buffers."""
+    """Memory of System V, pages in pipes, secret memory; what watches files, which a user's boxes share; files of
+    memory; pages in sockets and pipes; a filter of calls for each thread; sockets with pages, or with large buffers."""
     source = f"""if True:
         import ctypes, json, os, socket
         libc, (end, pipe) = ctypes.CDLL(None, use_errno=True), os.pipe()
@@ -131,7 +131,8 @@ def test_memory_that_no_process_has_mapped_is_refused():
 
 @bubblewrap
 def test_a_program_that_copies_files_by_a_refused_call_does_without():
-    source = "import shutil; open('/tmp/x', 'w').write('words'); shutil.copy('/tmp/x', '/tmp/y'); print(open('/tmp/y').read())"
+    source = "import shutil; open('/tmp/x', 'w').write('words'); shutil.copy('/tmp/x', '/tmp/y'); "
+    source += "print(open('/tmp/y').read())"
     done = subprocess.run(Bubblewrap(LIMITS).command([sys.executable, "-c", source]), capture_output=True, text=True)
     assert done.stdout == "words\n", done.stderr
 
