@@ -209,79 +209,6 @@ def goes_on_while_it_is_held_still():
         threading.Thread(target=go_on, daemon=True).start()
 
 
-def hides_a_copy_in_a_file_on_its_way():
-    """Keep a copy in a file that was sent through a socket, and is in no process's list until it is received."""
-    import os
-    import socket
-
-    pair, fd = socket.socketpair(), os.memfd_create("copy")
-    os.write(fd, b"1" * (16 << 20))
-    socket.send_fds(pair[0], [b"x"], [fd])
-    os.close(fd)
-    globals()["copy"] = pair
-
-
-def hides_a_copy_in_pipes_on_their_way():
-    import fcntl
-    import os
-    import socket
-
-    globals()["copy"] = pair = socket.socketpair()
-    for _ in range(16):
-        ends = os.pipe()
-        fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, 1 << 20)
-        os.write(ends[1], b"1" * (1 << 20))
-        socket.send_fds(pair[0], [b"x"], ends)
-        for end in ends:
-            os.close(end)
-
-
-def hides_a_copy_in_memory_that_no_process_has_mapped():
-    import ctypes
-    import platform
-
-    libc, size, number = ctypes.CDLL(None), 16 << 20, {"x86_64": 29, "aarch64": 194}[platform.machine()]
-    libc.shmat.restype = ctypes.c_void_p
-    memory = libc.syscall(number, 0, ctypes.c_size_t(size), 0o1600)
-    if memory < 0:
-        raise OSError("no memory of System V")
-    at = ctypes.c_void_p(libc.shmat(memory, None, 0))
-    ctypes.memset(at, 1, size)
-    libc.shmdt(at)
-
-
-def hides_a_copy_in_large_pages_that_only_pipes_have():
-    """Give a pipe one byte of each large page, and let go of the pages: the pipe seems to have a few bytes."""
-    import ctypes
-    import os
-    import platform
-
-    libc, size, large = ctypes.CDLL(None), 18 << 20, 2 << 20
-    libc.mmap.restype = ctypes.c_void_p
-    begin = libc.mmap(None, ctypes.c_size_t(size), 3, 0x22, -1, ctypes.c_long(0))
-    libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), 14)  # MADV_HUGEPAGE
-    globals()["kept"] = os.pipe()
-    number = {"x86_64": 278, "aarch64": 75}[platform.machine()]  # vmsplice(2)
-    for at in range(-(-begin // large) * large, begin + size - large + 1, large):
-        ctypes.memset(at, 1, large)
-        if libc.syscall(number, globals()["kept"][1], (ctypes.c_size_t * 2)(at, 1), 1, 0) != 1:
-            raise OSError("no pages for pipes")
-    libc.munmap(ctypes.c_void_p(begin), ctypes.c_size_t(size))
-
-
-def hides_its_files_and_a_copy_in_pipes():
-    """Ask the kernel to let no ordinary user look into this process."""
-    import ctypes
-    import fcntl
-    import os
-
-    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
-    globals()["copy"] = pipes = [os.pipe() for _ in range(16)]
-    for _, begin in pipes:
-        fcntl.fcntl(begin, fcntl.F_SETPIPE_SZ, 1 << 20)
-        os.write(begin, b"1" * (1 << 20))
-
-
 ATTACKS: list[Attack] = [
     *of_notebook(
         reads_the_graders_keys_and_leaves_one,
@@ -294,13 +221,4 @@ ATTACKS: list[Attack] = [
     ),
     *of_answer(stops_everything_around_the_rank),
     *of_rank("one_message_a_parameter", "lab2.throughput", goes_on_while_it_is_held_still),
-    *of_rank(
-        "right",
-        "lab2.memory",
-        hides_a_copy_in_a_file_on_its_way,
-        hides_a_copy_in_pipes_on_their_way,
-        hides_a_copy_in_memory_that_no_process_has_mapped,
-        hides_a_copy_in_large_pages_that_only_pipes_have,
-        hides_its_files_and_a_copy_in_pipes,
-    ),
 ]

@@ -18,6 +18,7 @@ from grading.judge.find_lab import lab_module
 pytestmark = pytest.mark.skipif(bool(Bubblewrap.obstacle()), reason=f"needs a real box: {Bubblewrap.obstacle()}")
 QUICK = {  # one for each of the modules; what the kernel's counters find, test_memory_and_network_counters tries by day
     "asks_for_the_solution_on_the_rank",
+    "hides_a_copy_in_memory_that_no_process_has_mapped",
     "replies_in_the_hosts_place",
     "replies_numbers_of_its_own_kind",
     "reads_the_graders_keys_and_leaves_one",
