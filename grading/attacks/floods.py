@@ -166,8 +166,8 @@ def gives_a_connection_one_byte_of_each_large_page():
 
     server = socket.create_server(("127.0.0.1", 0))
     globals()["ends"] = a, b = socket.create_connection(server.getsockname()), server.accept()[0]
-    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     a.setsockopt(socket.SOL_SOCKET, 60, 1)  # SO_ZEROCOPY
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     a.setblocking(False)
     for _ in range(3):
         a.send(bytes(1 << 18))
