@@ -190,7 +190,11 @@ _benchmark(
 @bench.command("earlier")
 def bench_earlier(commit: Annotated[str, typer.Argument(help="an earlier one")], json_file: JsonFile = None) -> None:
     """Compare our sharding engines with themselves at an earlier commit: time, losses, peak bytes, bytes sent."""
-    _write(_measure("earlier", commit=commit), json_file)
+    try:
+        _write(_measure("earlier", commit=commit), json_file)
+    except ValueError as error:
+        print(f"shardlab bench earlier: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
 
 
 _benchmark(
