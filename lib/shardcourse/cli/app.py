@@ -238,7 +238,7 @@ def bench_grader(
     part: Annotated[list[str] | None, typer.Option(help="only this part; may be given more than once")] = None,
 ) -> None:
     """Test the grader: is it fair, does it survive kills and attacks, does it catch all mutants, how fast? (Hours.)"""
-    from grading.bench.all_benchmarks import run
+    from grading.bench.grader_benchmarks import run
 
     run(part, json_file)
 
