@@ -23,8 +23,8 @@ from grading.attacks import (
     hidden_copies,
     keyrings_priorities_signals,
     lies,
+    malformed_replies,
     reads,
-    replies,
     tampered_notebooks,
 )
 from grading.attacks.attack import CHECK, LAB, Attack
@@ -34,7 +34,16 @@ from grading.judge.session import LONGEST_DEADLINE_S
 from grading.samples import read_lab
 from shardcourse.lessons.folders import copy_files
 
-GROUPS = (reads, lies, hidden_copies, replies, floods, keyrings_priorities_signals, escapes, tampered_notebooks)
+GROUPS = (
+    reads,
+    lies,
+    hidden_copies,
+    malformed_replies,
+    floods,
+    keyrings_priorities_signals,
+    escapes,
+    tampered_notebooks,
+)
 ATTACKS: list[Attack] = [a for group in GROUPS for a in group.ATTACKS]
 CELL_S, NOTEBOOK_S = 20, 60
 LONGEST_S = NOTEBOOK_S + HANGS * LONGEST_DEADLINE_S + 60  # a notebook that never ends, whose answer hangs, and a margin
