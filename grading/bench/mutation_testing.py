@@ -105,8 +105,9 @@ if __name__ == "__main__":
     parser.add_argument("first", type=int, nargs="?", default=0)
     parser.add_argument("last", type=int, nargs="?")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--at-a-time", type=int, default=2, help="how many workers judge mutations side by side")
     arguments = parser.parse_args()
-    found = run(arguments.lab, arguments.first, arguments.last)
+    found = run(arguments.lab, arguments.first, arguments.last, arguments.at_a_time)
     print(json.dumps(found, indent=1, ensure_ascii=False))
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
