@@ -12,7 +12,8 @@ SENT_SHARE, WIDE_SHARE = 0.55, 0.1  # over the reference's bytes: all but gradie
 REDUCED_SHARE = 0.98, 1.05  # padding of small parameters differs with the units
 REDUCING = ("reduce_scatter", "all_reduce", "reduce")
 WHOLE = 0.95  # over the reference's bytes: as many as in fp32
-SMALL = 0.001  # share of the reduced bytes: a flag or a norm may have any dtype
+HALVES = ("BFloat16", "Half")  # what is reduced in these are gradients, however few bytes they have
+SMALL = 0.001  # share of the reduced bytes: a flag or a norm may have any other dtype
 SAME = 1e-6  # relative: what is averaged over ranks is the same on each rank, to the bit
 
 
@@ -31,6 +32,7 @@ def look(mine: list[dict], reference: list[dict]) -> tuple[str, dict]:
     wide = max(m["wide"] / r["others"] for m, r in pairs)
     reduced = max((m["reduced"] / r["reduced"] for m, r in pairs), key=lambda share: abs(share - 1))
     rounded = max(m["rounded"] / r["reduced"] for m, r in pairs)
+    halves = max(m["halves"] for m, _ in pairs)
     worst = max((step for m in mine for step in m["sent"]), key=_weight)
     figures = {
         "sent but for gradients, over fp32's": (f"{sent:.3f}", f"{SENT_SHARE}"),
@@ -39,8 +41,10 @@ def look(mine: list[dict], reference: list[dict]) -> tuple[str, dict]:
         "gradients that are not sent in fp32": (f"{rounded:.1%}", "0%"),
     }
     dtypes = sorted({c["dtype"] for m in mine for step in m["sent"] for c in step if c["kind"] in REDUCING} - {"Float"})
-    if rounded > SMALL:
-        cause = f"gradients are reduced in {', '.join(dtypes)}. (A policy without reduce_dtype reduces in param_dtype.)"
+    if rounded > SMALL or halves:
+        few = f", {halves:,.0f} bytes a step" if rounded <= SMALL else ""
+        words = f"gradients are reduced in {', '.join(dtypes)}{few}."
+        cause = f"{words} (A policy without reduce_dtype reduces in param_dtype.)"
     else:
         cause = (
             _of_reduced(reduced)
@@ -66,6 +70,7 @@ def _parts(sent: list[dict]) -> dict[str, float]:
         "wide": sum(c["bytes"] for c in others if c["dtype"] != "BFloat16"),
         "reduced": sum(c["bytes"] for c in reduced),
         "rounded": sum(c["bytes"] for c in reduced if c["dtype"] != "Float"),
+        "halves": sum(c["bytes"] for c in reduced if c["dtype"] in HALVES),
     }
 
 

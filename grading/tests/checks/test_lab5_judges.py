@@ -102,6 +102,7 @@ def test_parameters_travel_in_bf16_and_gradients_in_fp32_in_each_step(step):
         "some are reduced twice": ask(reduced=1.06),
         "some are not reduced": ask(reduced=0.97),
         "gradients are reduced in BFloat16": ask(rounded=0.01),
+        "reduced in BFloat16, 1 bytes a step": ask(rounded=0.0009),
         "forget is another on each rank": ask(whole={"forget": [1.0, 2.001]}),
         "forget.log_rate gets no gradient": ask(gradients={"up": [3.0, 4.0]}),
     }
