@@ -126,9 +126,9 @@ def _start(line: str) -> None:
     device = options.get("device", "cpu" if network else None)
     checked(int(number or 4), device, network)  # before anything is lost
     # The old ones first: a GPU's memory may not hold both.
-    if _ranks and (old := _ranks.pop()).end.alive and (lost := old.give_up()):
+    if _ranks and _ranks[0].end.alive and (lost := _ranks[0].give_up()):
         print(f"the ranks that were there are ended.\n{lost}")
-    _ranks.append(Ranks(int(number or 4), device=device, network=network))
+    _ranks[:] = [Ranks(int(number or 4), device=device, network=network)]
     print(f"{_ranks[0].world_size} ranks are there")
 
 
