@@ -17,7 +17,7 @@ from grading.gradebook.grade_class import Graded, grade_all
 from grading.gradebook.nbgrader_api import ROOT, Classroom
 from grading.judge.find_lab import cell_name
 from grading.judge.judge_answers import UNREADABLE
-from grading.reports.class_page import show, write_page
+from grading.reports.class_page_and_tables import show, write_page
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
 from grading.reports.leaderboard import write_leaderboard

@@ -28,7 +28,7 @@ c.Autograde.sanitize_preprocessors = [
     "nbgrader.preprocessors.DeduplicateIds",
     "nbgrader.preprocessors.OverwriteKernelspec",
     "nbgrader.preprocessors.OverwriteCells",
-    "grading.gradebook.manual_grading.WrittenCells",
+    "grading.gradebook.manually_graded_cells.WrittenCells",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [
@@ -38,7 +38,7 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
-    "grading.gradebook.manual_grading.ShowRubric",
+    "grading.gradebook.manually_graded_cells.ShowRubric",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.GenerateFeedback.preprocessors = [
@@ -46,7 +46,7 @@ c.GenerateFeedback.preprocessors = [
     "grading.reports.feedback_manual_grading.TellWritten",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
-c.ClearSolutions.text_stub = "*Your argument here, up to 150 words.*"  # manual_grading.STUB
+c.ClearSolutions.text_stub = "*Your argument here, up to 150 words.*"  # manually_graded_cells.STUB
 c.ClearMetadataPreprocessor.preserve_nb_metadata_mask = {("language_info", "name"), "shardlab"}  # what was repaired
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
 c.Execute.timeout = 600  # of a cell, for Validate in a student's JupyterLab: a race takes longer than nbgrader's 30 s
@@ -54,9 +54,9 @@ c.RefereeExecutor.shelf = str(course / "grading" / "judged")
 
 c.HTMLExporter.sanitize_html = True  # of feedback, and of formgrader's pages
 c.HTMLExporter.filters = {
-    "clean_html": "grading.boxes.sanitise.clean_html",
+    "clean_html": "grading.boxes.sanitise_html_and_outputs.clean_html",
     "markdown2html": "grading.reports.markdown_to_html.markdown_of_cell",
-    "verdict_html": "grading.boxes.sanitise.verdict_html",
+    "verdict_html": "grading.boxes.sanitise_html_and_outputs.verdict_html",
 }
 c.ExchangeFactory.collect = "grading.gradebook.exchange.Collect"
 c.ExchangeFactory.release_feedback = "grading.gradebook.exchange.ReleaseFeedback"

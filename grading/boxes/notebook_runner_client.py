@@ -12,7 +12,7 @@ from nbformat import NotebookNode, ValidationError
 from grading.boxes.answers_folder_and_output_limits import MOST_OF_ALL, MOST_OUTPUT, MOST_OUTPUTS
 from grading.boxes.sandbox import Box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError
-from grading.boxes.sanitise import without_programs
+from grading.boxes.sanitise_html_and_outputs import without_programs
 
 _START_S = 120.0  # to start a box on a busy machine
 _ENDINGS = 4  # outputs that the host may add to those of a cell

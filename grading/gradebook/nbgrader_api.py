@@ -18,7 +18,7 @@ from sqlalchemy.exc import SAWarning
 from traitlets.config import Config, PyFileConfigLoader
 from traitlets.utils.importstring import import_item
 
-from grading.boxes.sanitise import PLAIN_FILTERS
+from grading.boxes.sanitise_html_and_outputs import PLAIN_FILTERS
 from grading.gradebook.convert_one import (
     AutogradeOne,
     FeedbackOfOne,
@@ -31,7 +31,7 @@ from grading.gradebook.convert_one import (
 from grading.gradebook.error_advice import CourseError, in_words, with_advice
 from grading.gradebook.inspect_files import Stamp, SubmissionError, inspect, read_submission, released_notebook
 from grading.gradebook.limited import limited
-from grading.gradebook.manual_grading import Written, is_written, written
+from grading.gradebook.manually_graded_cells import Written, is_written, written
 from grading.gradebook.nbgrader_preprocessor import RefereeExecutor, graded_cells, read_verdicts
 from grading.gradebook.normalise_notebook import repairs_of
 from grading.gradebook.result_cache import Shelf
@@ -213,7 +213,7 @@ class Classroom:
     def _plain(self) -> NbGraderAPI:
         """nbgrader that shows a submission as plain text, which no text can make slow."""
         as_text = copy.deepcopy(self.config)
-        as_text.HTMLExporter.filters |= dict.fromkeys(PLAIN_FILTERS, "grading.boxes.sanitise.as_text")
+        as_text.HTMLExporter.filters |= dict.fromkeys(PLAIN_FILTERS, "grading.boxes.sanitise_html_and_outputs.as_text")
         return quiet_api(as_text)
 
     def is_graded(self, lab: str, student: str) -> bool:

@@ -11,7 +11,7 @@ from types import ModuleType
 from grading.boxes.rank_launcher_client import RankLauncher, RanksFailedError, ReferenceFailedError
 from grading.boxes.sandbox import Box, Processes, best_box
 from grading.judge.find_lab import lab_module, name_of
-from grading.judge.reference_answers import NotRecorded, answers_for
+from grading.judge.reference_lookup import NotRecorded, answers_for
 from grading.judge.session import LONGEST_DEADLINE_S, Check, Session
 from grading.judge.verdict import Verdict
 from shardcourse.source_text import report

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from grading.boxes.rank_launcher_client import RankLauncher, Watched
-from grading.judge.reference_answers import OurAnswers
+from grading.judge.reference_lookup import OurAnswers
 from grading.judge.verdict import Verdict
 from shardlab.tier import Tier
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from nbgrader.api import Assignment, Gradebook, Student, SubmittedAssignment
 
 from grading.gradebook.error_advice import shown
-from grading.gradebook.manual_grading import is_written, less_penalty, written
+from grading.gradebook.manually_graded_cells import is_written, less_penalty, written
 from grading.gradebook.nbgrader_api import Classroom, has_points
 
 

@@ -4,7 +4,7 @@ from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import NbGraderPreprocessor
 
-from grading.gradebook.manual_grading import RUBRIC, is_written, less_penalty, written
+from grading.gradebook.manually_graded_cells import RUBRIC, is_written, less_penalty, written
 
 
 class TellWritten(NbGraderPreprocessor):

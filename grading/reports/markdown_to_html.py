@@ -9,7 +9,7 @@ from jinja2 import pass_context
 from latex2mathml.converter import convert
 from nbconvert.filters.markdown_mistune import InvalidNotebook, IPythonRenderer, MarkdownWithMath
 
-from grading.boxes.sanitise import as_text, clean_html
+from grading.boxes.sanitise_html_and_outputs import as_text, clean_html
 
 LONGEST, LONGEST_CELL = 500, 20_000  # characters of a formula, and of a cell; longer ones stay as they were typed
 _ELEMENTS = (

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from grading.judge.reference_answers import RECORDED
+from grading.judge.reference_lookup import RECORDED
 from grading.student_kit.record_reference_results import record
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 from grading.boxes.rank_launcher_client import RankLauncher, ReferenceFailedError
 from grading.boxes.sandbox import Processes
 from grading.judge.find_lab import lab_module
-from grading.judge.reference_answers import N_SEEDS, OurAnswers, answers_for, key_of, write
+from grading.judge.reference_lookup import N_SEEDS, OurAnswers, answers_for, key_of, write
 from grading.judge.session import Session
 from grading.judge.timed_laps import ratio_of_references
 from shardlab.tier import TIERS

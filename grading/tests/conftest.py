@@ -56,7 +56,7 @@ def unboxed(monkeypatch):
         monkeypatch.setattr(lab_module(lab), "pace", lambda session: None)
         monkeypatch.setattr("grading.judge.judge_answers.RankLauncher", Unboxed)
         one_truth = SimpleNamespace(randbelow=lambda n: 1, choice=lambda seeds: seeds[0])  # for all
-        monkeypatch.setattr("grading.judge.reference_answers.secrets", one_truth)
+        monkeypatch.setattr("grading.judge.reference_lookup.secrets", one_truth)
         referee = Referee(lab, tier="cpu", same_player=True)
         referee._reference.replies = replies
         return referee

@@ -16,7 +16,7 @@ from grading.boxes.rank_launcher_in_box import _drill
 from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.judge.find_lab import lab_module, name_of
 from grading.judge.judge_answers import Referee
-from grading.judge.reference_answers import answers_for
+from grading.judge.reference_lookup import answers_for
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from grading.samples import Sample, samples

@@ -39,7 +39,7 @@ def run(
 ) -> dict:
     """Return a row for each engine: `time` (a Comparison, now over then), `now` and `then` with bytes of one step.
 
-    `commit` is one of this repository's history that has these engines. Raises CalledProcessError if there is none.
+    `commit` is one of this repository's history that has these engines. Raises ValueError if it has none of that name.
     """
     shape = {"model": model, "world_size": world_size, "micro_batch": micro_batch, "seq_len": seq_len, "pairs": pairs}
     shape["device"] = device
@@ -63,8 +63,11 @@ def show(result: dict) -> None:
 
 def _unpack(commit: str, folder: Path) -> None:
     root = Path(__file__).parents[2]
-    archive = subprocess.run(["git", "archive", commit, "lib"], cwd=root, check=True, stdout=subprocess.PIPE).stdout
-    with tarfile.open(fileobj=BytesIO(archive)) as files:
+    archive = subprocess.run(["git", "archive", commit, "lib"], cwd=root, check=False, capture_output=True)
+    if archive.returncode:
+        said = archive.stderr.decode(errors="replace").strip()
+        raise ValueError(f"no lib at commit {commit!r} ({said}): `git log` shows this repository's commits")
+    with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
         files.extractall(folder, filter="data")
     for package in (folder / "lib").glob("shard*"):
         package.rename(package.with_name(_PACKAGE.sub("earlier_shard", package.name)))

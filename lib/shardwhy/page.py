@@ -1,11 +1,13 @@
 """The index of messages as a page of the course: `python -m shardwhy.page` writes course/messages.md."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from shardwhy.index import Entry, load
 
 PAGE = Path(__file__).parents[2] / "course" / "messages.md"
+_CODE = re.compile(r"(``.+?``|`[^`]+`)")
 TOPICS = {  # in the order of a job's life; a topic that is not here comes last
     "launch": "The job does not start",
     "cluster": "Slurm and machines",
@@ -120,7 +122,14 @@ def _short(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Return the text in one line. Outside of code, `$` begins no formula, and `__` no bold words: shells and Python
+    have them."""
+    parts = _CODE.split(" ".join(text.split()))
+    return "".join(part if i % 2 else re.sub(r"[$]|__", _escaped, part) for i, part in enumerate(parts))
+
+
+def _escaped(found: re.Match) -> str:
+    return "".join(f"\\{character}" for character in found[0])
 
 
 if __name__ == "__main__":

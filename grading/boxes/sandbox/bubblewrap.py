@@ -1,7 +1,7 @@
 """The real box, made by bubblewrap: its own processes, its own loopback and no other network, few files.
 
 Inside, all read-only: the system's programs and libraries, this Python and its packages, `lib`, and the files of
-`grading` that the program in the box imports (`shown_files`). Not inside: judges and answers of ours, other
+`grading` that the program in the box imports (`imported_grading_files`). Not inside: judges and answers of ours, other
 submissions, solutions, samples, the gradebook, the grader's own files, its environment and its processes. /tmp and
 /dev/shm are empty memory of a limited size, freed with the box.
 """
@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 
 from grading.boxes.sandbox import gpu_access, refused_calls
+from grading.boxes.sandbox.imported_grading_files import files_of
 from grading.boxes.sandbox.limits import Limits
 from grading.boxes.sandbox.process_tree_memory import family, first_inside
-from grading.boxes.sandbox.shown_files import files_of
 
 # Of lib/: what students have at home.
 _SHOWN = ("shardlab", "shardtrace", "shardnext", "shardsim", "shardlive", "shardplan", "shardcourse", "benchmarks")

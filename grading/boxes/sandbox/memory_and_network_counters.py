@@ -12,7 +12,7 @@ from itertools import count
 
 import psutil
 
-from grading.boxes.sandbox import network_and_tmpfs_of_box
+from grading.boxes.sandbox import locate_network_and_tmpfs
 from grading.boxes.sandbox.kernel_buffers import buffered_bytes
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
@@ -96,13 +96,13 @@ class KernelCounters(threading.Thread):
 
 def _written_bytes(processes: list[psutil.Process], size_bytes: int | None) -> int:
     """Bytes written to a box's temporary folders of `size_bytes` each, whose memory belongs to no process."""
-    of_box = network_and_tmpfs_of_box.folders(processes, size_bytes) if size_bytes else ()
+    of_box = locate_network_and_tmpfs.folders(processes, size_bytes) if size_bytes else ()
     return sum((about.f_blocks - about.f_bfree) * about.f_frsize for about in of_box)
 
 
 def _sent_bytes(processes: list[psutil.Process]) -> int:
     """Bytes sent over a box's loopback since it was made; 0 while it still has our network."""
-    if about := network_and_tmpfs_of_box.network(processes):
+    if about := locate_network_and_tmpfs.network(processes):
         with suppress(OSError, IndexError):
             for line in (about / "dev").read_text(errors="replace").splitlines():
                 name, _, counters = line.partition(":")

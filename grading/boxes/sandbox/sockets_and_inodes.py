@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import psutil
 
-from grading.boxes.sandbox import network_and_tmpfs_of_box
+from grading.boxes.sandbox import locate_network_and_tmpfs
 
 
 def sockets(processes: list[psutil.Process]) -> int:
     """Return the sockets in the box's network."""
-    if about := network_and_tmpfs_of_box.network(processes):
+    if about := locate_network_and_tmpfs.network(processes):
         with suppress(OSError, IndexError, ValueError):
             return int((about / "sockstat").read_text().split()[2])  # sockets: used N
     return 0
@@ -21,4 +21,4 @@ def sockets(processes: list[psutil.Process]) -> int:
 
 def files(processes: list[psutil.Process], scratch_bytes: int) -> int:
     """Return the files and folders in the box's temporary folders, of `scratch_bytes` each."""
-    return sum(about.f_files - about.f_ffree for about in network_and_tmpfs_of_box.folders(processes, scratch_bytes))
+    return sum(about.f_files - about.f_ffree for about in locate_network_and_tmpfs.folders(processes, scratch_bytes))

@@ -15,7 +15,7 @@ from torch import Tensor
 from grading.checks.lab10_eight_bits import draw, independence_of_draws, truth
 from grading.checks.lab10_eight_bits.draw import Instance
 from grading.checks.lab10_eight_bits.e4m3_numbers import SMALLEST_NORMAL, nearest, neighbours
-from grading.checks.lab10_eight_bits.element_groups import columns, positions, rows, sets_of
+from grading.checks.lab10_eight_bits.groups_by_scale_row_column import columns, positions, rows, sets_of
 from grading.checks.lab10_eight_bits.on_ranks import CALLS, N_CALLS, reduced_instance, unpacked
 from grading.checks.lab10_eight_bits.reused_random_numbers import share_draws, sums_of_rounded, who_share
 from grading.judge.session import Session

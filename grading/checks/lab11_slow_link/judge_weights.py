@@ -142,7 +142,8 @@ def _cause(replies: list, i: int, run: Setting, step: int, rank: int) -> str:
     mine, truth = _weights(replies[rank], i, step), projected(run)[step]
     site = rank // run.ranks_per_node
     if not torch.isfinite(mine).all():
-        return f"{when} the weights of rank {rank} are not finite."
+        hint = " Did the last round divide by 0 samples?" if step == run.steps else ""
+        return f"{when} the weights of rank {rank} are not finite.{hint}"
     if mine.norm() == 0:
         return f"{when} the weights of rank {rank} have not changed: does `optimizer` get gradients, and step?"
     others = [_weights(replies[r], i, step) for r in range(len(replies)) if r != rank]

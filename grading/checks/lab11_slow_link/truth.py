@@ -13,6 +13,7 @@ from grading.checks.lab11_slow_link.model_samples_schedule import OPTIMIZERS, Se
 SLIPS = {
     "samples of ranks": "as if a site's gradient were the mean over its ranks: weight each rank by its samples.",
     "mean of sites": "as if every site counted alike in the mean drift: weight each site by its samples.",
+    "samples of one rank": "as if a site's weight were the samples of one of its ranks, not of all of them.",
     "samples of the last step": "as if a site's weight were its samples of the last step, not of all steps it sends.",
     "sum": "as if the drifts were summed over sites, and not divided by all samples.",
     "no momentum": "as if the outer step had no momentum.",
@@ -23,6 +24,8 @@ SLIPS = {
     "states averaged": "as if the inner optimizer's states were averaged over sites: each site keeps its own.",
     "gradients too": "as if the gradients were averaged over all sites in every step.",
     "weights stay": "as if the sites did not continue from the anchor.",
+    "no last mean": "as if `finish` had not applied the mean that was on its way.",
+    "empty round": "as if `finish` had ended one more round, though every step was in a message already.",
     "no last round": "as if `finish` sent nothing: a site's steps since it last took part are in no message.",
     "overwritten": "as if the steps that a site took while its message was on the way were thrown away.",
     "mixed": "as if a late anchor were mixed with the site's own weights, half and half, as in lesson 22.",
@@ -34,6 +37,9 @@ SLIPS = {
     "one round's samples": "as if a site that came back were weighted by the samples of its last round alone.",
     "own velocity": "as if a site that came back had kept its old velocity.",
     "own anchor": "as if a site that came back had kept its old anchor.",
+    "own anchor and velocity": "as if a site that came back had got neither the others' anchor nor their velocity.",
+    "everybody": "as if every site took part in every round: `up(k)` has the sites whose link works.",
+    "sites of the next round": "as if round k had the sites of `up(k + 1)`: the first round is 0.",
     "outer step alone": "as if a site that is down did outer steps by itself.",
 }
 
@@ -79,12 +85,18 @@ class Alone:
         for step in range(1, self.run.steps + 1):
             self._local(step)
             if step % self.run.H == 0:
-                self._send(self.run.up_at(self.rounds), step)
+                self._send(self._up(), step)
             if self.mean is not None and step == self.due:
                 self._receive()
             found.append([site.weights for site in self.sites])
         self._finish()
         return [*found, [site.weights for site in self.sites]]
+
+    def _up(self) -> list[int]:
+        """Return the sites that take part in the round that ends."""
+        if self.slip == "everybody":
+            return list(range(self.run.nodes))
+        return self.run.up_at(self.rounds + (self.slip == "sites of the next round"))
 
     def _local(self, step: int) -> None:
         run, per_site = self.run, []
@@ -95,7 +107,7 @@ class Alone:
             site.model.zero_grad()
             loss = sum(n * site.model(*part) for n, part in zip(shares, parts, strict=True)) / sum(shares)
             loss.backward()
-            site.newest = sum(counts)
+            site.newest = counts[0] if self.slip == "samples of one rank" else sum(counts)
             site.samples, site.of_round = site.samples + site.newest, site.of_round + site.newest
             per_site.append(parameters_to_vector([p.grad for p in site.model.parameters()]))
         if self.slip == "gradients too":
@@ -118,10 +130,12 @@ class Alone:
             drifts.append(start - site.weights)
             weights.append(self._weight(site))
             if not site.fresh:
-                site.anchor = site.anchor if self.slip == "own anchor" else newest.anchor.clone()
-                site.velocity = site.velocity if self.slip == "own velocity" else newest.velocity.clone()
+                if self.slip not in ("own anchor", "own anchor and velocity"):
+                    site.anchor = newest.anchor.clone()
+                if self.slip not in ("own velocity", "own anchor and velocity"):
+                    site.velocity = newest.velocity.clone()
         self.mean = sum(n * d for n, d in zip(weights, drifts, strict=True))
-        self.mean = self.mean if self.slip == "sum" else self.mean / sum(weights)
+        self.mean = self.mean if self.slip == "sum" else self.mean / (sum(weights) or 1)
         self.present, self.due = present, step if self.slip == "at once" else step + self.run.late
         for site in self.sites:
             site.fresh = site in present
@@ -176,8 +190,9 @@ class Alone:
         return [s for s in site.inner.state[p].values() if isinstance(s, Tensor)]
 
     def _finish(self) -> None:
-        if self.mean is not None:
+        if self.mean is not None and self.slip != "no last mean":
             self._receive()
-        if any(site.samples for site in self.sites) and self.slip != "no last round":
+        has_steps = any(site.samples for site in self.sites) or self.slip == "empty round"
+        if has_steps and self.slip != "no last round":
             self._send(list(range(self.run.nodes)), self.run.steps)
             self._receive()

@@ -9,11 +9,13 @@ statement leaves this gradient out.
 *worded*: so large a vocabulary that the loss decides.
 *dealt*: so large a vocabulary that whole parameters can't be divided evenly between ranks.
 *uneven*: three large matrices a block, of nine, for four ranks, so their number can't be divided evenly.
-*early*: few tokens and a large F, so the first block's backward decides, with `down`'s gradient.
+*early*: few tokens and a large F, so the first block's backward decides, with `down`'s gradient, and V is so large that
+it matters whether the embedding has its gradient yet.
 *mixed*: as large a V as F allows, so a block decides, with the gradients of the output layer and of `down`.
 *narrow*: a small V and F, so a block decides, and the D in 2 F + D matters.
 *normed*: a V and an F that are close to D, so the loss decides, and the last norm matters.
-*lengthy*: many tokens and blocks and a small F, so the blocks' inputs matter, cos and sin too.
+*lengthy*: many tokens and blocks and a small F, so the blocks' inputs matter, cos and sin too, which two
+sequences share.
 """
 
 import random
@@ -22,7 +24,7 @@ from dataclasses import asdict
 from grading.checks.lab1_memory.programs import Setup
 
 _HEADS = ((2, 32), (4, 16), (6, 16), (3, 32), (4, 32), (8, 16), (2, 64))  # H, E
-_FEW, _MANY = [h for h in _HEADS if h[0] <= 3], [h for h in _HEADS if h[0] >= 4]  # cos and sin are large, small
+_TWO, _MANY = [h for h in _HEADS if h[0] == 2], [h for h in _HEADS if h[0] >= 4]  # cos and sin are large, small
 _WIDE = [(heads, width) for heads, width in _MANY if heads * width >= 96]
 
 
@@ -78,7 +80,7 @@ def late(draw: random.Random, **more) -> dict:
 
 def early(draw: random.Random, **more) -> dict:
     s = _shape(draw, range(2, 3), (64,), (6, 7))
-    return _setup(s, 1, s["D"] // 2, more)
+    return _setup(s | {"V": 4 * s["D"]}, 1, s["D"] // 2, more)
 
 
 def mixed(draw: random.Random, vocabulary: int = 4, hidden_over_dim=(5, 6), tokens: int = 1, **more) -> dict:
@@ -99,8 +101,8 @@ def normed(draw: random.Random, vocabulary: int = 2, hidden_over_dim=(1, 1.5), *
 
 
 def lengthy(draw: random.Random, **more) -> dict:
-    s = _shape(draw, range(7, 8), (64,), (1.5, 2), _FEW)
-    return _setup(s, 1, 8 * s["D"], more)
+    s = _shape(draw, range(7, 8), (64,), (1.5, 2), _TWO)
+    return _setup(s, 2, 4 * s["D"], more)
 
 
 def _shape(
@@ -145,6 +147,7 @@ def setups(program: str, draw: random.Random) -> list[dict]:
             early(draw, N=2),
             mixed(draw, N=2),
             normed(draw, N=2),
+            narrow(draw, N=2),
         ],
         "zero1": lambda: [
             dealt(draw, N=4),
@@ -162,6 +165,7 @@ def setups(program: str, draw: random.Random) -> list[dict]:
             mixed(draw, 8, (6.5, 7.5), 2, N=2),
             long(draw, (768, 1024), N=2, reshard=False),
             worded(draw, (5, 6), N=2),
+            narrow(draw, N=2),
         ],
         "fsdp_bf16": lambda: [
             deep(draw, N=4),

@@ -13,9 +13,9 @@ from torch.optim import SGD, AdamW
 
 from grading.boxes.trim_memory import rest
 from grading.checks.lab3_zero.collective_waits import watch_waits
-from grading.checks.lab3_zero.read_memory_tracker import Newcomers, held
+from grading.checks.lab3_zero.tracked_and_untracked_tensors import Newcomers, held
 from grading.checks.lab3_zero.updated_elements import watch_optimizers
-from grading.checks.refused_library_parts import refuse_finished_parts
+from grading.checks.refused_course_code import refuse_finished_parts
 from grading.judge.tensor_projections import project
 from grading.judge.verdict_pictures import moments
 from shardlab import local_device

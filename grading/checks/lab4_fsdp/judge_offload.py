@@ -1,7 +1,7 @@
 """Judge whether the shards live on the host: what a step asks to copy, in which units, and what it learns."""
 
 from grading.checks.lab4_fsdp import fault_in_gradients_and_steps, unit_messages
-from grading.checks.lab4_fsdp.judge_budget import TOLERANCE, loss_error, reference_losses, which_loss_differs
+from grading.checks.lab4_fsdp.judge_peak_and_losses import TOLERANCE, loss_error, reference_losses, which_loss_differs
 from grading.checks.lab4_fsdp.judge_sharded_units_recompute import units_due
 from grading.checks.lab4_fsdp.refused_finished_code import in_words
 from grading.checks.lab4_fsdp.unit_messages import Message

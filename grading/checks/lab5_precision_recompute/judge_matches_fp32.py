@@ -57,19 +57,19 @@ def judge(s: Session, check: str, points: float) -> Verdict:
     cause = _of_logits(s, mine, offs) or of_dtypes(mine)
     if not cause and logits_off > LOGITS_OFF:
         cause = f"the first logits are off by {logits_off:.1%}."
-    if cause := _of_weights(mine) or cause or of_gradients(mine, reference) or of_losses(losses, LOSS_OFF):
+    if cause := of_weights(mine, "shard") or cause or of_gradients(mine, reference) or of_losses(losses, LOSS_OFF):
         return Verdict(check, 0, points, cause, "", figures)
     return Verdict(check, points, points, "the losses are those of fp32.", "", figures)
 
 
-def _of_weights(mine: list[dict]) -> str:
-    """Name the parameter that `shard` has changed most; "" if it has changed none."""
+def of_weights(mine: list[dict], function: str) -> str:
+    """Name the parameter that the function (`shard`, `prepare`) changed most; "" if it changed none."""
     sums = {name: [sum(m["weights"][name][i] for m in mine) for i in (0, 1)] for name in mine[0]["weights"]}
     offs = {name: abs(begun - given) for name, (given, begun) in sums.items()}
     name = max(offs, key=offs.get)
     if offs[name] <= CHANGED:
         return ""
-    return f"`shard` changed {name}: the weights that are trained are not those that it was given, or are rounded."
+    return f"`{function}` changed {name}: the weights that are trained are not those that it was given, or are rounded."
 
 
 def logits_dtypes(mine: list[dict]) -> list[str]:

@@ -12,6 +12,7 @@ EXACT = (0, 5)  # cases whose budget is what the best plan needs, to the byte
 FEWEST, NEARLY = 1.001, 1.1  # FLOPs over the fewest: each case (3 points), all cases together (2 points)
 SHARES = 1.0, 2 / 3, 1 / 3  # of the points
 LIMIT_S = 15  # of computing, for all cases
+UNIT = 4099  # bytes: no multiple of a power of two, so that a plan in rounded bytes shows
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
@@ -93,8 +94,8 @@ def _hopeless(draw: random.Random) -> tuple[Blocks, int]:
 
 
 def _block(draw: random.Random) -> dict[str, tuple[int, int]]:
-    unit, flops = 4096, draw.randint(200, 4000) * 1_000_000
+    flops = draw.randint(200, 4000) * 1_000_000
     kept = draw.randint(100, 1000)
     selective, full = int(kept * draw.uniform(0.15, 0.6)), int(kept * draw.uniform(0.01, 0.1)) + 1
     cheap = int(flops * draw.uniform(0.02, 0.5))
-    return {"keep": (kept * unit, 0), "selective": (selective * unit, cheap), "full": (full * unit, flops)}
+    return {"keep": (kept * UNIT, 0), "selective": (selective * UNIT, cheap), "full": (full * UNIT, flops)}

@@ -12,7 +12,6 @@ SENT_SHARE, WIDE_SHARE = 0.55, 0.1  # over the reference's bytes: all but gradie
 REDUCED_SHARE = 0.98, 1.05  # padding of small parameters differs with the units
 REDUCING = ("reduce_scatter", "all_reduce", "reduce")
 WHOLE = 0.95  # over the reference's bytes: as many as in fp32
-SMALL = 0.001  # share of the reduced bytes: a flag or a norm may have any dtype
 SAME = 1e-6  # relative: what is averaged over ranks is the same on each rank, to the bit
 
 
@@ -36,10 +35,10 @@ def look(mine: list[dict], reference: list[dict]) -> tuple[str, dict]:
         "sent but for gradients, over fp32's": (f"{sent:.3f}", f"{SENT_SHARE}"),
         "of it not in bf16, over fp32's": (f"{wide:.3f}", f"{WIDE_SHARE}"),
         "gradients sent, over fp32's": (f"{reduced:.3f}", "{} to {}".format(*REDUCED_SHARE)),
-        "gradients that are not sent in fp32": (f"{rounded:.1%}", "0%"),
+        "gradients that are not sent in fp32": (f"{rounded:.3%}", "0%"),
     }
-    dtypes = sorted({c["dtype"] for m in mine for step in m["sent"] for c in step if c["kind"] in REDUCING} - {"Float"})
-    if rounded > SMALL:
+    if rounded:
+        dtypes = sorted({c["dtype"] for m in mine for step in m["sent"] for c in step if _is_rounded(c)})
         cause = f"gradients are reduced in {', '.join(dtypes)}. (A policy without reduce_dtype reduces in param_dtype.)"
     else:
         cause = (
@@ -65,8 +64,13 @@ def _parts(sent: list[dict]) -> dict[str, float]:
         "others": sum(c["bytes"] for c in others),
         "wide": sum(c["bytes"] for c in others if c["dtype"] != "BFloat16"),
         "reduced": sum(c["bytes"] for c in reduced),
-        "rounded": sum(c["bytes"] for c in reduced if c["dtype"] != "Float"),
+        "rounded": sum(c["bytes"] for c in reduced if _is_rounded(c)),
     }
+
+
+def _is_rounded(c: dict) -> bool:
+    """Return whether these messages reduce in another dtype than fp32, and are no single numbers, as a flag."""
+    return c["kind"] in REDUCING and c["dtype"] != "Float" and not c["number"]
 
 
 def _weight(sent: list[dict]) -> tuple[float, float]:

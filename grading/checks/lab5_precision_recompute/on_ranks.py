@@ -33,6 +33,7 @@ from shardlab.measure.traffic import record_traffic, wire_bytes
 
 __all__ = ["BUDGETS", "DROPOUT", "SHAPES", "both", "choose", "plain", "precision", "recompute"]
 N_TOKENS = 16  # the reply has their logits
+NUMBER_BYTES = 8  # of a message of one number; a head's rates are more
 
 # (bytes that a rank may hold in all, bytes of them for activations)
 BUDGETS = {
@@ -133,11 +134,12 @@ def some_logits(logits: Tensor, shape: dict) -> list[float]:
 
 
 def _summed(collectives: list, world_size: int) -> list[dict]:
-    """Return a step's messages, those of one kind and dtype together."""
+    """Return a step's messages, those of one kind and dtype together; single numbers, as a flag, by themselves."""
     n_bytes = Counter()
     for c in collectives:
-        n_bytes[c.kind, c.dtype] += wire_bytes(c, world_size)
-    return [{"kind": kind, "dtype": dtype, "bytes": n} for (kind, dtype), n in n_bytes.items()]
+        number = max(c.input_bytes, c.output_bytes) <= NUMBER_BYTES
+        n_bytes[c.kind, c.dtype, number] += wire_bytes(c, world_size)
+    return [{"kind": k, "dtype": dtype, "number": number, "bytes": n} for (k, dtype, number), n in n_bytes.items()]
 
 
 def _dtypes(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 from grading.checks.lab7_debug import (
     judge_diagnosis,
-    judge_differing,
+    judge_differing_tensors,
     judge_expert_balance,
     judge_hang,
     judge_memory,
@@ -18,7 +18,7 @@ GIVEN_CELLS = ("broken_training", "broken_experts", "broken_accumulation", "brok
 CHECKS = {
     "lab7.diagnose": Check(3, judge_diagnosis.judge),
     "lab7.hang": Check(4, judge_hang.judge),
-    "lab7.differing": Check(3, judge_differing.judge),
+    "lab7.differing": Check(3, judge_differing_tensors.judge),
     "lab7.experts": Check(3, judge_expert_balance.judge),
     "lab7.memory": Check(4, judge_memory.judge, ground=Ground.SEEN),
     "lab7.resume": Check(3, judge_resume.judge),

@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
-from grading.checks.lab9_experts.draws import Case, visits
+from grading.checks.lab9_experts.draws import Case, choices, visits
 from grading.checks.lab9_experts.on_ranks import TOKEN_DIRECTIONS
 from grading.checks.lab9_experts.replies_and_errors import ALIKE, TOLERANCE, drawn, errors, replies_of, rows, worst
 from grading.checks.lab9_experts.truth import MISTAKES, NO_ROUTER_GRADIENT, truth
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict, named_ranks
+
+MOST_NAMED = 4  # experts; more say little
 
 
 def judge(s: Session, check: str, points: float) -> Verdict:
@@ -60,7 +62,24 @@ def _words(case: Case, i: int, bad: list[int], mine: list, right: list, found: l
             return f"{words}: those that have two experts or more on one rank."
         if torch.equal(wrong, (visited > 0).sum(1) > 1):
             return f"{words}: those whose experts live on more than one rank."
+        if shared := _shared_experts(wrong, choices(case, i, rank)):
+            on = named_ranks(sorted({case.homes[e] for e in shared}))
+            return f"{words}: those that chose one of the experts {', '.join(map(str, shared))}, which live on {on}."
     return f"{words}."
+
+
+def _shared_experts(wrong: Tensor, chosen: Tensor) -> list[int]:
+    """Return experts, none needless, such that a token is wrong if and only if it chose one of them; else []."""
+
+    def explain(experts: list[int]) -> bool:
+        return torch.equal(wrong, torch.isin(chosen, torch.tensor(experts)).any(1))
+
+    choosers = {e: (chosen == e).any(1) for e in chosen.unique().tolist()}
+    found = [e for e, tokens in choosers.items() if wrong[tokens].all()]
+    for e in sorted(found, key=lambda e: int(choosers[e].sum())):
+        if explain(rest := [other for other in found if other != e]):
+            found = rest
+    return found if len(found) <= MOST_NAMED and explain(found) else []
 
 
 def _agree(case: Case, mine: list[Tensor], like: list[Tensor]) -> bool:

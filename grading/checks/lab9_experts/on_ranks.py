@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from grading.checks.lab9_experts.draws import DTYPES, Case, batch, weights
-from grading.checks.refused_library_parts import refuse_finished_parts
+from grading.checks.refused_course_code import refuse_finished_parts
 from grading.judge.tensor_projections import project_rows
 from shardlab import local_device
 from shardlab.measure.traffic import Traffic, record_traffic

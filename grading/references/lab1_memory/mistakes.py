@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from grading.checks.lab1_memory.programs import Setup
 from grading.references.lab1_memory import formulas
-from grading.references.lab1_memory.formulas import Weights
+from grading.references.lab1_memory.weighted_memory_formulas import Weights
 
 REPLICAS, SHARDED, DDPS = ("one_rank", "ddp", "zero1"), ("fsdp", "fsdp_bf16"), ("ddp", "zero1")
 ALL = REPLICAS + SHARDED

@@ -6,50 +6,52 @@ from types import SimpleNamespace
 
 import pytest
 
-from grading.bench import all_benchmarks, false_fails, grading_by_slurm
+from grading.bench import false_fails, grader_benchmarks, grading_by_slurm
 from grading.judge.verdict import Verdict
 from shardbench.slurm_here import obstacle
 
 
 @pytest.fixture
 def parts(monkeypatch):
-    monkeypatch.setattr(all_benchmarks, "PARTS", {"one": lambda: {"n": 1}, "two": lambda: {"n": 2}})
+    monkeypatch.setattr(grader_benchmarks, "PARTS", {"one": lambda: {"n": 1}, "two": lambda: {"n": 2}})
 
 
 def test_parts_that_are_not_measured_anew_are_kept(parts, tmp_path):
     file = tmp_path / "record.json"
     file.write_text(json.dumps({"one": {"n": 10}, "two": {"n": 20}}))
-    record = all_benchmarks.run(["two"], file)
+    record = grader_benchmarks.run(["two"], file)
     assert (record["one"], record["two"]["n"]) == ({"n": 10}, 2)
     assert {"environment", "box"} <= record["two"].keys()
-    assert {name: part["n"] for name, part in all_benchmarks.run(None, file).items()} == {"one": 1, "two": 2}
+    assert {name: part["n"] for name, part in grader_benchmarks.run(None, file).items()} == {"one": 1, "two": 2}
 
 
 def test_what_was_measured_before_the_end_came_is_in_the_file(parts, tmp_path, monkeypatch):
     def cut_off():
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(all_benchmarks.PARTS, "two", cut_off)
+    monkeypatch.setitem(grader_benchmarks.PARTS, "two", cut_off)
     with pytest.raises(KeyboardInterrupt):
-        all_benchmarks.run(None, tmp_path / "record.json")
+        grader_benchmarks.run(None, tmp_path / "record.json")
     assert json.loads((tmp_path / "record.json").read_text())["one"]["n"] == 1
 
 
 def test_what_is_measured_now_is_shown_and_nothing_else(parts, tmp_path, capsys):
     (tmp_path / "record.json").write_text(json.dumps({"one": {"n": 10}, "earlier": {"seconds": [1, 2]}}))
-    all_benchmarks.run(["two"], tmp_path / "record.json")
+    grader_benchmarks.run(["two"], tmp_path / "record.json")
     shown = capsys.readouterr().out
     assert "two" in shown and "one" not in shown and "earlier" not in shown
 
 
 def test_an_unknown_part_is_told_before_anything_is_measured(parts, tmp_path):
     with pytest.raises(SystemExit, match="no part three; there are one, two"):
-        all_benchmarks.run(["one", "three"], tmp_path / "record.json")
+        grader_benchmarks.run(["one", "three"], tmp_path / "record.json")
 
 
 def test_every_lab_has_its_wrong_and_its_right_ones():
-    assert sum(name.startswith("mutants of lab") for name in all_benchmarks.PARTS) == len(all_benchmarks.LABS)
-    assert sum(name.startswith("right ones of lab") for name in all_benchmarks.PARTS) == 2 * len(all_benchmarks.LABS)
+    assert sum(name.startswith("mutants of lab") for name in grader_benchmarks.PARTS) == len(grader_benchmarks.LABS)
+    assert sum(name.startswith("right ones of lab") for name in grader_benchmarks.PARTS) == 2 * len(
+        grader_benchmarks.LABS
+    )
 
 
 def test_right_ones_that_get_fewer_points_or_none_yet_are_told(monkeypatch):

@@ -8,8 +8,8 @@ import pytest
 from grading.checks.lab1_memory import draw, judge_counts
 from grading.checks.lab1_memory.judge_predictions import TOLERANCES
 from grading.checks.lab1_memory.programs import Setup
-from grading.references.lab1_memory import formulas
-from grading.references.lab1_memory.formulas import Weights
+from grading.references.lab1_memory import weighted_memory_formulas
+from grading.references.lab1_memory.weighted_memory_formulas import Weights
 from grading.samples import Sample, rule_coverage, samples
 from grading.samples.trial import run_cells
 
@@ -38,7 +38,9 @@ def drawn(program: str, seed: int) -> list[Setup]:
 
 
 def both(program: str, s: Setup) -> tuple[float, float]:
-    return formulas.resident(program, s, Weights()), formulas.peak(program, s, Weights())
+    return weighted_memory_formulas.resident(program, s, Weights()), weighted_memory_formulas.peak(
+        program, s, Weights()
+    )
 
 
 @pytest.mark.parametrize(("program", "name"), DECISIVE)
@@ -57,7 +59,10 @@ def test_each_input_is_drawn_with_several_values(program, name):
     assert len({getattr(s, name) for seed in range(20) for s in drawn(program, seed)}) >= 2
 
 
-@pytest.mark.parametrize("function", [formulas.block_params, formulas.root_params, formulas.kept_bytes])
+@pytest.mark.parametrize(
+    "function",
+    [weighted_memory_formulas.block_params, weighted_memory_formulas.root_params, weighted_memory_formulas.kept_bytes],
+)
 def test_counts_change_with_each_size_that_they_have(function):
     inputs = {"block_params": "DKF", "root_params": "VD", "kept_bytes": "DHKFBT"}[function.__name__]
     for seed in range(20):

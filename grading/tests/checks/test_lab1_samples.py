@@ -15,8 +15,8 @@ from grading.checks.lab1_memory.judge_predictions import TOLERANCES
 from grading.checks.lab1_memory.programs import Setup
 from grading.checks.lab1_memory.refused_imports import foreign
 from grading.references import lab1_memory
-from grading.references.lab1_memory import formulas, mistakes
-from grading.references.lab1_memory.formulas import Weights
+from grading.references.lab1_memory import mistakes, weighted_memory_formulas
+from grading.references.lab1_memory.weighted_memory_formulas import Weights
 from grading.samples import read_lab
 from shardlab.model import ModelConfig
 from shardplan.memory import memory_plan
@@ -96,7 +96,7 @@ def planned_peak(program: str, s: Setup) -> float:
 def test_what_the_statement_leaves_out_stays_well_below_the_tolerance(program):
     for seed in range(15):
         for s in drawn(program, seed):
-            error = formulas.peak(program, s, Weights()) / planned_peak(program, s) - 1
+            error = weighted_memory_formulas.peak(program, s, Weights()) / planned_peak(program, s) - 1
             assert abs(error) < judge_predictions.TOLERANCES["peak"][0] * 0.6, s
 
 

@@ -6,7 +6,7 @@ import torch
 from submissions import judge_replies
 
 from grading.checks.lab3_zero import judge_owners, on_ranks
-from grading.checks.refused_library_parts import NotAllowed, refuse_finished_parts
+from grading.checks.refused_course_code import NotAllowed, refuse_finished_parts
 
 
 @pytest.mark.parametrize(

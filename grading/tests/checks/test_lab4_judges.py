@@ -8,7 +8,7 @@ from submissions import judge_replies
 from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.checks.lab4_fsdp import (
     fault_in_gradients_and_steps,
-    judge_budget,
+    judge_peak_and_losses,
     judge_sharded_units_recompute,
     judge_speed,
     on_ranks,
@@ -149,8 +149,8 @@ def test_a_training_fits_its_budget_and_has_ddps_losses_on_every_rank():
 
 
 def test_memory_that_no_account_explains_is_no_training_within_the_budget():
-    assert judged_training(seen=judge_budget.SPARE_MEMORY - 10).points == 3
-    hidden = judged_training(seen=judge_budget.SPARE_MEMORY + 10)
+    assert judged_training(seen=judge_peak_and_losses.SPARE_MEMORY - 10).points == 3
+    hidden = judged_training(seen=judge_peak_and_losses.SPARE_MEMORY + 10)
     assert (hidden.points, "the system saw" in hidden.cause) == (0, True)
 
 

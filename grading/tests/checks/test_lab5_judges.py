@@ -44,11 +44,13 @@ def run_of(
 ):
     """What a rank replies of its training, beside a reference that sends 1000 bytes each way in a step."""
 
+    def sent(kind: str, dtype: str, share: float, number: bool = False) -> dict:
+        return {"kind": kind, "dtype": dtype, "number": number, "bytes": 1000 * share}
+
     def step(gathered, wide, reduced, rounded) -> list[dict]:
-        sent = [{"kind": "all_gather", "dtype": "BFloat16", "bytes": 1000 * (gathered - wide)}]
-        sent += [{"kind": "all_gather", "dtype": "Float", "bytes": 1000 * wide}]
-        sent += [{"kind": "reduce_scatter", "dtype": "Float", "bytes": 1000 * (reduced - rounded)}]
-        return sent + ([{"kind": "reduce_scatter", "dtype": "BFloat16", "bytes": 1000 * rounded}] if rounded else [])
+        messages = [sent("all_gather", "BFloat16", gathered - wide), sent("all_gather", "Float", wide)]
+        messages += [sent("reduce_scatter", "Float", reduced - rounded), sent("all_reduce", "Double", 1e-4, True)]
+        return messages + ([sent("reduce_scatter", "BFloat16", rounded)] if rounded else [])
 
     bad, right = step(gathered, wide, reduced, rounded), step(0.5, 0.0, 1.0, 0.0)
     usual = {
@@ -101,7 +103,7 @@ def test_parameters_travel_in_bf16_and_gradients_in_fp32_in_each_step(step):
         "Autocast casts": ask(gathered=1.0, wide=1.0),
         "some are reduced twice": ask(reduced=1.06),
         "some are not reduced": ask(reduced=0.97),
-        "gradients are reduced in BFloat16": ask(rounded=0.01),
+        "gradients are reduced in BFloat16": ask(rounded=0.0001),
         "forget is another on each rank": ask(whole={"forget": [1.0, 2.001]}),
         "forget.log_rate gets no gradient": ask(gradients={"up": [3.0, 4.0]}),
     }

@@ -13,7 +13,7 @@ from grading.checks.lab5_precision_recompute import (
     notebook_model_and_price_list,
     plan_costs,
 )
-from grading.judge.reference_answers import OurAnswers
+from grading.judge.reference_lookup import OurAnswers
 from grading.references.lab5_precision_recompute import best_plan as ours
 from grading.samples import read_lab, samples
 

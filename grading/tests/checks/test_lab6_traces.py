@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from grading.checks.lab6_profile import judge_reading, on_ranks
-from grading.judge.reference_answers import OurAnswers
+from grading.judge.reference_lookup import OurAnswers
 from grading.references import lab6_profile
 from grading.references.lab6_profile import wrong_figures
 from grading.references.lab6_profile.draw_trace_and_figures import (

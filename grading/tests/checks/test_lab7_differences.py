@@ -7,7 +7,7 @@ import pytest
 import torch
 from submissions import falls_short, judge_replies
 
-from grading.checks.lab7_debug import experts_training, judge_differing, judge_resume
+from grading.checks.lab7_debug import experts_training, judge_differing_tensors, judge_resume
 from grading.checks.lab7_debug.hang_evidence import MESHES, hang
 from grading.checks.lab7_debug.tools_on_ranks import SHARDED, WHOLE, alter
 from shardlab.tier import TIERS
@@ -60,7 +60,7 @@ def test_too_many_and_too_few_differences_are_told(found, words):
 
 def test_bytes_are_altered_in_the_middle_and_at_either_parity():
     for seed in SEEDS:
-        whole, mixed = list(judge_differing.searches(drawn(seed)).values())[1:]
+        whole, mixed = list(judge_differing_tensors.searches(drawn(seed)).values())[1:]
         for name, _, how, where in (whole[2], mixed[0], mixed[1]):
             assert name in SHARDED or name == "count"
             assert how in ("even byte", "odd byte")

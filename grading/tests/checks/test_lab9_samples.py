@@ -132,6 +132,24 @@ def test_one_token_of_one_rank_is_enough(case, rank):
         assert verdict.points == 0 and f"1 of rank {rank}'s" in verdict.cause
 
 
+def test_experts_that_all_wrong_tokens_share_are_named():
+    def spoils(experts):
+        def change(case, rank, reply):
+            if rank == 1 and case == CASES[0]:
+                hit = torch.isin(draws.choices(case, 0, rank), torch.tensor(experts)).any(1)
+                reply["passes"][0]["out"] = [
+                    [2 * a for a in row] if h else row for row, h in zip(reply["passes"][0]["out"], hit, strict=True)
+                ]
+
+        return judged("lab9.outputs", change).cause
+
+    for experts in ([2], [1, 5]):
+        ranks = sorted({CASES[0].homes[e] for e in experts})
+        cause = spoils(experts)
+        assert f"those that chose one of the experts {', '.join(map(str, experts))}, which live on rank" in cause, cause
+        assert all(str(rank) in cause.rsplit("rank", 1)[1] for rank in ranks)
+
+
 def test_factors_of_experts_are_named():
     assert "experts are 4 times" in judged("lab9.gradients", times=4.0).cause
     assert "experts are 1/4" in judged("lab9.gradients", times=0.25).cause

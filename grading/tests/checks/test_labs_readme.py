@@ -5,7 +5,7 @@ import re
 import pytest
 from submissions import LABS, ROOT
 
-from grading.gradebook.manual_grading import is_written
+from grading.gradebook.manually_graded_cells import is_written
 from grading.judge.find_lab import lab_module
 from grading.samples import read_lab
 

@@ -21,7 +21,7 @@ from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judge, Judged
 from grading.judge.verdict import Verdict
-from grading.reports.class_page import show, write_page
+from grading.reports.class_page_and_tables import show, write_page
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
 

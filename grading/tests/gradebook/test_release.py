@@ -12,10 +12,10 @@ import nbformat
 import pytest
 from submissions import LABS, ROOT
 
-from grading.gradebook.manual_grading import MOST_WORDS, STUB, count_words, is_written
+from grading.gradebook.manually_graded_cells import MOST_WORDS, STUB, count_words, is_written
 from grading.gradebook.nbgrader_api import Classroom
 from grading.judge.find_lab import check_name, lab_module
-from grading.judge.reference_answers import answers_for
+from grading.judge.reference_lookup import answers_for
 from grading.samples import read_lab, samples
 
 TIERS = ("cpu", "gpu1", "gpu4", "gpu8")

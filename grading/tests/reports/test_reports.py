@@ -19,7 +19,7 @@ from grading.instructor_commands import explain
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judged
 from grading.judge.verdict import Verdict
-from grading.reports.class_page import page, show
+from grading.reports.class_page_and_tables import page, show
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
 from grading.reports.terminal_table_of_lab import grade_row

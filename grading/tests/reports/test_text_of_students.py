@@ -19,7 +19,7 @@ from grading.gradebook.limited import limited
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judged
 from grading.judge.verdict import Verdict
-from grading.reports.class_page import show
+from grading.reports.class_page_and_tables import show
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import FORMS, export
 from grading.reports.markdown_to_html import MarkdownWithMath

@@ -15,11 +15,11 @@ import pytest
 from deadlines import deadline_s
 from submissions import LABS, ROOT
 
-from grading.gradebook.manual_grading import is_written
-from grading.judge import reference_answers
+from grading.gradebook.manually_graded_cells import is_written
+from grading.judge import reference_lookup
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_answers import Referee
-from grading.judge.reference_answers import NotRecorded, OurAnswers, RecordedAnswers, answers_for, key_of
+from grading.judge.reference_lookup import NotRecorded, OurAnswers, RecordedAnswers, answers_for, key_of
 from grading.samples import read_lab, samples
 from grading.samples.trial import handed_in
 from grading.student_kit import make
@@ -194,8 +194,8 @@ def test_a_home_draws_only_what_it_has_and_asks_no_ranks_for_what_it_knows():
 
 
 def test_without_references_and_records_there_is_nothing_to_ask(monkeypatch, tmp_path):
-    monkeypatch.setattr(reference_answers.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(reference_answers, "RECORDED", tmp_path)
+    monkeypatch.setattr(reference_lookup.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(reference_lookup, "RECORDED", tmp_path)
     assert answers_for("lab3_zero")[1] is None
 
 

@@ -190,7 +190,11 @@ _benchmark(
 @bench.command("earlier")
 def bench_earlier(commit: Annotated[str, typer.Argument(help="an earlier one")], json_file: JsonFile = None) -> None:
     """Compare our sharding engines with themselves at an earlier commit: time, losses, peak bytes, bytes sent."""
-    _write(_measure("earlier", commit=commit), json_file)
+    try:
+        _write(_measure("earlier", commit=commit), json_file)
+    except ValueError as error:
+        print(f"shardlab bench earlier: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
 
 
 _benchmark(
@@ -234,7 +238,7 @@ def bench_grader(
     part: Annotated[list[str] | None, typer.Option(help="only this part; may be given more than once")] = None,
 ) -> None:
     """Test the grader: is it fair, does it survive kills and attacks, does it catch all mutants, how fast? (Hours.)"""
-    from grading.bench.all_benchmarks import run
+    from grading.bench.grader_benchmarks import run
 
     run(part, json_file)
 

@@ -7,20 +7,20 @@
 
 Read in this order:
 
-    api                 the call
-    pickling            how a function travels to the ranks
-    rank_main           what runs in each rank's process
-    rank_process, job   the launcher's side: it watches pipes, processes and the clock
-    flight_recorder     the collectives that a rank has called
-    hang_report, blame  the error message: which rank is at fault
-    known_message       where the index of messages explains it
-    notebook_tracebacks       cells by their numbers; an interrupt without our frames
-    progress_line       the line under a cell that waits
+    api                         the call
+    pickling                    how a function travels to the ranks
+    rank_main                   what runs in each rank's process
+    rank_process, job           the launcher's side: it watches pipes, processes and the clock
+    flight_recorder             the collectives that a rank has called
+    hang_report, launch_error   the error message: which rank is at fault
+    explanation_note            where the index of messages explains it
+    notebook_tracebacks         cells by their numbers; an interrupt without our frames
+    progress_line               the line under a cell that waits
 
 No process is left behind, whatever goes wrong.
 """
 
 from shardlab.launch.api import launch, local_device, warm_up
-from shardlab.launch.blame import LaunchError
+from shardlab.launch.launch_error import LaunchError
 
 __all__ = ["LaunchError", "launch", "local_device", "warm_up"]

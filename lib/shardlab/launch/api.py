@@ -16,9 +16,9 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from shardlab.launch.blame import LaunchError
+from shardlab.launch.explanation_note import explained
 from shardlab.launch.job import Job
-from shardlab.launch.known_message import explained
+from shardlab.launch.launch_error import LaunchError
 from shardlab.launch.notebook_tracebacks import without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting

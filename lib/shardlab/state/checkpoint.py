@@ -37,6 +37,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
+from shardlab.state.rank_agreement import everybody_calls, from_rank_0, rank
 from shardlab.state.sharded_state import (
     Described,
     OptimizerMemory,
@@ -45,7 +46,6 @@ from shardlab.state.sharded_state import (
     sharded_state_dict,
     weights_have_changed,
 )
-from shardlab.state.wait_for_all_ranks import everybody_calls, from_rank_0, rank
 
 LATEST = "latest"
 

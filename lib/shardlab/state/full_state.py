@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from shardlab.state.parts import Part, held
+from shardlab.state.flat_interval_chunks import Part, held
+from shardlab.state.rank_agreement import everybody_calls, from_rank_0, rank, world_size
 from shardlab.state.sharded_state import (
     Described,
     OptimizerMemory,
@@ -23,7 +24,6 @@ from shardlab.state.sharded_state import (
     optimizer_state,
     weights_have_changed,
 )
-from shardlab.state.wait_for_all_ranks import everybody_calls, from_rank_0, rank, world_size
 
 
 def full_state_dict(model: nn.Module, *, timeout_s: float = 30.0) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """The site for readers in a real browser, from files: formulas, outputs, links, search, and a dark mode.
 
-For `make look`. One small lesson stands in for all of them: what they say is for `make course`.
+For `make look`. One small lesson stands in for all of them, but for one test: what they say is for `make course`.
 """
 
 import base64
@@ -13,7 +13,7 @@ from nbformat import from_dict
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from shardcourse.figures.style import figure
-from shardcourse.lessons.book import SITE, as_page, typeset, write_index
+from shardcourse.lessons.book import SITE, add_texts, as_page, typeset, write_index
 from shardcourse.lessons.tidy import KERNEL
 
 pytestmark = [
@@ -193,3 +193,22 @@ def test_a_page_can_be_opened_on_a_host_if_the_project_has_an_address(pages, add
         assert (f"{host}/somebody/shardlab" in page) == bool(address)
     notebook = "somebody/shardlab/blob/main/course/00_start_here.ipynb"
     assert (notebook in page) == bool(address)
+
+
+@pytest.mark.timeout(600)
+def test_every_page_of_the_course_can_be_typeset_and_read_on_a_phone(chromium, tmp_path):
+    """A dollar that begins no formula, or a link to nowhere, would end the book. A long name would widen a page."""
+    pages, html = tmp_path / "pages", tmp_path / "html"
+    shutil.copytree(SITE, pages)
+    add_texts(pages)
+    for lesson in (ROOT / "course").glob("*.ipynb"):
+        write(pages / "course" / lesson.name, nbformat.read(lesson, as_version=4).cells)
+    write_index(pages / "index.md", ROOT / "course")
+    assert typeset(pages, html)
+    phone = chromium.new_page(viewport={"width": 390, "height": 844})
+    too_wide = []
+    for file in [*html.glob("*/*.html"), *html.glob("labs/*/*.html")]:
+        phone.goto(f"file://{file}")
+        if phone.evaluate("document.documentElement.scrollWidth") > 390:
+            too_wide.append(file.stem)
+    assert too_wide == []

@@ -12,7 +12,7 @@ import pytest
 from deadlines import deadline_s
 from test_live import interrupted, shown
 
-from shardlab.launch.known_message import explained
+from shardlab.launch.explanation_note import explained
 from shardlive import RankError, Ranks
 from shardlive.live_job import LiveRank
 from shardwhy.literals import literals

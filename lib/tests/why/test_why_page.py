@@ -1,7 +1,10 @@
 """course/messages.md is what the index says, and its links lead somewhere."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from shardcourse.repository import ROOT
 from shardwhy.index import load
@@ -15,7 +18,7 @@ def test_the_page_is_current():
 
 
 def test_the_page_has_all_of_every_entry():
-    text = page(EXAMPLE)
+    text = re.sub(r"\\([$_])", r"\1", page(EXAMPLE))
     assert f"lists {len(EXAMPLE)} messages" in text
     for e in EXAMPLE.values():
         own = re.search(rf"^### {e.id}\n(.*?)(?=^##|\Z)", text, re.S | re.M)[1]
@@ -30,8 +33,6 @@ def test_causes_are_numbered_in_order():
 
 
 def test_a_message_with_backquotes_is_verbatim():
-    from dataclasses import replace
-
     entry = replace(EXAMPLE["killed"], message="the `forward` function")
     assert "\n`` the `forward` function ``\n" in page({"killed": entry})
 
@@ -56,3 +57,14 @@ def test_each_lesson_leads_to_its_messages_and_the_page_leads_back():
         if links := re.findall(r"\]\(messages\.md#(lesson_\w+)\)", lesson.read_text()):
             found[lesson.name] = links
     assert found == expected and lists.keys() == {anchor for anchors in expected.values() for anchor in anchors}
+
+
+def test_what_a_shell_or_python_writes_is_no_formula_and_not_bold():
+    entry = replace(EXAMPLE["killed"], do="Set A=/tmp/a_$RANK and B=/tmp/b_$RANK in __init__, as `$C` in `__all__`.")
+    assert r"A=/tmp/a_\$RANK and B=/tmp/b_\$RANK in \_\_init\_\_, as `$C` in `__all__`." in page({"killed": entry})
+
+
+@pytest.mark.parametrize("file", sorted(PAGE.parent.glob("*.md")), ids=lambda file: file.stem)
+def test_no_page_has_a_formula_or_a_bold_word_by_accident(file):
+    prose = re.sub(r"^```.*?^```|(`+)[^`].*?\1", "", file.read_text(), flags=re.S | re.M)
+    assert re.findall(r"(?<!\\)\$|(?<![\\\w])__\w+__", prose) == []

@@ -129,3 +129,10 @@ def test_no_id_of_a_claim_is_broken(width):
     said = console.file.getvalue()
     assert [c.id for c in claims().values() if c.id not in said] == []
     assert all(len(line) <= width for line in said.splitlines())
+
+
+def test_a_commit_that_is_not_there_is_named():
+    result = shell.invoke(app, ["bench", "earlier", "no-such-commit"])
+    assert result.exit_code == 2
+    assert "no lib at commit 'no-such-commit'" in result.stderr
+    assert "git log" in result.stderr

@@ -18,13 +18,13 @@ from shardlab.fsdp import FlatParameter, fully_shard
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 from shardlab.state import sharded_state_dict
+from shardlab.state.flat_interval_chunks import Part, held, rectangles
 from shardlab.state.full_state import (
     full_optimizer_state_dict,
     full_state_dict,
     load_full_optimizer_state_dict,
     load_full_state_dict,
 )
-from shardlab.state.parts import Part, held, rectangles
 from shardlab.zero import ZeroRedundancyOptimizer
 
 

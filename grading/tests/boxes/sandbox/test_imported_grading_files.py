@@ -12,9 +12,9 @@ from deadlines import deadline_s
 from grading.boxes import rank_launcher_in_box
 from grading.boxes.sandbox import Bubblewrap, Limits
 from grading.boxes.sandbox.boxed_program import clean_environment
-from grading.boxes.sandbox.shown_files import files_of
+from grading.boxes.sandbox.imported_grading_files import files_of
 from grading.judge.find_lab import lab_module
-from grading.judge.reference_answers import answers_for
+from grading.judge.reference_lookup import answers_for
 
 ROOT = Path(__file__).resolve().parents[4]
 LABS = sorted(place.name for place in (ROOT / "solutions").iterdir())

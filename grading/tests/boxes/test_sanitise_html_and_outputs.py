@@ -11,7 +11,7 @@ from submissions import ROOT
 from traitlets.config import PyFileConfigLoader
 
 from grading.boxes.notebook_runner_client import _read
-from grading.boxes.sanitise import clean_html
+from grading.boxes.sanitise_html_and_outputs import clean_html
 from grading.judge.verdict import Verdict
 
 MARK = "hacked()"

@@ -7,6 +7,7 @@ from grading.checks.lab5_precision_recompute.judge_matches_fp32 import (
     of_dtypes,
     of_gradients,
     of_losses,
+    of_weights,
 )
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
@@ -43,6 +44,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
             held,
             messages,
             of_dtypes(mine),
+            of_weights(mine, "prepare"),
             of_gradients(mine, reference),
             of_losses(losses, LOSS_OFF),
             _of_flops(min(again), least),
