@@ -7,6 +7,7 @@ A mutation that no check sees is a hole in the checks, or it is equivalent: it c
 import argparse
 import json
 import signal
+import sys
 import time
 import tomllib
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 from grading.gradebook.nbgrader_api import ROOT
 from grading.judge.judge_answers import Referee
 from grading.judge.verdict import Verdict
+from grading.samples import Sample
 from grading.samples.mutations_by_program import Mutation, mutations_of
 from grading.samples.trial import RETRIES, handed_in
 
@@ -54,11 +56,19 @@ def run(lab: str, first: int = 0, last: int | None = None, at_a_time: int = 2) -
 
 def _said(lab: str, mutations: list[Mutation]) -> dict[str, str]:
     """Return for each mutation what the checks said if none took a point, else ""."""
+    right = handed_in(Sample(lab, "right", "the solution", cells={}))
+    found = {}
     with Referee(lab, "cpu", same_player=True) as referee:
-        return {mutation.key: _points_lost(mutation, lab, referee) for mutation in mutations}
+        for mutation in mutations:
+            begin = time.monotonic()
+            found[mutation.key] = words = _points_lost(mutation, lab, referee, right)
+            outcome = "seen by none" if words else "seen"
+            print(f"{time.monotonic() - begin:4.0f} s | {outcome} | {mutation.key}", file=sys.stderr, flush=True)
+    return found
 
 
-def _points_lost(mutation: Mutation, lab: str, referee: Referee) -> str:
+def _points_lost(mutation: Mutation, lab: str, referee: Referee, right: dict[str, bytes]) -> str:
+    """Ask the checks whose answer is another one than the solution's, timed ones last."""
     try:
         with _at_most(NOTEBOOK_S):
             answers = handed_in(mutation.sample(lab))
@@ -66,8 +76,9 @@ def _points_lost(mutation: Mutation, lab: str, referee: Referee) -> str:
         return ""
     if set(answers) != set(referee.checks):
         return ""
-    said = []
-    for name in sorted(referee.checks, key=lambda name: referee.lab.CHECKS[name].timed):  # timed ones last
+    said = ["no other check has another answer than the solution's"]
+    other = [name for name in referee.checks if answers[name] != right[name]]
+    for name in sorted(other, key=lambda name: referee.lab.CHECKS[name].timed):
         verdict = _judged(answers, name, referee)
         if verdict.points < verdict.max_points:
             return ""
@@ -105,8 +116,9 @@ if __name__ == "__main__":
     parser.add_argument("first", type=int, nargs="?", default=0)
     parser.add_argument("last", type=int, nargs="?")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--at-a-time", type=int, default=2, help="how many workers judge mutations side by side")
     arguments = parser.parse_args()
-    found = run(arguments.lab, arguments.first, arguments.last)
+    found = run(arguments.lab, arguments.first, arguments.last, arguments.at_a_time)
     print(json.dumps(found, indent=1, ensure_ascii=False))
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import Any
 from IPython import get_ipython
 
 from shardlab.launch.notebook_tracebacks import without_frames
-from shardlive.session import Ranks
+from shardlive.session import Ranks, checked
 from shardsim import simulated
 
 _ranks: list[Ranks] = []  # those that the commands talk to; at most one
@@ -46,6 +46,7 @@ def ranks(line: str, cell: str | None = None) -> None:
       and no screen: pull("x"), and draw x in a cell of the notebook.
     Pending. If only rank 0 calls dist.all_reduce(x), it waits for the other ranks. The cell comes back and says who
       waits for whom. Run the same call on the others (make x there, too) under %%ranks 1-3: then all four have the sum.
+      An all_reduce with op=MAX on one rank and SUM on the others is told only while a rank waits in it.
     Errors. If a cell fails on one rank, you see the rank and the line. All ranks stay, with their names. Mend the cell.
       Run it on all ranks, or, if the others wait in a call for rank 2, under %%ranks 2 alone.
       If a rank's process ends, the others keep their names. Save what you need with x = pull("x"), then %ranks restart.
@@ -122,10 +123,12 @@ def _start(line: str) -> None:
     if number and not number.isdigit():
         raise ValueError(f"%ranks start {number}: the number of ranks is a whole number, such as 4")
     network = simulated(options["network"]) if "network" in options else None
-    # First the new ones: if that fails, those that are there stay.
-    _ranks.append(Ranks(int(number or 4), device=options.get("device", "cpu" if network else None), network=network))
-    if len(_ranks) > 1 and (old := _ranks.pop(0)).end.alive and (lost := old.give_up()):
+    device = options.get("device", "cpu" if network else None)
+    checked(int(number or 4), device, network)  # before anything is lost
+    # The old ones first: a GPU's memory may not hold both.
+    if _ranks and _ranks[0].end.alive and (lost := _ranks[0].give_up()):
         print(f"the ranks that were there are ended.\n{lost}")
+    _ranks[:] = [Ranks(int(number or 4), device=device, network=network)]
     print(f"{_ranks[0].world_size} ranks are there")
 
 

@@ -65,8 +65,8 @@ def serve(marker: str) -> None:
         answer = rank.run(f"<cell {name or number}>", source, options)
         with suppress(Exception):
             rank_main.flush()
+        rank_main.send(("answer", (number, answer)))  # first: a process that the cell has forked ends here
         os.write(output, f"{marker}{number}\n".encode())
-        rank_main.send(("answer", (number, answer)))
 
 
 class Rank:
@@ -102,6 +102,7 @@ class Rank:
             self.is_busy = False  # here: an interrupt before this is caught below, and one after it is ignored
             return Answer("\n".join(parts))
         except BaseException as error:  # SystemExit and KeyboardInterrupt too: the rank stays
+            rank_main.end_if_forked(error)
             self.is_busy, self.failed = False, error
             own = error.__traceback__
             while own and not _is_of_a_cell(own.tb_frame):

@@ -14,6 +14,7 @@ from shardlab.launch.explanation_note import explained
 from shardlab.launch.hang_report import named
 from shardlab.launch.notebook_tracebacks import name_cells, without_frames
 from shardlab.launch.pickling import dumps
+from shardlab.launch.rank_main import Settings
 from shardlive.live_job import LiveJob, LiveRank
 from shardlive.rank_side import Answer, Place
 from shardlive.show import Printed, values
@@ -34,6 +35,15 @@ class RankError(RuntimeError):
         return [f"RankError: {self}", *getattr(self, "__notes__", [])]
 
 
+def checked(world_size: int, device: str | None, network, threads_per_rank: int = 1) -> Settings:
+    """Return the settings of live ranks. Raises an error if there can be none."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise RuntimeError("live ranks are started from a notebook or a script, not by a rank of another job")
+    if not isinstance(world_size, int) or world_size < 1:
+        raise ValueError(f"a number of ranks is a whole number, at least 1, not {world_size!r}")
+    return settings_of(world_size, device, None, network, threads_per_rank, _A_DAY_S)
+
+
 class Ranks:
     """N ranks that stay between cells: `run` a cell on all or some of them, `pull` a value from each.
 
@@ -45,12 +55,7 @@ class Ranks:
     """
 
     def __init__(self, world_size: int, *, device: str | None = None, network=None, threads_per_rank: int = 1) -> None:
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            raise RuntimeError("live ranks are started from a notebook or a script, not by a rank of another job")
-        if not isinstance(world_size, int) or world_size < 1:
-            raise ValueError(f"a number of ranks is a whole number, at least 1, not {world_size!r}")
-        self.world_size = world_size
-        self._settings = settings_of(world_size, device, None, network, threads_per_rank, _A_DAY_S)
+        self.world_size, self._settings = world_size, checked(world_size, device, network, threads_per_rank)
         self._start()
 
     def _start(self) -> None:
@@ -59,7 +64,8 @@ class Ranks:
         self.end = weakref.finalize(self, self._job.kill)
         try:
             warm_up()
-            threading.Thread(target=explained, args=(RuntimeError(),), daemon=True).start()  # reads its index: 0.15 s
+            # It reads its index: 0.15 s. No daemon: Python ends after it.
+            threading.Thread(target=explained, args=(RuntimeError(),)).start()
             self._job.start()
         except BaseException:
             self.end()
@@ -148,11 +154,16 @@ class Ranks:
         return lost
 
     def give_up(self) -> str:
-        """End all ranks. Return what is lost, in words: names, and a call that was pending."""
-        had = self._job.ask(self._living(), "pull", within_s=_LONG_S)
+        """End all ranks. Return what is lost, in words: names, and a call that was pending.
+
+        A rank that does not say within a moment where it is will not say either which names it has.
+        """
+        places = self._job.ask(self._living(), "place", within_s=_GRACE_S)
+        had = self._job.ask([self._job.ranks[n] for n in places], "pull", within_s=_LONG_S)
         lost = {n: f"lost: {', '.join(names)}" for n, a in had.items() if (names := cloudpickle.loads(a.value))}
+        lost |= {r.number: "lost: all its names; it did not say which" for r in self._job.ranks if r.number not in had}
         lost |= {r.number: "had ended" for r in self._job.ranks if not r.is_there}
-        given_up = ["the call that was pending is given up"] * any(place.waits for place in self._places().values())
+        given_up = ["the call that was pending is given up"] * any(place.waits for place in places.values())
         self.end()
         return "\n".join([*values(lost, self.world_size), *given_up])
 

@@ -28,7 +28,7 @@ from shardlab.tier import TIERS
 IGNORED = -100  # cross_entropy's ignore_index
 # Layers of the model; micro-batches a step; samples a micro-batch; tokens a sample.
 GRADIENT_SHAPE = dict(n_layers=2, samples=2, seq_len=32)
-MICRO_BATCHES = 3, 1, 2  # of each step whose gradients are compared
+MICRO_BATCHES = 1, 3, 1, 2  # of each step whose gradients are compared; the first step has one, and so has a later one
 ACCOUNT_SHAPE = dict(n_layers=4, count=3, samples=2, seq_len=64)
 WIDE = "3M"  # the model of the drill `memory`: so large that the system's counts show a copy of it
 # By tier. On a GPU, the model that a CPU trains would be launches of kernels only: these take longer to compute than to

@@ -6,7 +6,9 @@ import pytest
 
 from grading.bench.mutation_testing import equivalent
 from grading.gradebook.nbgrader_api import ROOT
+from grading.samples import Sample
 from grading.samples.mutations_by_program import _mutations, mutations_of
+from grading.samples.trial import handed_in
 
 LABS = sorted(path.name for path in (ROOT / "solutions").glob("lab*"))
 
@@ -30,3 +32,14 @@ def test_equal_statements_have_a_mutation_each():
     never = [mutation for mutation in _mutations("f", twice, on_ranks=False) if mutation.key.endswith("| never")]
     assert len({mutation.source for mutation in never}) == 2
     assert all(ast.parse(mutation.source) for mutation in never)
+
+
+def test_a_mutation_changes_the_answers_of_its_own_cell_only():
+    """The others' verdicts are known: those of the solution."""
+    lab = "lab4_fsdp"
+    right, again = (handed_in(Sample(lab, "right", "the solution", cells={})) for _ in range(2))
+    assert again == right
+    last = mutations_of(lab)[-1]
+    assert last.cell == "efficiency"
+    changed = handed_in(last.sample(lab))
+    assert [name for name in right if changed[name] != right[name]] == ["lab4.efficiency"]

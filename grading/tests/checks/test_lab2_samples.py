@@ -52,11 +52,12 @@ def test_the_proof_of_a_timed_step_does_not_follow_from_proofs_of_its_parts():
 # The judges alone, on what ranks might reply
 
 SEED = 1  # of every judgement here: it draws buckets of 0.4375 MiB, and a tied model
+STEPS = len(on_ranks.MICRO_BATCHES)
 
 
 @pytest.fixture(scope="module")
 def truths():
-    return [judge_gradients.truth_of(SEED, 4, step=step) for step in range(3)]
+    return [judge_gradients.truth_of(SEED, 4, step=step) for step in range(STEPS)]
 
 
 @pytest.fixture
@@ -66,13 +67,13 @@ def truth(truths, monkeypatch):
     return truths[-1]
 
 
-def judged_gradients(*of_ranks, step=2, weights=None):
+def judged_gradients(*of_ranks, step=STEPS - 1, weights=None):
     """By the projections of a step's gradients, one vector for all ranks or one each; the other steps are right."""
     vectors = of_ranks * 4 if len(of_ranks) == 1 else of_ranks
     model = on_ranks.build(SEED, 0, on_ranks.GRADIENT_SHAPE["n_layers"], tied=True, frozen=True)
     right = project(model.named_parameters(), SEED)
     replies = [{"weights": right, "steps": []} for _ in vectors]
-    for i in range(3):
+    for i in range(STEPS):
         truth = judge_gradients.truth_of(SEED, 4, step=i)
         for reply, own in zip(replies, vectors, strict=True):
             rows = (own if i == step else truth.right).view(-1, 4).tolist()
@@ -84,7 +85,7 @@ def judged_gradients(*of_ranks, step=2, weights=None):
 
 @pytest.mark.parametrize(("times", "points"), [(1.0, 4), (1.00009, 4), (0.99991, 4), (1.00012, 0), (0.99988, 0)])
 def test_gradients_may_be_off_by_a_ten_thousandth_in_any_step(times, points, truth, truths):
-    for step in range(3):
+    for step in range(STEPS):
         assert judged_gradients(times * truths[step].right, step=step).points == points
 
 
@@ -133,7 +134,7 @@ def test_each_mistake_of_gradients_is_named(truth):
         "differ from the mean over all valid tokens": judged_gradients(truth.right.flip(0)),
     }
     assert {words: v.cause for words, v in said.items() if v.points or words not in v.cause} == {}
-    assert all(v.cause.startswith("in step 3, of 2 micro-batches, ") for v in said.values())
+    assert all(v.cause.startswith(f"in step {STEPS}, of 2 micro-batches, ") for v in said.values())
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -87,26 +87,22 @@ def launch(
 def warm_up() -> None:
     """Start the forkserver and return at once; it imports torch in the background (about 2 s, once per process)."""
     with _warming_up:
-        _start_forkserver()
-
-
-def _start_forkserver() -> None:
-    multiprocessing.set_forkserver_preload(_PRELOADED)
-    _name_the_user()
-    log_level, folder = os.environ.get(_LOG_LEVEL), tempfile.tempdir
-    os.environ[_LOG_LEVEL] = "ERROR"  # hides C++ logs about dead peers; the launcher's error is clearer
-    if len(tempfile.gettempdir()) > _LONGEST_FOLDER and os.access("/tmp", os.W_OK):
-        tempfile.tempdir = "/tmp"
-    try:
-        ensure_running()
-    except OSError as error:
-        raise OSError(
-            f"the server from which ranks are forked did not start: {error}. It has a socket in the folder for "
-            f"temporary files, {tempfile.gettempdir()}: if its name is long, set TMPDIR to a shorter one"
-        ) from error
-    finally:
-        tempfile.tempdir = folder
-        os.environ.pop(_LOG_LEVEL) if log_level is None else os.environ.__setitem__(_LOG_LEVEL, log_level)
+        multiprocessing.set_forkserver_preload(_PRELOADED)
+        _name_the_user()
+        log_level, folder = os.environ.get(_LOG_LEVEL), tempfile.tempdir
+        os.environ[_LOG_LEVEL] = "ERROR"  # hides C++ logs about dead peers; the launcher's error is clearer
+        if len(tempfile.gettempdir()) > _LONGEST_FOLDER and os.access("/tmp", os.W_OK):
+            tempfile.tempdir = "/tmp"
+        try:
+            ensure_running()
+        except OSError as error:
+            raise OSError(
+                f"the server from which ranks are forked did not start: {error}. It has a socket in the folder for "
+                f"temporary files, {tempfile.gettempdir()}: if its name is long, set TMPDIR to a shorter one"
+            ) from error
+        finally:
+            tempfile.tempdir = folder
+            os.environ.pop(_LOG_LEVEL) if log_level is None else os.environ.__setitem__(_LOG_LEVEL, log_level)
 
 
 def _name_the_user() -> None:

@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -37,6 +38,7 @@ SETUP = ("did not get as far as opening its device", "was opening its device", "
 SETUP += ("was in its first collective",)
 send: Callable[[tuple[str, Any]], None]  # to the launcher: what it is, and its content. `main` sets it
 orders: queue.SimpleQueue = queue.SimpleQueue()  # from the launcher, in this rank: see `shardlive`
+_pid = 0  # of this rank
 _kept_alive: list = []  # callbacks that C++ holds: Python must not free them
 
 
@@ -87,8 +89,8 @@ def main(payload: bytes, environment: dict[str, str], lifeline: Connection, outp
     os.setsid()  # the rank and whatever it starts are one process group, which the launcher can kill whole
     _redirect_output(output)
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # for a rank too stuck to answer on its lifeline
-    global send
-    send = _start_listening(lifeline)
+    global send, _pid
+    send, _pid = _start_listening(lifeline), os.getpid()
     _before_cpp_terminates(lambda: send(("whereabouts", _whereabouts())))
     try:
         with process_group(settings, tell=lambda n: send(("begun", n))):
@@ -97,16 +99,16 @@ def main(payload: bytes, environment: dict[str, str], lifeline: Connection, outp
             flush()
             send(("returned", result))  # before the group is destroyed: a rank that waits there must not be blamed
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: the other ranks are waiting
+        end_if_forked(error)
         send(("raised", _failure(error)))
         flush()
     threading.Event().wait()  # keep connections open until the launcher ends this rank, or the other ranks fail too
 
 
 def _redirect_output(output: Connection) -> None:
-    for fd in (1, 2):
+    for fd, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(output.fileno(), fd)
-    sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+        setattr(sys, name, open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False))
 
 
 def _start_listening(lifeline: Connection):
@@ -114,6 +116,7 @@ def _start_listening(lifeline: Connection):
     lock = threading.Lock()
 
     def send(message) -> None:
+        end_if_forked()
         with lock:
             lifeline.send(message)
 
@@ -160,6 +163,15 @@ def _failure(error: BaseException) -> Failure:
     return Failure(f"{type(error).__name__}: {error}", text, time.monotonic(), flight_recorder.collectives(last=50))
 
 
+def end_if_forked(error: BaseException | None = None) -> None:
+    """End a process that the rank's function has forked, at the end of the function: it must not answer as the rank."""
+    if os.getpid() != _pid:
+        if error and not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        flush()
+        os._exit(bool(error and getattr(error, "code", 1)))
+
+
 def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -174,44 +186,35 @@ def stay_on_cpu() -> None:
         torch._C._get_accelerator = lambda *_: torch.device("cpu")
 
 
-class process_group:
-    """Context that sets this rank's device and makes the default process group, as `settings` say.
-
-    `tell(n)` is called when step n of `SETUP` begins, and with len(SETUP) when the rank is ready.
-    """
-
-    def __init__(self, settings: Settings, tell: Callable[[int], None] = lambda n: None) -> None:
-        self.settings, self.tell = settings, tell
-
-    def __enter__(self) -> None:
-        s = self.settings
-        flight_recorder.enable()
-        torch.set_num_threads(s.threads)
-        if s.network is not None:
-            s.network.install()
-        self.tell(1)
-        if s.device == "cuda":
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        elif os.environ.get("SHARDLAB_DEVICE") == "cpu":
-            stay_on_cpu()
-        self.tell(2)
-        os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that ends early leaves while others still connect
-        file, n = os.environ.get(MEETING_PLACE), int(os.environ["WORLD_SIZE"])
-        dist.init_process_group(
-            s.backend,
-            store=dist.FileStore(file, n) if file else None,  # no file:// URL, in which # and ? have a meaning
-            rank=int(os.environ["RANK"]),
-            world_size=n,
-            timeout=timedelta(seconds=s.collective_timeout_s),
-        )
-        del os.environ["TORCH_DIST_INIT_BARRIER"]
-        self.tell(3)
-        if s.device != "cpu":  # NCCL connects in its first collective, and a hang there would leave no record
-            first = torch.zeros(1, device=s.device)
-            dist.all_reduce(first)
-            first.item()  # wait for the device
-        self.tell(len(SETUP))
-
-    def __exit__(self, kind, error, tb) -> None:
-        if kind is None and dist.is_initialized():  # after an error, destroying would wait for ranks that are stuck
-            dist.destroy_process_group()
+@contextmanager
+def process_group(s: Settings, tell: Callable[[int], None] = lambda n: None) -> Iterator[None]:
+    """Set this rank's device and make the default process group. Calls `tell(n)` when step n of `SETUP` begins."""
+    flight_recorder.enable()
+    torch.set_num_threads(s.threads)
+    if s.network is not None:
+        s.network.install()
+    tell(1)
+    if s.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    elif os.environ.get("SHARDLAB_DEVICE") == "cpu":
+        stay_on_cpu()
+    tell(2)
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"  # or a rank that ends early leaves while others still connect
+    file, n = os.environ.get(MEETING_PLACE), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(
+        s.backend,
+        store=dist.FileStore(file, n) if file else None,  # no file:// URL, in which # and ? have a meaning
+        rank=int(os.environ["RANK"]),
+        world_size=n,
+        timeout=timedelta(seconds=s.collective_timeout_s),
+    )
+    del os.environ["TORCH_DIST_INIT_BARRIER"]
+    tell(3)
+    if s.device != "cpu":  # NCCL connects in its first collective, and a hang there would leave no record
+        first = torch.zeros(1, device=s.device)
+        dist.all_reduce(first)
+        first.item()  # wait for the device
+    tell(len(SETUP))  # ready
+    yield  # an error is raised here: destroying would wait for ranks that are stuck
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -51,6 +53,56 @@ def test_a_rank_that_does_not_answer_is_said_to_compute(three):
     lines, _ = interrupted(three, "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", 1.0, [1])
     assert lines[-1] == "rank 1 still computes, and does not say where: wait, or restart."
     assert shown(three, "rank", [2])[0] == "[rank 2] 2"
+
+
+def test_a_rank_that_does_not_answer_delays_no_restart(three):
+    """The others tell which names they lose, also one that takes longer than a mute rank is waited for."""
+    shown(three, "class Slow:\n    def __repr__(self): return str(__import__('time').sleep(2))\nslow = Slow()", [2])
+    os.kill(three.pull("__import__('os').getpid()")[1], signal.SIGSTOP)
+    began = time.monotonic()
+    words = ["[rank 1] lost: all its names; it did not say which", "[rank 2] lost: Slow, slow"]
+    assert three.restart().splitlines() == words
+    assert time.monotonic() - began < deadline_s(6)
+    assert shown(three, "rank") == ["[rank 0] 0", "[rank 1] 1", "[rank 2] 2"]
+
+
+FORKS = """
+import os, sys, time
+child = os.fork()
+if child == 0:
+    {}
+else:
+    end = time.monotonic() + 5
+    while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < end:
+        time.sleep(0.01)
+child and (os.waitstatus_to_exitcode(ended[1]) if ended[0] else "is there")
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "said"),
+    [
+        ("print('child')", 0, "child"),
+        ("sys.exit(0)", 0, ""),
+        ("sys.exit(3)", 1, ""),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero"),
+        ("os._exit(2)", 2, ""),
+    ],
+)
+def test_a_process_that_a_cell_forks_ends_with_the_cell_and_does_not_answer_as_the_rank(three, what, status, said):
+    lines = shown(three, FORKS.format(what), [1])
+    assert lines[-1] == f"[rank 1] {status}"
+    assert lines[-2:-1] == [f"[rank 1] {said}"] * bool(said)
+    assert shown(three, "rank") == ["[rank 0] 0", "[rank 1] 1", "[rank 2] 2"]
+
+
+def test_a_process_that_a_cell_forks_and_that_goes_on_ends_with_the_ranks(three, all_gone):
+    shown(three, "import os, time\nchild = os.fork() or time.sleep(600)", [1, 2])
+    children = three.pull("child", [1, 2])
+    with pytest.raises(RankError, match=r"rank 2 has ended \(exit code 7"):
+        three.run("os._exit(7)", [2])
+    three.end()
+    assert all_gone(children)
 
 
 NO_WORDS = """
@@ -104,6 +156,24 @@ def test_an_interrupt_while_ranks_are_ended_leaves_none(all_gone, monkeypatch):
         ranks.end()
     other.join()
     assert all_gone(pids)
+
+
+ENDS_AT_ONCE = """
+import threading, time
+import shardlive.session
+def slowly(error):
+    threading.main_thread().join()
+    time.sleep(0.5)
+    print("read")
+shardlive.session.explained = slowly
+if __name__ == "__main__":
+    shardlive.session.Ranks(1, device="cpu").stop()
+"""
+
+
+def test_python_does_not_end_while_the_index_of_messages_is_read():
+    done = subprocess.run([sys.executable, "-c", ENDS_AT_ONCE], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("read\n", "")
 
 
 def test_the_index_of_messages_is_read_while_ranks_start_and_an_error_takes_no_longer_than_a_cell(monkeypatch):

@@ -9,6 +9,7 @@ from nbclient import NotebookClient
 from papermill.exceptions import PapermillExecutionError
 
 from shardlive import magics
+from shardlive.live_job import LiveJob
 from shardsim import simulated
 
 
@@ -78,6 +79,22 @@ def test_start_and_restart_work_at_once_when_all_ranks_have_ended():
     assert shown[1].startswith("RankError: rank 0 has ended (exit code 3)")
     assert shown[2] == "[every rank] had ended"
     assert shown[4] == "the ranks that were there are ended.\n[every rank] had ended\n3 ranks are there"
+
+
+def test_the_ranks_that_were_there_have_ended_before_others_start(monkeypatch, capsys, all_gone):
+    """A GPU's memory may not hold both."""
+    monkeypatch.setattr(magics, "_ranks", [])
+    magics.ranks("start 2 --device cpu")
+    pids, start = magics.pull("__import__('os').getpid()"), LiveJob.start
+
+    def start_alone(job: LiveJob) -> None:
+        assert all_gone(pids)
+        start(job)
+
+    monkeypatch.setattr(LiveJob, "start", start_alone)
+    magics.ranks("start 1 --device cpu")
+    assert capsys.readouterr().out == "2 ranks are there\n1 ranks are there\n"
+    magics.ranks("stop")
 
 
 @pytest.mark.timeout(240)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import cloudpickle
@@ -37,6 +38,19 @@ def sum_of_ranks():
 def test_results_come_in_rank_order(world_size):
     total = world_size * (world_size - 1) / 2
     assert launch(sum_of_ranks, world_size) == [(r, world_size, total) for r in range(world_size)]
+
+
+@pytest.mark.parametrize(("ends", "code"), [(lambda: "a result", 0), (sys.exit, 0), (lambda: 1 / 0, 1)])
+def test_a_process_that_the_function_forks_does_not_return_as_its_rank(ends, code):
+    def forks():
+        if (child := os.fork()) == 0:
+            return ends()
+        end = time.monotonic() + 5
+        while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < end:
+            time.sleep(0.01)
+        return dist.get_rank(), ended == (child, 256 * code)
+
+    assert launch(forks, 2, device="cpu", stream=False) == [(0, True), (1, True)]
 
 
 def test_functions_travel_by_value():
