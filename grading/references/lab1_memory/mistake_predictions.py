@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from grading.checks.lab1_memory.judge_predictions import Judge, drawn
 from grading.checks.lab1_memory.lab import CHECKS
 from grading.checks.lab1_memory.programs import Setup
-from grading.references.lab1_memory import formulas
+from grading.references.lab1_memory import weighted_memory_formulas
 from grading.references.lab1_memory.mistakes import candidates, predictions
 
 QUANTITIES = ("resident", "peak")
@@ -27,7 +27,7 @@ def explained(program: str, setups: list[dict]) -> dict:
     return {
         "right": of(lambda s: {}),
         "mistakes": [[words, of(weights)] for words, weights in candidates(program)],
-        "moments": [formulas.fullest_moment(program, s) for s in known],
+        "moments": [weighted_memory_formulas.fullest_moment(program, s) for s in known],
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from grading.checks.lab1_memory.programs import Setup
-from grading.references.lab1_memory import formulas
+from grading.references.lab1_memory import weighted_memory_formulas
 from grading.references.lab1_memory.weighted_memory_formulas import Weights
 
 REPLICAS, SHARDED, DDPS = ("one_rank", "ddp", "zero1"), ("fsdp", "fsdp_bf16"), ("ddp", "zero1")
@@ -141,12 +141,14 @@ MISTAKES: list[tuple[tuple[str, ...], str, Callable[[Setup], dict]]] = [
 
 
 def _whole_over_share(s: Setup) -> float:
-    return (s.L * formulas.block_params(s) + formulas.root_params(s)) / formulas._fullest_share(s)
+    return (
+        s.L * weighted_memory_formulas.block_params(s) + weighted_memory_formulas.root_params(s)
+    ) / weighted_memory_formulas._fullest_share(s)
 
 
 def predictions(program: str, of: str, setups: list[Setup], weights: Callable[[Setup], dict]) -> list[float]:
     """Return the predictions of someone who makes this mistake."""
-    return [getattr(formulas, of)(program, s, Weights(**weights(s))) for s in setups]
+    return [getattr(weighted_memory_formulas, of)(program, s, Weights(**weights(s))) for s in setups]
 
 
 def candidates(program: str) -> Iterator[tuple[str, Callable[[Setup], dict]]]:
