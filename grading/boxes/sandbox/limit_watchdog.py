@@ -13,6 +13,7 @@ from grading.boxes.sandbox.limits import FIRST_TO_GO, Limits
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.25
+FILES_EVERY = 4  # looks between those at open files, which take 30 ms for eight ranks
 MOST_DEAD = 10  # times the limit on processes, if zombies are counted too
 LONGEST_HIDDEN_S = 1.0  # a process hides its open files
 LONGEST_IN_FLIGHT_S = 120.0  # files that may be memory: an honest rank has taken them, or has failed to start
@@ -31,6 +32,7 @@ class Guard(threading.Thread):
         self._longest_s = {HIDING: LONGEST_HIDDEN_S} | ({IN_FLIGHT: LONGEST_IN_FLIGHT_S} if memory_files else {})
         self._since: dict[str, float] = {}  # kind -> when the first of the looks in a row found one
         self._stopped = threading.Event()
+        self._looks = 0
         self.exceeded = ""
 
     def run(self) -> None:
@@ -53,24 +55,34 @@ class Guard(threading.Thread):
             return f"it ran {running} processes at a time, and may run {most}"
         if len(processes) > MOST_DEAD * most:
             return f"it left {len(processes)} processes, and may run {most}"
-        kept = descriptor_counts.kept(processes)
         for found, most, what in (
             (sum(map(_threads, processes)), self._limits.threads, "threads"),
-            (kept[descriptor_counts.OPEN], self._limits.descriptors, descriptor_counts.OPEN),
-            (kept[descriptor_counts.WATCHED], self._limits.watched, descriptor_counts.WATCHED),
-            (kept[descriptor_counts.LOCKS], self._limits.watched, descriptor_counts.LOCKS),
             (sockets_and_inodes.sockets(processes), self._limits.sockets, "sockets"),
             (sockets_and_inodes.files(processes, self._limits.scratch_bytes), self._limits.files, "files"),
         ):
             if found > most:
                 return f"it had {found:,} {what}, and may have {most:,}"
+        self._looks += 1
+        if self._looks % FILES_EVERY == 0 and (wrong := self._judge_files(processes)):
+            return wrong
+        used, most = sum(map(held_bytes, processes)) + nameless_bytes(processes), self._limits.memory_bytes
+        return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
+
+    def _judge_files(self, processes: list[psutil.Process]) -> str:
+        kept = descriptor_counts.kept(processes)
+        for what, most in (
+            (descriptor_counts.OPEN, self._limits.descriptors),
+            (descriptor_counts.WATCHED, self._limits.watched),
+            (descriptor_counts.LOCKS, self._limits.watched),
+        ):
+            if kept[what] > most:
+                return f"it had {kept[what]:,} {what}, and may have {most:,}"
         now = time.monotonic()
         self._since = {kind: self._since.get(kind, now) for kind in self._longest_s if kept[kind]}
         for kind, since in self._since.items():
             if now - since > self._longest_s[kind]:
                 return f"it had {kind} for {self._longest_s[kind]:g} s"
-        used, most = sum(map(held_bytes, processes)) + nameless_bytes(processes), self._limits.memory_bytes
-        return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
+        return ""
 
     def stop(self) -> None:
         self._stopped.set()

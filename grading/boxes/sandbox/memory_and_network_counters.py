@@ -54,7 +54,7 @@ class KernelCounters(threading.Thread):
             self._error = error
 
     def _look(self) -> None:
-        nameless = on_its_way = 0
+        nameless = on_its_way = hidden = 0
         for look in count():
             if self._stopped.wait(INTERVAL_S):
                 return
@@ -62,8 +62,8 @@ class KernelCounters(threading.Thread):
             if nameless or look % NAMELESS_EVERY == 0:
                 in_buffers, on_its_way = buffered_bytes(processes)
                 nameless = nameless_bytes(processes) + in_buffers
+            if look % NAMELESS_EVERY == 0:  # reads about every open file: as slow as all of the above
                 hidden = unseen(processes)
-                on_its_way += hidden * UNSEEN_BYTES
                 self._unseen[hidden] += 1
             held = sum(map(held_bytes, processes)) + _written_bytes(processes, self._scratch_bytes) + nameless
             self._peak_bytes = max(self._peak_bytes, held)
@@ -72,7 +72,7 @@ class KernelCounters(threading.Thread):
                 self._last.clear()
                 self._unseen.clear()  # ranks that start are sent files
             if len(processes) == self._most:
-                self._last.append(held + on_its_way)
+                self._last.append(held + on_its_way + hidden * UNSEEN_BYTES)
 
     def _sent(self) -> int | None:
         return None if self._scratch_bytes is None else _sent_bytes(family(self._pid))
