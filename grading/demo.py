@@ -9,10 +9,10 @@ import time
 
 from rich.console import Console
 
-from grading.gradebook.nbgrader_api import ROOT, Classroom
+from grading.gradebook.nbgrader_classroom import ROOT, Classroom
 from grading.judge.find_lab import cell_name, lab_module
 from grading.reports.terminal_table_of_lab import grade_row, grade_table
-from grading.samples import samples
+from grading.samples.sample import samples
 from shardcourse.lessons.folders import build, copy_files, shown
 
 LAB = "lab2_ddp"

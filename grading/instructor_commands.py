@@ -14,7 +14,7 @@ from traitlets.config import Config
 from grading.boxes.sandbox import best_box
 from grading.gradebook.error_advice import CourseError, in_words, shown, visible
 from grading.gradebook.grade_class import Graded, grade_all
-from grading.gradebook.nbgrader_api import ROOT, Classroom
+from grading.gradebook.nbgrader_classroom import ROOT, Classroom
 from grading.judge.find_lab import cell_name
 from grading.judge.judge_answers import UNREADABLE
 from grading.reports.class_page_and_tables import show, write_page

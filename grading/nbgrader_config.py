@@ -43,7 +43,7 @@ c.Autograde.autograde_preprocessors = [
 ]
 c.GenerateFeedback.preprocessors = [
     "nbgrader.preprocessors.GetGrades",
-    "grading.reports.feedback_manual_grading.TellWritten",
+    "grading.reports.feedback_on_manual_cells.TellWritten",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
 c.ClearSolutions.text_stub = "*Your argument here, up to 150 words.*"  # manually_graded_cells.STUB
@@ -58,8 +58,8 @@ c.HTMLExporter.filters = {
     "markdown2html": "grading.reports.markdown_to_html.markdown_of_cell",
     "verdict_html": "grading.boxes.sanitise_html_and_outputs.verdict_html",
 }
-c.ExchangeFactory.collect = "grading.gradebook.exchange.Collect"
-c.ExchangeFactory.release_feedback = "grading.gradebook.exchange.ReleaseFeedback"
+c.ExchangeFactory.collect = "grading.gradebook.hub_exchange.Collect"
+c.ExchangeFactory.release_feedback = "grading.gradebook.hub_exchange.ReleaseFeedback"
 # zip_collect finds <student>/<lab>.ipynb, also with Moodle's suffix, and Canvas's <student>_1_2_<lab>.ipynb.
 c.ZipCollectApp.downloaded_directory = "grading/downloaded"
 c.ZipCollectApp.extractor_plugin = "grading.gradebook.collect_archive.Extractor"

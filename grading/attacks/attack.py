@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 
 LAB, CELL, CHECK = "lab2_ddp", "plan_buckets", "lab2.plan"
 WRAPPER = "token_ddp"  # the cell with TokenDDP

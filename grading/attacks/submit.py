@@ -21,24 +21,24 @@ from grading.attacks import (
     escapes,
     floods,
     hidden_copies,
+    hostile_replies,
     keyrings_priorities_signals,
     lies,
-    malformed_replies,
     reads,
     tampered_notebooks,
 )
 from grading.attacks.attack import CHECK, LAB, Attack
-from grading.gradebook.nbgrader_api import ROOT, Classroom
+from grading.gradebook.nbgrader_classroom import ROOT, Classroom
 from grading.judge.judge_answers import HANGS
 from grading.judge.session import LONGEST_DEADLINE_S
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 from shardcourse.lessons.folders import copy_files
 
 GROUPS = (
     reads,
     lies,
     hidden_copies,
-    malformed_replies,
+    hostile_replies,
     floods,
     keyrings_priorities_signals,
     escapes,

@@ -5,7 +5,7 @@ planned_gpu_memory_table   what labs and lessons need of each GPU, planned: the 
 grader_benchmarks          all of the following
   false_fails              how often a fast enough step is called too slow: simulated, and measured next to other work
   kills                    kill a class's grader again and again: are the grades those of an undisturbed run?
-  scale                    hundreds of submissions: seconds each, memory, and the same class by stock nbgrader
+  large_class              hundreds of submissions: seconds each, memory, and the same class by stock nbgrader
   grading_by_slurm         a class graded by jobs of submitit, on this machine and by Slurm
   attacks                  `grading/attacks`, and the outcome of each
   judge_samples            the wrong submissions of every lab's class: does the intended check stop each?

@@ -12,8 +12,8 @@ import nbformat
 from rich.console import Console
 from rich.table import Table
 
-from grading.gradebook.nbgrader_api import ROOT, Classroom
-from grading.samples import read_lab
+from grading.gradebook.nbgrader_classroom import ROOT, Classroom
+from grading.samples.sample import read_lab
 from shardbench import environment
 from shardcourse.lessons.executed import output_problems
 from shardcourse.lessons.folders import copy_files

@@ -10,7 +10,7 @@ import psutil
 from grading.judge.betting_test import median_bounds
 from grading.judge.judge_answers import FALSE_FAIL, Referee
 from grading.judge.timed_laps import FALSE_PASS
-from grading.samples import samples
+from grading.samples.sample import samples
 from grading.samples.trial import handed_in, judge, surprises
 from shardbench.first import computing
 

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from grading.bench import attacks, false_fails, grading_by_slurm, judge_samples, kills, scale
+from grading.bench import attacks, false_fails, grading_by_slurm, judge_samples, kills, large_class
 from grading.boxes.sandbox import best_box
-from grading.gradebook.nbgrader_api import ROOT
+from grading.gradebook.nbgrader_classroom import ROOT
 from grading.gradebook.result_cache import write_whole
 from shardbench import environment
 
@@ -26,8 +26,8 @@ PARTS = {
     "quiet": lambda: false_fails.measured(50, 0),
     "loaded": lambda: false_fails.measured(50, psutil.cpu_count()),
     "kills": lambda: kills.run(50),
-    "overhead": lambda: scale.overhead(5),
-    "scale": lambda: scale.many(200, at_a_time=2),
+    "overhead": lambda: large_class.overhead(5),
+    "scale": lambda: large_class.many(200, at_a_time=2),
     "clusters": lambda: grading_by_slurm.run(6, jobs=2),
     "attacks": attacks.run,
     **judge_samples.by_lab(LABS),

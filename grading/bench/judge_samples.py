@@ -7,7 +7,7 @@ from itertools import zip_longest
 from multiprocessing import get_context
 
 from grading.judge.judge_answers import Referee
-from grading.samples import Sample, samples
+from grading.samples.sample import Sample, samples
 from grading.samples.trial import handed_in, judge, surprises
 
 

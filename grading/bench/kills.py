@@ -18,7 +18,7 @@ from traitlets.config import Config
 from grading.attacks.attack import LAB
 from grading.bench.make_class import small_class
 from grading.gradebook.grade_class import grade_all
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 
 SETTLE_S = 30.0  # until the processes of a killed grader notice it and end: a worker may still be importing
 

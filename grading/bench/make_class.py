@@ -7,8 +7,8 @@ from nbformat import NotebookNode
 from traitlets.config import Config
 
 from grading.attacks.attack import CELL, LAB, worthless
-from grading.gradebook.nbgrader_api import ROOT, Classroom
-from grading.samples import read_lab
+from grading.gradebook.nbgrader_classroom import ROOT, Classroom
+from grading.samples.sample import read_lab
 from shardcourse.lessons.folders import copy_files
 
 POINTS = 3  # for that part

@@ -17,11 +17,11 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from grading.gradebook.nbgrader_api import ROOT
+from grading.gradebook.nbgrader_classroom import ROOT
 from grading.judge.judge_answers import Referee
 from grading.judge.verdict import Verdict
-from grading.samples import Sample
 from grading.samples.mutations_by_program import Mutation, mutations_of
+from grading.samples.sample import Sample
 from grading.samples.trial import RETRIES, handed_in
 
 NOTEBOOK_S = 120  # for the cells that no judge runs: a mutation may loop for ever

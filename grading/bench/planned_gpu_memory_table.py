@@ -7,7 +7,7 @@ and 8 run on the CPU on every tier, and so do most lessons. The others train mod
 
 from grading.checks.lab2_ddp import on_ranks as lab2
 from grading.checks.lab3_zero import on_ranks as lab3
-from grading.checks.lab3_zero import record_of_step
+from grading.checks.lab3_zero import step_and_buckets
 from grading.checks.lab5_precision_recompute import on_ranks as lab5
 from grading.checks.lab7_debug.memory_budgets import BUDGETS as LAB7
 from shardlab.model import preset
@@ -50,7 +50,7 @@ def needs(tier: Tier) -> dict[str, float]:
     """Return the bytes that each lab and lesson needs of the fullest GPU: reference and right answers."""
     place, model = tiers.PLACES[tier.name], tiers.chosen(tier.name)
     psi, budget = (
-        record_of_step.psi_bytes(tier.name),
+        step_and_buckets.psi_bytes(tier.name),
         lab3.budget_bytes(tier.name, "peak", 5 / (4 * tier.world_size - 1)),
     )
     wide = lab5.BUDGETS[tier.name]["wide"][0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from grading.gradebook.error_advice import in_words, shown, with_advice
 from grading.gradebook.inspect_files import Stamp, SubmissionError
-from grading.gradebook.nbgrader_api import Classroom, Grade
+from grading.gradebook.nbgrader_classroom import Classroom, Grade
 from grading.gradebook.queue import Queue, Task, alone
 from grading.gradebook.result_cache import Kept, made_of
 from grading.gradebook.worker import workers

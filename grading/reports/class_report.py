@@ -15,7 +15,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from grading.gradebook.error_advice import shown, visible
 from grading.gradebook.inspect_files import inspect, read_submission, released_notebook
 from grading.gradebook.manually_graded_cells import Written
-from grading.gradebook.nbgrader_api import Classroom, Grade
+from grading.gradebook.nbgrader_classroom import Classroom, Grade
 from grading.judge.find_lab import cell_name, lab_module
 from grading.judge.verdict import Verdict
 from grading.reports.similarity import Pair, alike

@@ -15,7 +15,7 @@ from nbgrader.api import Assignment, Gradebook, Student, SubmittedAssignment
 
 from grading.gradebook.error_advice import shown
 from grading.gradebook.manually_graded_cells import is_written, less_penalty, written
-from grading.gradebook.nbgrader_api import Classroom, has_points
+from grading.gradebook.nbgrader_classroom import Classroom, has_points
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from grading.gradebook.error_advice import shown
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 from grading.gradebook.result_cache import write_whole
 from grading.judge.find_lab import lab_module
 from grading.reports.csv_export import as_csv

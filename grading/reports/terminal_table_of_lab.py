@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from grading.gradebook.error_advice import shown, visible
-from grading.gradebook.nbgrader_api import Grade
+from grading.gradebook.nbgrader_classroom import Grade
 from grading.judge.find_lab import lab_module
 from grading.judge.verdict import Verdict
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from grading.samples import Sample, read_lab
+from grading.samples.sample import Sample, read_lab
 
 Mutations = Iterator[tuple[str, ast.AST]]  # in words; what stands there instead
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grading.judge.find_lab import lab_module
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 
 _CHECKS = Path(__file__).parents[1] / "checks"
 _NO_RULES = "_no_rules"

@@ -12,7 +12,7 @@ import nbformat
 from grading.boxes.answers_folder_and_output_limits import ANSWERS
 from grading.judge.judge_answers import Referee
 from grading.judge.verdict import Verdict
-from grading.samples import Sample
+from grading.samples.sample import Sample
 
 RETRIES = 3  # of a check that noise hid, as the executor does
 

@@ -9,9 +9,9 @@ from submissions import LAB, ROOT
 from traitlets.config import Config
 
 from grading.gradebook.grade_class import grade_all
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 from grading.judge.judge_submission import Judge
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from grading.attacks.attack import Attack
 from grading.attacks.submit import LONGEST_S, submit
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 
 
 def gains_nothing(attack: Attack, classroom: Classroom) -> None:

@@ -19,7 +19,7 @@ from grading.judge.judge_answers import Referee
 from grading.judge.reference_lookup import answers_for
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
-from grading.samples import Sample, samples
+from grading.samples.sample import Sample, samples
 from grading.samples.trial import judge, surprises
 from shardlab import launch
 from shardlab.tier import TIERS

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shardlab import launch, local_device, ring_collectives
+from shardlab import launch, local_device, point_to_point_collectives
 from shardlab.measure.step_time import compare
 from shardlab.shard_groups import all_gather, reduce_scatter
 
@@ -28,7 +28,7 @@ def _rank(n_elements: int, pairs: int) -> dict[str, dict]:
     sides = {
         "reduce_scatter / all_reduce": (lambda: reduce_scatter(share, whole), lambda: dist.all_reduce(whole)),
         "our ring's reduce_scatter / all_reduce": (
-            lambda: ring_collectives.reduce_scatter_tensor(share, whole),
+            lambda: point_to_point_collectives.reduce_scatter_tensor(share, whole),
             lambda: dist.all_reduce(whole),
         ),
         "all_gather / N broadcasts": (lambda: all_gather(whole, share), lambda: _broadcasts(whole, n)),

@@ -5,7 +5,7 @@
 [Note: like with like] Times can be compared only if both sides run the same algorithm. gloo's all_reduce and all_gather
 are rings, as simulated. Its reduce_scatter is an all_reduce of a copy, and its broadcast sends whole tensors down a
 tree, while the simulated broadcast is a pipeline: these two are measured, but not compared. Our own collectives
-(`shardlab.ring_collectives`), made of sends, are certainly rings.
+(`shardlab.point_to_point_collectives`), made of sends, are certainly rings.
 """
 
 import json
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shardbench import namespaces
-from shardlab import ring_collectives as ours
+from shardlab import point_to_point_collectives as ours
 from shardlab.launch import launch
 from shardlab.launch.rank_main import MEETING_PLACE
 from shardlab.measure.step_time import time_step

@@ -4,7 +4,7 @@ Read in this order:
 
     model, tier       the model that is trained, and its size on this machine; `text_batches`: its data
     launch            run a function on N real ranks; no process is left when the call ends
-    ring_collectives  an all_reduce and an all_gather made of messages, and what each costs
+    point_to_point_collectives  an all_reduce and an all_gather made of messages, and what each costs
     ddp               every rank holds the whole model; gradients are averaged in buckets (`bucketed_backward`)
     zero              each rank keeps 1/N of the optimizer states (stage 1), and of the gradients (stage 2)
     fsdp              1/N of the parameters, too (stage 3)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from shardlab.bucketed_backward import BucketedBackward, broadcast_tensors
-from shardlab.compare_ranks import difference
+from shardlab.check_rank_consistency import difference
 
 MIB = 1 << 20
 DEFAULT_CAP_MB, FIRST_BUCKET_BYTES = 25, MIB  # torch's sizes; a small first bucket is sent early

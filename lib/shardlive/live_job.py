@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from shardlab.launch import launch_error, rank_main
+from shardlab.launch import rank_at_fault, rank_main
 from shardlab.launch.job import Job
 from shardlab.launch.pickling import dumps
 from shardlab.launch.rank_process import RankProcess
@@ -78,7 +78,7 @@ class LiveJob(Job):
     def start(self) -> None:
         """Start the ranks, and wait until they are ready. Raises LaunchError that names the one that is not."""
         super().start()
-        self._wait(lambda r: r.ready, rank_main.SETUP_S, launch_error.not_ready)
+        self._wait(lambda r: r.ready, rank_main.SETUP_S, rank_at_fault.not_ready)
 
     def _environment(self, number: int) -> dict[str, str]:
         """Environment of a rank. NCCL records whether the GPU has come to a collective only if it takes the time."""

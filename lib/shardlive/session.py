@@ -10,8 +10,8 @@ from typing import Any
 import cloudpickle
 
 from shardlab.launch.api import settings_of, warm_up
-from shardlab.launch.explanation_note import explained
 from shardlab.launch.hang_report import named
+from shardlab.launch.link_to_message_index import explained
 from shardlab.launch.notebook_tracebacks import name_cells, without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.rank_main import Settings

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from shardlab.ring_collectives import ring_all_gather_cost, ring_all_reduce_cost
+from shardlab.point_to_point_collectives import ring_all_gather_cost, ring_all_reduce_cost
 
 # What is sharded: parameters, gradients, optimizer states.
 STRATEGIES = {

@@ -9,7 +9,7 @@ from torch.distributed.fsdp import fully_shard
 from shardcourse import figures
 from shardcourse.experiments.scaling import Scaling, scaling
 from shardcourse.figures.style import LessonFigure
-from shardlab import launch, ring_collectives
+from shardlab import launch, point_to_point_collectives
 from shardlab.ddp import DDP, assign_buckets
 from shardlab.fsdp import fully_shard as our_fully_shard
 from shardlab.measure.memory import MemoryTracker
@@ -225,7 +225,7 @@ def halfway() -> list:
     n, rank = dist.get_world_size(), dist.get_rank()
     before = torch.full((n,), 10**rank)
     after, mine = before.clone(), before[:1].clone()
-    ring_collectives.reduce_scatter_tensor(mine, before)
+    point_to_point_collectives.reduce_scatter_tensor(mine, before)
     after[rank] = mine
     return [[[r for r in range(n) if value // 10**r % 10] for value in x.tolist()] for x in (before, after)]
 

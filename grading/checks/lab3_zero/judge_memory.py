@@ -1,6 +1,6 @@
 """Judge the bytes that each rank holds, after a step and at its peak."""
 
-from grading.checks.lab3_zero import on_ranks, record_of_step
+from grading.checks.lab3_zero import on_ranks, step_and_buckets
 from grading.judge.hidden_memory import hidden_bytes, in_words
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
@@ -13,29 +13,29 @@ CLAIMS = {"peak_bytes": lambda r: _total(r["peak"]), "held_bytes": lambda r: _to
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Give half the points for the bytes held after the step, half for the peak; none if the record leaves much out."""
-    replies, figures, causes = record_of_step.record(s, check), {}, []
-    seen = s.watch(check, "memory", **record_of_step.arguments(s)).replies
+    replies, figures, causes = step_and_buckets.record(s, check), {}, []
+    seen = s.watch(check, "memory", **step_and_buckets.arguments(s)).replies
     believed = dict(CLAIMS)
     for what, name, cause in (("held", "held after a step", _held_cause), ("peak", "peak", _peak_cause)):
         got = [max(_total(a[what]), _total(b[what])) for a, b in zip(replies, seen, strict=True)]
-        allowed = [on_ranks.budget_bytes(s.tier.name, what, fraction) for fraction in record_of_step.fractions(s)]
+        allowed = [on_ranks.budget_bytes(s.tier.name, what, fraction) for fraction in step_and_buckets.fractions(s)]
         rank = max(range(len(got)), key=lambda rank: got[rank] - allowed[rank])
         figures[f"{name}, rank {rank}"] = (mib(got[rank]), mib(allowed[rank]))
         if got[rank] > allowed[rank]:
             causes.append(cause(s, replies[rank][what], rank, got[rank] - allowed[rank]))
             del believed[f"{what}_bytes"]
     got = points * (1 - len(causes) / 2)
-    replicated = s.watch_reference("memory", **record_of_step.arguments(s)).replies[rank]
+    replicated = s.watch_reference("memory", **step_and_buckets.arguments(s)).replies[rank]
     steps = {f"yours, rank {rank}": seen[rank]["moments"], "where every rank does everything": replicated["moments"]}
     picture = of_memory(steps, allowed[rank])
-    if got and (hidden := hidden_bytes(s, check, "memory", believed, SPARE_MEMORY, **record_of_step.arguments(s))):
+    if got and (hidden := hidden_bytes(s, check, "memory", believed, SPARE_MEMORY, **step_and_buckets.arguments(s))):
         return Verdict(check, 0, points, in_words(hidden), "", figures, picture=picture)
     kept = "every rank holds the whole weights, its own share of the states, and a few buckets for a while."
     return Verdict(check, got, points, " ".join(causes) or kept, "", figures, picture=picture)
 
 
 def _held_cause(s: Session, held: dict, rank: int, excess: float) -> str:
-    psi, fraction = record_of_step.psi_bytes(s.tier.name), record_of_step.fractions(s)[rank]
+    psi, fraction = step_and_buckets.psi_bytes(s.tier.name), step_and_buckets.fractions(s)[rank]
     due = {"parameters": psi, "optimizer_states": 2 * psi * fraction}
     more = {name: (n - due.get(name, 0)) / psi for name, n in held.items()}
     most = max(more, key=more.get)
@@ -51,10 +51,10 @@ def _held_cause(s: Session, held: dict, rank: int, excess: float) -> str:
 
 
 def _peak_cause(s: Session, peak: dict, rank: int, excess: float) -> str:
-    psi = record_of_step.psi_bytes(s.tier.name)
+    psi = step_and_buckets.psi_bytes(s.tier.name)
     parts = {name: n / psi for name, n in peak.items() if name not in ("where", "parameters") and n > 0.05 * psi}
     listed = ", ".join(f"{name} {x:.2f}" for name, x in sorted(parts.items(), key=lambda part: -part[1]))
-    bucket = max(record_of_step.bucket_bytes(s.tier.name)) / psi
+    bucket = max(step_and_buckets.bucket_bytes(s.tier.name)) / psi
     where = {"other": "in step, or after backward", "optimizer": "in the optimizer's step"}
     return (
         f"at its peak, {where.get(peak['where'], 'in ' + peak['where'])}, rank {rank} holds {mib(excess)} too much. "

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable, Iterator
 
-from grading.checks.lab3_zero import record_of_step
-from grading.checks.lab3_zero.record_of_step import SMALL_BYTES
+from grading.checks.lab3_zero import step_and_buckets
+from grading.checks.lab3_zero.step_and_buckets import SMALL_BYTES
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardplan.compare_formulas import mib
@@ -14,7 +14,7 @@ HIDDEN_SHARE = 0.5  # of the gradients' bytes must travel beside each backward
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Judge the worst backward of the worst rank; then, whether a bucket was sent late."""
-    replies = record_of_step.record(s, check)
+    replies = step_and_buckets.record(s, check)
     share, early = min((covered(r), issued_early(r)) for r in replies)
     figures = {"gradients that travel beside backward": (f"{share:.0%}", f"at least {HIDDEN_SHARE:.0%}")}
     if share < HIDDEN_SHARE:
@@ -27,7 +27,7 @@ def judge(s: Session, check: str, points: float) -> Verdict:
         return Verdict(check, 0, points, cause, "", figures)
     for rank, reply in enumerate(replies):
         for k, late in enumerate(
-            late_bytes(reply, record_of_step.buckets(s.tier.name), record_of_step.bucket_bytes(s.tier.name))
+            late_bytes(reply, step_and_buckets.buckets(s.tier.name), step_and_buckets.bucket_bytes(s.tier.name))
         ):
             if late:
                 cause = (
@@ -67,7 +67,7 @@ def late_bytes(reply: dict, buckets: list[list[int]], sizes: list[int]) -> list[
 def _backwards(reply: dict) -> Iterator[tuple[list[dict], list[tuple[int, float]]]]:
     """Yield each backward's large messages, and its gradients as (parameter, time)."""
     begin = -math.inf
-    for part, end in zip(record_of_step.passes(reply), reply["ends"], strict=False):
+    for part, end in zip(step_and_buckets.passes(reply), reply["ends"], strict=False):
         large = [c for c in part if c["bytes"] > SMALL_BYTES]
         yield large, [(i, at) for i, at in reply["gradients"] if begin < at <= end]
         begin = end

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from grading.checks.lab3_zero import on_ranks, record_of_step
-from grading.checks.lab3_zero.record_of_step import SMALL_BYTES
+from grading.checks.lab3_zero import on_ranks, step_and_buckets
+from grading.checks.lab3_zero.step_and_buckets import SMALL_BYTES
 from grading.judge.session import Session
 from grading.judge.verdict import Verdict
 from shardplan.compare_formulas import mib
@@ -14,8 +14,8 @@ SPARE_BYTES = 4096  # allowed a bucket
 
 def judge(s: Session, check: str, points: float) -> Verdict:
     """Judge each pass (a backward, or `step`) of every rank: its messages and bytes; then what is updated where."""
-    replies, figures = record_of_step.record(s, check), {}
-    by_rank = [record_of_step.passes(reply) for reply in replies]
+    replies, figures = step_and_buckets.record(s, check), {}
+    by_rank = [step_and_buckets.passes(reply) for reply in replies]
     cause = ""
     for k in range(len(by_rank[0])):
         words = "`step`" if k == len(by_rank[0]) - 1 else f"backward {k + 1}"
@@ -34,12 +34,12 @@ def judge(s: Session, check: str, points: float) -> Verdict:
 def _fault(s: Session, sent: list[dict], words: str) -> tuple[dict, str]:
     """Return the figures of one pass, and what is wrong with it ("" if nothing)."""
     tier = s.tier.name
-    buckets, psi = record_of_step.bucket_bytes(tier), record_of_step.psi_bytes(tier)
+    buckets, psi = step_and_buckets.bucket_bytes(tier), step_and_buckets.psi_bytes(tier)
     large = [c for c in sent if c["bytes"] > SMALL_BYTES]
     n_large, in_large = sum(b > SMALL_BYTES for b in buckets), sum(b for b in buckets if b > SMALL_BYTES)
     whole = sum(c["bytes"] for c in large if c["kind"] != "store")
     n_bytes = sum(c["sent"] for c in sent)
-    most = (s.tier.world_size - 1) * max(record_of_step.fractions(s)) * psi + SPARE_BYTES * len(buckets)
+    most = (s.tier.world_size - 1) * max(step_and_buckets.fractions(s)) * psi + SPARE_BYTES * len(buckets)
     figures = {
         f"{words}: messages": (f"{len(sent)}", f"{len(buckets) + SPARE_SMALL}"),
         f"{words}: messages of more than {SMALL_BYTES} bytes": (f"{len(large)}", f"{n_large}"),
@@ -66,7 +66,7 @@ def _wrong_owner(s: Session, replies: list[dict]) -> str:
     """
     shares = on_ranks.shares(s.seed, s.tier.world_size)
     for rank, reply in enumerate(replies):
-        due = record_of_step.pieces(s.tier.name, shares, rank)
+        due = step_and_buckets.pieces(s.tier.name, shares, rank)
         n_due, n_found = sum(end - start for _, start, end in due), reply["updates"]
         if reply["in_copies"] and n_found == n_due:
             continue
@@ -76,6 +76,6 @@ def _wrong_owner(s: Session, replies: list[dict]) -> str:
             theirs = [[(start, end) for j, start, end in these if j == i] for these in (mine, due)]
             return (
                 f"rank {rank}'s optimizer updates {n_found} elements, and the rank owns {n_due}. Of "
-                f"{record_of_step.name(s.tier.name, i)} it updates {theirs[0]}, and by `owned` these are {theirs[1]}."
+                f"{step_and_buckets.name(s.tier.name, i)} it updates {theirs[0]}, and by `owned` these are {theirs[1]}."
             )
     return ""

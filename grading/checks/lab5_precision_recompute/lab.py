@@ -3,8 +3,8 @@
 from grading.checks.lab5_precision_recompute import (
     judge_held_between_steps,
     judge_matches_fp32,
+    judge_peak_losses_flops,
     judge_plan,
-    judge_precision_and_recompute,
     judge_recompute_savings,
     judge_recomputed_gradients,
     judge_wire,
@@ -22,5 +22,5 @@ CHECKS = {
     "lab5.plan": Check(3, judge_plan.judge),
     "lab5.gradients": Check(2, judge_recomputed_gradients.judge),
     "lab5.price": Check(2, judge_recompute_savings.judge, ground=Ground.CLAIMED),
-    "lab5.budget": Check(4, judge_precision_and_recompute.judge, ground=Ground.CLAIMED),
+    "lab5.budget": Check(4, judge_peak_losses_flops.judge, ground=Ground.CLAIMED),
 }

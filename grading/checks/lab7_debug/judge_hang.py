@@ -13,8 +13,8 @@ from torch import nn
 
 from grading.boxes.rank_launcher_client import RanksFailedError, ReferenceFailedError
 from grading.checks.errors_with_nan import largest
-from grading.checks.lab7_debug import hang_training as on_rank
-from grading.checks.lab7_debug.hang_fault_in_forward_passes import other_work
+from grading.checks.lab7_debug import hang_on_ranks as on_rank
+from grading.checks.lab7_debug.judge_forward_passes import other_work
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from grading.checks.errors_with_nan import largest
-from grading.checks.lab7_debug import memory_training as on_rank
+from grading.checks.lab7_debug import memory_on_ranks as on_rank
 from grading.checks.lab7_debug.memory_budgets import BUDGETS
 from grading.judge.hidden_memory import hidden_bytes, in_words
 from grading.judge.session import Session

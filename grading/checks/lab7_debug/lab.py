@@ -1,9 +1,9 @@
 """The checks of lab 7, in the order of the notebook."""
 
 from grading.checks.lab7_debug import (
-    judge_diagnosis,
     judge_differing_tensors,
     judge_expert_balance,
+    judge_faulty_rank_tool,
     judge_hang,
     judge_memory,
     judge_resume,
@@ -16,7 +16,7 @@ pace = judge_hang.reference_run
 GIVEN_CELLS = ("broken_training", "broken_experts", "broken_accumulation", "broken_checkpoint")  # the cells to repair
 
 CHECKS = {
-    "lab7.diagnose": Check(3, judge_diagnosis.judge),
+    "lab7.diagnose": Check(3, judge_faulty_rank_tool.judge),
     "lab7.hang": Check(4, judge_hang.judge),
     "lab7.differing": Check(3, judge_differing_tensors.judge),
     "lab7.experts": Check(3, judge_expert_balance.judge),

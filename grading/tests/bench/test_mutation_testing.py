@@ -5,9 +5,9 @@ import ast
 import pytest
 
 from grading.bench.mutation_testing import equivalent
-from grading.gradebook.nbgrader_api import ROOT
-from grading.samples import Sample
+from grading.gradebook.nbgrader_classroom import ROOT
 from grading.samples.mutations_by_program import _mutations, mutations_of
+from grading.samples.sample import Sample
 from grading.samples.trial import handed_in
 
 LABS = sorted(path.name for path in (ROOT / "solutions").glob("lab*"))

@@ -12,10 +12,10 @@ from grading.bench import planned_gpu_memory_table
 from grading.checks.lab2_ddp import judge_gradients
 from grading.checks.lab2_ddp import on_ranks as lab2
 from grading.checks.lab3_zero import on_ranks as lab3
-from grading.checks.lab3_zero import record_of_step
+from grading.checks.lab3_zero import step_and_buckets
 from grading.checks.lab4_fsdp import on_ranks as lab4
 from grading.judge.tensor_projections import distance, vector
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 from shardcourse.repository import ROOT
 from shardlab import launch
 from shardlab.model import preset
@@ -70,7 +70,7 @@ def test_the_bounds_that_are_no_plans_hold_on_cpu_ranks():
     shares = lab3.shares(1, 4)
     replies = launch(lab3.memory, 4, lab3.Replicated, 1, "cpu", shares, 0.25, device="cpu", timeout_s=deadline_s(60))
     most = max(sum(n for name, n in r["peak"].items() if name != "where") for r in replies)
-    assert most / record_of_step.psi_bytes("cpu") < planned_gpu_memory_table.REPLICATED
+    assert most / step_and_buckets.psi_bytes("cpu") < planned_gpu_memory_table.REPLICATED
 
 
 # Where large models are drawn: a billion numbers take a CPU's thread half a minute

@@ -19,7 +19,7 @@ from grading.checks.lab10_eight_bits import (
     truth,
 )
 from grading.checks.lab10_eight_bits.reused_random_numbers import share_draws
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 from shardlab import launch
 
 LAB, N = "lab10_eight_bits", 4

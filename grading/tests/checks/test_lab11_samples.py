@@ -10,7 +10,7 @@ from submissions import checks_that_nothing_needs, class_of, concerned, surprise
 
 from grading.checks.lab11_slow_link import drawn_jobs, on_ranks
 from grading.references.lab11_slow_link import schedule_times
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 from grading.samples.trial import run_cells
 
 ONE_RANK = ("lab11.choice",)  # its drill needs no other

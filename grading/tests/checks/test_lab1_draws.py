@@ -10,7 +10,8 @@ from grading.checks.lab1_memory.judge_predictions import TOLERANCES
 from grading.checks.lab1_memory.programs import Setup
 from grading.references.lab1_memory import weighted_memory_formulas
 from grading.references.lab1_memory.weighted_memory_formulas import Weights
-from grading.samples import Sample, rule_coverage, samples
+from grading.samples import rule_coverage
+from grading.samples.sample import Sample, samples
 from grading.samples.trial import run_cells
 
 LAB = "lab1_memory"

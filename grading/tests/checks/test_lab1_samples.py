@@ -17,7 +17,7 @@ from grading.checks.lab1_memory.refused_imports import foreign
 from grading.references import lab1_memory
 from grading.references.lab1_memory import mistakes, weighted_memory_formulas
 from grading.references.lab1_memory.weighted_memory_formulas import Weights
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 from shardlab.model import ModelConfig
 from shardplan.memory import memory_plan
 from shardplan.planned_job import Setup as PlanSetup

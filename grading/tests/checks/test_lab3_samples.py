@@ -8,7 +8,7 @@ import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, judge_replies, surprises_of, try_sample
 
 from grading.checks.lab3_zero import judge_norm, judge_owners, judge_skipped_steps, judge_update, on_ranks, truth
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 from shardlab.tier import TIERS
 
 ONE_RANK = ("lab3.shards",)  # checks whose drills need no other

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import SGD
 
 from grading.boxes.sandbox.memory_and_network_counters import Seen
-from grading.checks.lab3_zero import judge_memory, judge_overlap, judge_traffic, on_ranks, record_of_step
+from grading.checks.lab3_zero import judge_memory, judge_overlap, judge_traffic, on_ranks, step_and_buckets
 from grading.checks.lab3_zero.collective_waits import watch_waits
 from grading.checks.lab3_zero.tracked_and_untracked_tensors import Newcomers
 from grading.checks.lab3_zero.updated_elements import watch_optimizers
@@ -25,11 +25,11 @@ SHARES = on_ranks.shares(1, N)
 @pytest.mark.parametrize("tier", on_ranks.BUDGETS)
 def test_budgets_are_the_states_and_the_same_spare_on_every_tier(tier):
     """Held: weights, 2 of AdamW, 6% to spare. Peak: gradients too, and 55%, of which a bucket takes at most 9%."""
-    psi = record_of_step.psi_bytes(tier)
+    psi = step_and_buckets.psi_bytes(tier)
     for fraction in (0.1, 0.25):
         assert on_ranks.budget_bytes(tier, "held", fraction) == pytest.approx((1.06 + 2 * fraction) * psi, rel=0.01)
         assert on_ranks.budget_bytes(tier, "peak", fraction) == pytest.approx((1.55 + 3 * fraction) * psi, rel=0.01)
-    assert max(record_of_step.bucket_bytes(tier)) < 0.09 * psi
+    assert max(step_and_buckets.bucket_bytes(tier)) < 0.09 * psi
 
 
 def test_what_is_held_and_what_is_needed_at_the_peak_are_worth_half_each():
@@ -82,14 +82,14 @@ def replies(change=lambda rank, passes: None) -> list[dict]:
     made = []
     for rank in range(N):
         passes = [
-            [message("reduce_scatter", size, k) for k, size in enumerate(record_of_step.bucket_bytes(TIER))]
+            [message("reduce_scatter", size, k) for k, size in enumerate(step_and_buckets.bucket_bytes(TIER))]
             for _ in "AB"
         ]
-        passes.append([message("all_gather", size, k) for k, size in enumerate(record_of_step.bucket_bytes(TIER))])
+        passes.append([message("all_gather", size, k) for k, size in enumerate(step_and_buckets.bucket_bytes(TIER))])
         passes[2].append(message("all_reduce", 8, 50))
         change(rank, passes)
         collectives = [c | {"at": 1 + c["at"] + 100 * i} for i, sent in enumerate(passes) for c in sent]
-        pieces = record_of_step.pieces(TIER, SHARES, rank)
+        pieces = step_and_buckets.pieces(TIER, SHARES, rank)
         updates = sum(end - start for _, start, end in pieces)
         made.append({"collectives": collectives, "ends": [100.0, 200.0], "pieces": pieces, "in_copies": 0})
         made[-1]["updates"] = updates
@@ -109,7 +109,7 @@ def judged(made: list[dict]):
 @pytest.mark.parametrize("part", range(3))
 def test_each_pass_of_each_rank_has_every_bucket_once(rank, part):
     n_spare = judge_traffic.SPARE_SMALL - (part == 2)  # `step` has the norm, too
-    most = (N - 1) * max(SHARES) / sum(SHARES) * record_of_step.psi_bytes(TIER) + judge_traffic.SPARE_BYTES * 14
+    most = (N - 1) * max(SHARES) / sum(SHARES) * step_and_buckets.psi_bytes(TIER) + judge_traffic.SPARE_BYTES * 14
 
     def with_(edit):
         return judged(replies(lambda r, passes: edit(passes[part]) if r == rank else None))
@@ -139,7 +139,7 @@ def test_a_rank_updates_what_it_owns_and_nothing_else():
         return judged(made)
 
     for rank in range(N):
-        (i, start, end), *others = record_of_step.pieces(TIER, SHARES, rank)
+        (i, start, end), *others = step_and_buckets.pieces(TIER, SHARES, rank)
         n = sum(b - a for _, a, b in [(i, start, end), *others])
         for wrong in ([(i, start, end - 1), *others], [(i, start - 1, end), *others], others, []):
             verdict = change(rank, pieces=wrong)
@@ -149,7 +149,7 @@ def test_a_rank_updates_what_it_owns_and_nothing_else():
 
 
 def test_where_every_rank_updates_everything_no_check_of_part_2_gives_points():
-    everything = record_of_step.n_elements(TIER)
+    everything = step_and_buckets.n_elements(TIER)
     verdict = judged([reply | {"updates": everything} for reply in replies()])
     assert (verdict.points, "nothing is sharded" in verdict.cause) == (0, True)
     assert judged([*[reply | {"updates": everything} for reply in replies()[:3]], replies()[3]]).points == 2

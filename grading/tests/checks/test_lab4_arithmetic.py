@@ -14,7 +14,7 @@ from grading.checks.lab4_fsdp import (
 )
 from grading.references import lab4_fsdp
 from grading.references.lab4_fsdp import offload_costs, scaling_efficiencies
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 from shardlab.model import ModelConfig, preset
 from shardplan.api import setup_of
 from shardplan.memory import memory_plan

@@ -9,7 +9,7 @@ from deadlines import deadline_s
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
 from grading.checks.lab4_fsdp import judge_peak_and_losses, judge_sharded_units_recompute, judge_speed, on_ranks
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 from shardlab import launch
 from shardlab.model import Transformer, preset
 from shardlab.tier import TIERS

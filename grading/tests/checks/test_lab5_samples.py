@@ -15,7 +15,7 @@ from grading.checks.lab5_precision_recompute import (
 )
 from grading.judge.reference_lookup import OurAnswers
 from grading.references.lab5_precision_recompute import best_plan as ours
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 
 ONE_RANK = ("lab5.plan",)  # checks whose drills need no other
 LAB = "lab5_precision_recompute"

@@ -17,7 +17,7 @@ from grading.references.lab6_profile.draw_trace_and_figures import (
     gathers_of_units,
     moments,
 )
-from grading.samples import samples
+from grading.samples.sample import samples
 from shardtrace.timeline import Span, Timeline
 
 LAB = "lab6_profile"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from submissions import falls_short, judge_replies
 
-from grading.checks.lab7_debug import experts_training, judge_differing_tensors, judge_resume
+from grading.checks.lab7_debug import experts_on_ranks, judge_differing_tensors, judge_resume
 from grading.checks.lab7_debug.hang_evidence import MESHES, hang
 from grading.checks.lab7_debug.tools_on_ranks import SHARDED, WHOLE, alter
 from shardlab.tier import TIERS
@@ -85,7 +85,7 @@ def test_an_alteration_changes_the_bits_where_it_says(how):
 
 def judged_experts(biases=None, rank=None, way=1.0, extra=(), seed=1):
     """Of one rank, or of all; the bytes of collectives besides FSDP's."""
-    speed = experts_training.speed_of(seed)
+    speed = experts_on_ranks.speed_of(seed)
     right = [[2 * speed, -speed], [0.0, speed], [3 * speed, 0.0]]
     fsdp = [["all_gather", 5000]] * 3
 
@@ -106,9 +106,9 @@ def judged_experts(biases=None, rank=None, way=1.0, extra=(), seed=1):
 
 def test_biases_follow_the_load_of_all_ranks_for_a_few_numbers():
     assert judged_experts().points == judged_experts(way=1.009).points == 3
-    most = experts_training.N_LAYERS * experts_training.N_STEPS
+    most = experts_on_ranks.N_LAYERS * experts_on_ranks.N_STEPS
     assert judged_experts(extra=[4096] * most, rank=1).points == 3
-    speed = experts_training.speed_of(1)
+    speed = experts_on_ranks.speed_of(1)
     off = [[2 * speed, -speed], [0.0, 2 * speed], [3 * speed, 0.0]]
     said = {
         "the ranks hold different biases": (judged_experts(off, rank=3), 0),
@@ -128,12 +128,12 @@ def test_biases_follow_the_load_of_all_ranks_for_a_few_numbers():
 
 def test_planned_loads_have_the_mean_and_its_neighbours_in_every_step():
     for seed in SEEDS:
-        for loads in experts_training.planned_loads(seed):
-            assert sum(loads) == experts_training.MEAN_LOAD * experts_training.N_EXPERTS
-            beyond = sorted(n - experts_training.MEAN_LOAD for n in loads)
+        for loads in experts_on_ranks.planned_loads(seed):
+            assert sum(loads) == experts_on_ranks.MEAN_LOAD * experts_on_ranks.N_EXPERTS
+            beyond = sorted(n - experts_on_ranks.MEAN_LOAD for n in loads)
             assert beyond[1:7] == [-2, -1, 0, 0, 1, 2]
             rounded = torch.tensor(loads, dtype=torch.float32).bfloat16().float()
-            assert (rounded[[loads.index(experts_training.MEAN_LOAD + d) for d in (1, -1)]] == 600).any()
+            assert (rounded[[loads.index(experts_on_ranks.MEAN_LOAD + d) for d in (1, -1)]] == 600).any()
 
 
 def judged_resume(check: str, which: str = "resumed", written: int = 0, sent: int = 0, rank: int = 1, **other):

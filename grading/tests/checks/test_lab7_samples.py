@@ -5,7 +5,7 @@ import pytest
 from submissions import checks_that_nothing_needs, class_of, concerned, surprises_of, try_sample
 
 from grading.checks.lab7_debug.hang_evidence import KINDS, MESHES, hang
-from grading.samples import samples
+from grading.samples.sample import samples
 
 ONE_RANK = ("lab7.diagnose",)  # checks whose drills need no other
 LAB = "lab7_debug"

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from grading.checks.lab8_capstone import job, judge_tokens_per_s, judge_weights_memory_links, on_ranks
 from grading.judge.timed_laps import Lap
 from grading.references.lab8_capstone import fastest_strategy, fastest_strategy_program
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 from grading.samples.trial import run_cells
 from shardlab import launch
 from shardsim import simulated

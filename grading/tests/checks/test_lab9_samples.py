@@ -11,7 +11,7 @@ from grading.checks.lab9_experts import draws, judge_placement, judge_sent_bytes
 from grading.checks.lab9_experts.on_ranks import BUDGETS
 from grading.checks.lab9_experts.truth import MISTAKES, mixture, truth
 from grading.references.lab9_experts.best_placement import search
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 from shardlab.tier import TIERS
 
 LAB = "lab9_experts"

@@ -7,7 +7,7 @@ from submissions import LABS, ROOT
 
 from grading.gradebook.manually_graded_cells import is_written
 from grading.judge.find_lab import lab_module
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 
 ROW = re.compile(r"\| (\d+) \| \[(.+)\]\((.+)\) \| .+ \| ([\d, ]+) \| (\d+) \| ([\d.]+) \+ (\d) \|")
 ROWS = {row[3]: row for row in ROW.finditer((ROOT / "labs" / "README.md").read_text(encoding="utf-8"))}

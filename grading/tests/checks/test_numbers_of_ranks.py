@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from submissions import LONGEST_SAMPLE_S, try_sample
 
-from grading.samples import samples
+from grading.samples.sample import samples
 
 ANSWERS = {
     "lab9_experts": ("right", "right_one_function", "one_row_a_choice", "evaluates_with_fewer_experts"),

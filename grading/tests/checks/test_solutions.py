@@ -7,9 +7,9 @@ import pytest
 from submissions import LABS, ROOT
 
 from grading.bench.cost_of_labs import run, show
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 from grading.judge.find_lab import lab_module
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 
 
 @pytest.mark.alone

@@ -7,7 +7,7 @@ import pytest
 from class_of_two import hand_in
 from submissions import LAB, ROOT
 
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judge, Judged
 from grading.judge.verdict import Verdict

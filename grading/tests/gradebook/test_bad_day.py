@@ -15,10 +15,10 @@ from sqlalchemy.exc import OperationalError
 from submissions import LAB, ROOT
 
 from grading import instructor_commands
-from grading.gradebook import convert_one, nbgrader_api
+from grading.gradebook import convert_student_folder, nbgrader_classroom
 from grading.gradebook.error_advice import FULL, LOCKED, CourseError, with_advice
 from grading.gradebook.grade_class import grade_all
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 from grading.judge.judge_answers import UNREADABLE
 from grading.reports.class_report import class_report
 
@@ -61,7 +61,7 @@ def test_what_nbgrader_fails_to_write_leaves_what_was_there(kind, classroom, jud
     def failing(self, *_):
         raise OSError(errno.EIO, "Input/output error")
 
-    of = convert_one.AutogradeOne if kind == "autograded" else convert_one.FeedbackOfOne
+    of = convert_student_folder.AutogradeOne if kind == "autograded" else convert_student_folder.FeedbackOfOne
     monkeypatch.setattr(of, "write_single_notebook", failing)
     if kind == "autograded":
         assert "Input/output error" in grade(classroom)["ada"][2]
@@ -80,7 +80,7 @@ def test_a_reply_that_no_judge_can_read_is_0_and_the_instructor_is_told_to_look(
 
 
 def test_a_gradebook_that_another_program_holds_is_told_at_once(classroom, judge, monkeypatch):
-    monkeypatch.setattr(nbgrader_api, "_LOCKED_S", 0.1)
+    monkeypatch.setattr(nbgrader_classroom, "_LOCKED_S", 0.1)
     with closing(sqlite3.connect(classroom.root / "grading" / "gradebook.db")) as other:
         other.execute("BEGIN EXCLUSIVE")
         succeeded, said = said_by_grade(classroom)
@@ -94,7 +94,7 @@ def test_a_gradebook_that_another_program_holds_is_told_at_once(classroom, judge
 def test_a_table_without_a_gradebook_is_no_traceback(command, classroom, judge, monkeypatch):
     monkeypatch.setattr(instructor_commands, "Classroom", lambda *_: Classroom(classroom.root))
     monkeypatch.setattr("grading.reports.csv_export.Gradebook", _held)
-    monkeypatch.setattr(nbgrader_api, "Gradebook", _held)
+    monkeypatch.setattr(nbgrader_classroom, "Gradebook", _held)
     arguments = {"explain": (LAB, "ada", Console(file=io.StringIO())), "export_grades": ("csv",)}[command]
     with pytest.raises(SystemExit, match="another program holds"):
         getattr(instructor_commands, command)(*arguments)

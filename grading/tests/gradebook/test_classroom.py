@@ -11,9 +11,9 @@ from submissions import LAB, ROOT
 
 from grading.boxes.notebook_runner_client import NotebookRun
 from grading.gradebook.inspect_files import SubmissionError, inspect
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 from grading.judge.verdict import Verdict
-from grading.samples import samples
+from grading.samples.sample import samples
 
 
 @pytest.fixture(scope="module")

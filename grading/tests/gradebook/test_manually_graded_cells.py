@@ -16,14 +16,14 @@ from submissions import LAB, ROOT
 
 from grading import instructor_commands
 from grading.gradebook.manually_graded_cells import MOST_WORDS, NO_CELL, STUB, count_words, less_penalty
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judge, Judged
 from grading.judge.verdict import Verdict
 from grading.reports.class_page_and_tables import page, show
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 
 CELL = "lab2-argument"
 RUBRIC = (ROOT / "solutions" / LAB / "rubric.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 from submissions import LABS
 
 from grading.gradebook.normalise_notebook import SubmissionError, is_blank, normalise_notebook, repairs_of
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 
 LAB = "lab1_memory"
 

@@ -17,7 +17,7 @@ from traitlets.config import PyFileConfigLoader
 
 from grading import instructor_commands
 from grading.gradebook.grade_class import LONGEST_NAME, grade_all
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judge, Judged
 from grading.judge.verdict import Verdict

@@ -14,7 +14,7 @@ from grading.gradebook.nbgrader_preprocessor import graded_cells
 from grading.gradebook.queue import MOST_TRIES, Queue, Task
 from grading.gradebook.result_cache import made_of
 from grading.judge.judge_submission import Settings, Submission
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 
 
 def put(queue: Queue, nb=None, **how) -> None:

@@ -13,10 +13,10 @@ import pytest
 from submissions import LABS, ROOT
 
 from grading.gradebook.manually_graded_cells import MOST_WORDS, STUB, count_words, is_written
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 from grading.judge.find_lab import check_name, lab_module
 from grading.judge.reference_lookup import answers_for
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 
 TIERS = ("cpu", "gpu1", "gpu4", "gpu8")
 LONG, SHORT = 45, 12  # characters: a line that says enough by itself, and one that says nothing

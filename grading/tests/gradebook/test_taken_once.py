@@ -9,7 +9,7 @@ from submissions import LAB
 
 from grading.gradebook import inspect_files
 from grading.gradebook.grade_class import grade_all
-from grading.gradebook.nbgrader_api import CHANGED, Classroom
+from grading.gradebook.nbgrader_classroom import CHANGED, Classroom
 from grading.gradebook.queue import Queue
 from grading.judge.judge_submission import Judge
 
@@ -79,7 +79,7 @@ def test_who_hands_in_again_while_it_is_judged_keeps_the_old_grade_until_it_is_g
 def test_what_nbgrader_reads_must_be_what_was_judged_even_if_the_folder_looks_the_same(classroom, judge, monkeypatch):
     """The stamp is compared before nbgrader reads; a submission may be replaced in the moment between."""
     monkeypatch.setattr(Classroom, "_inspect", lambda self, lab, student: hand_in(self, student, "second") or "same")
-    monkeypatch.setattr("grading.gradebook.nbgrader_api.inspect", lambda folder: "same")
+    monkeypatch.setattr("grading.gradebook.nbgrader_classroom.inspect", lambda folder: "same")
     problem = grade(classroom)["ada"][2]
     assert "ada's lab2_ddp is not what was judged: grade again" in problem
 

@@ -10,7 +10,7 @@ import pytest
 from class_on_a_hub import LAB, obstacle
 from deadlines import deadline_s
 
-from grading.samples import samples
+from grading.samples.sample import samples
 
 pytestmark = [
     pytest.mark.browser,

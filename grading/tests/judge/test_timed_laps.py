@@ -11,7 +11,7 @@ from submissions import LAB
 from grading.boxes.answers_folder_and_output_limits import ANSWERS
 from grading.boxes.sandbox import Bubblewrap
 from grading.judge.judge_answers import Referee
-from grading.samples import samples
+from grading.samples.sample import samples
 from grading.samples.trial import run_cells
 
 CHECK = "lab2.throughput"

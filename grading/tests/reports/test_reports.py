@@ -14,7 +14,7 @@ from rich.console import Console
 from submissions import LAB, ROOT
 
 from grading.gradebook.grade_class import grade_all
-from grading.gradebook.nbgrader_api import Classroom, Grade
+from grading.gradebook.nbgrader_classroom import Classroom, Grade
 from grading.instructor_commands import explain
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_submission import Judged
@@ -23,7 +23,7 @@ from grading.reports.class_page_and_tables import page, show
 from grading.reports.class_report import class_report
 from grading.reports.csv_export import export
 from grading.reports.terminal_table_of_lab import grade_row
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 
 CHECKS = lab_module(LAB).CHECKS
 POINTS = {"ada": 1.0, "bob": 0.5, "carl": 0.0, "dora": 1.0}  # of each check's

@@ -9,7 +9,7 @@ from submissions import LAB, LABS
 
 from grading.reports import similarity
 from grading.reports.similarity import alike
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 
 
 def one(name: str):

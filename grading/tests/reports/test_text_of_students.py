@@ -13,7 +13,7 @@ from rich.console import Console
 from submissions import LAB, ROOT
 
 from grading import instructor_commands
-from grading.gradebook import nbgrader_api
+from grading.gradebook import nbgrader_classroom
 from grading.gradebook.grade_class import grade_all
 from grading.gradebook.limited import limited
 from grading.judge.find_lab import lab_module
@@ -96,7 +96,7 @@ def test_a_page_that_would_take_too_long_is_written_as_plain_text(classroom, mon
             pass
 
     monkeypatch.setattr(MarkdownWithMath, "render", endless)
-    monkeypatch.setattr(nbgrader_api, "limited", partial(limited, cpu_s=3))
+    monkeypatch.setattr(nbgrader_classroom, "limited", partial(limited, cpu_s=3))
     html = classroom.feedback(LAB, "+1").read_text(encoding="utf-8")
     assert "# PASSED" in html
     assert "border-left: 4px" in html, "verdicts look as ever"

@@ -10,7 +10,7 @@ from submissions import pickled
 from grading import check
 from grading.boxes.answers_folder_and_output_limits import ANSWERS
 from grading.judge.verdict import Verdict
-from grading.samples import samples
+from grading.samples.sample import samples
 from grading.samples.trial import run_cells
 
 

@@ -20,7 +20,7 @@ from grading.judge import reference_lookup
 from grading.judge.find_lab import lab_module
 from grading.judge.judge_answers import Referee
 from grading.judge.reference_lookup import NotRecorded, OurAnswers, RecordedAnswers, answers_for, key_of
-from grading.samples import read_lab, samples
+from grading.samples.sample import read_lab, samples
 from grading.samples.trial import handed_in
 from grading.student_kit import make
 from grading.student_kit.make import KitError, files_of_students, make_kit

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
-from shardlab.compare_ranks import check_same_values
+from shardlab.check_rank_consistency import check_same_values
 from shardlab.freed_or_replaced_parameters import forget_originals, ignored, refuse_later_ones
 from shardlab.fsdp import validate
 from shardlab.fsdp.param import PerParameter, params_of

@@ -12,8 +12,8 @@ Read in this order:
     rank_main                   what runs in each rank's process
     rank_process, job           the launcher's side: it watches pipes, processes and the clock
     flight_recorder             the collectives that a rank has called
-    hang_report, launch_error   the error message: which rank is at fault
-    explanation_note            where the index of messages explains it
+    hang_report, rank_at_fault  the error message: which rank is at fault
+    link_to_message_index       where the index of messages explains it
     notebook_tracebacks         cells by their numbers; an interrupt without our frames
     progress_line               the line under a cell that waits
 
@@ -21,6 +21,6 @@ No process is left behind, whatever goes wrong.
 """
 
 from shardlab.launch.api import launch, local_device, warm_up
-from shardlab.launch.launch_error import LaunchError
+from shardlab.launch.rank_at_fault import LaunchError
 
 __all__ = ["LaunchError", "launch", "local_device", "warm_up"]

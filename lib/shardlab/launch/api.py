@@ -16,12 +16,12 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from shardlab.launch.explanation_note import explained
 from shardlab.launch.job import Job
-from shardlab.launch.launch_error import LaunchError
+from shardlab.launch.link_to_message_index import explained
 from shardlab.launch.notebook_tracebacks import without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting
+from shardlab.launch.rank_at_fault import LaunchError
 from shardlab.launch.rank_main import SETUP_S, RankNetwork, Settings, process_group
 from shardlab.launch.rank_process import RankProcess
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 
-from shardlab.launch import launch_error, rank_main
+from shardlab.launch import rank_at_fault, rank_main
 from shardlab.launch.rank_process import FORKSERVER, RankProcess
 
 _starting = threading.Lock()  # if two threads hid the main module at once, they would lose it
@@ -62,8 +62,8 @@ class Job:
 
         `timeout_s` is counted from when the last rank is ready.
         """
-        self._wait(lambda r: r.ready, rank_main.SETUP_S, launch_error.not_ready)
-        self._wait(lambda r: r.result is not None, timeout_s, launch_error.hang)
+        self._wait(lambda r: r.ready, rank_main.SETUP_S, rank_at_fault.not_ready)
+        self._wait(lambda r: r.result is not None, timeout_s, rank_at_fault.hang)
         for r in self.ranks:
             r.last_words()  # do not wait for processes to end: a thread of a rank may never end
         return [cloudpickle.loads(r.result) for r in self.ranks]
@@ -76,7 +76,7 @@ class Job:
             if any(r.failure or r.vanished for r in self.ranks):
                 self._ask_whereabouts()
                 self._ask_again()
-                raise launch_error.failure(self.ranks)
+                raise rank_at_fault.failure(self.ranks)
             if time.monotonic() >= deadline:
                 self._ask_whereabouts()
                 raise too_late(self.ranks, within_s)
@@ -113,7 +113,7 @@ class Job:
     def _ask_again(self) -> None:
         """Ask again for a moment if ranks disagree and too few have called yet to tell which one is wrong."""
         end = time.monotonic() + _GRACE_S
-        while launch_error.is_undecided(self.ranks) and time.monotonic() < end:
+        while rank_at_fault.is_undecided(self.ranks) and time.monotonic() < end:
             for r in self.ranks:
                 r.ask()
             self.listen(0.05)

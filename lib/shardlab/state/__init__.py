@@ -1,8 +1,8 @@
 """State of a training, the same for every strategy: in memory, whole on one rank, and on disk.
 
 Read in this order: `flat_interval_chunks` (a tensor that ranks hold in intervals), `sharded_state` (every parameter
-and its states by name), `rank_agreement` (find ranks that miss a collective), `full_state` (whole on rank 0),
-`checkpoint` (save and resume).
+and its states by name), `barrier_and_rank_0_result` (find ranks that miss a collective), `full_state` (whole on
+rank 0), `checkpoint` (save and resume).
 """
 
 from shardlab.state.checkpoint import latest, load, load_from, save

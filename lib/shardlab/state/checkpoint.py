@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from shardlab.state.rank_agreement import everybody_calls, from_rank_0, rank
+from shardlab.state.barrier_and_rank_0_result import everybody_calls, from_rank_0, rank
 from shardlab.state.sharded_state import (
     Described,
     OptimizerMemory,

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from shardlab.state.barrier_and_rank_0_result import everybody_calls, from_rank_0, rank, world_size
 from shardlab.state.flat_interval_chunks import Part, held
-from shardlab.state.rank_agreement import everybody_calls, from_rank_0, rank, world_size
 from shardlab.state.sharded_state import (
     Described,
     OptimizerMemory,

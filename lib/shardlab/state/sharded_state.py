@@ -29,8 +29,8 @@ from torch.optim import Optimizer
 from shardlab.bucketed_backward import BucketedBackward
 from shardlab.fsdp.flat_parameter import PREFIX, FlatParameter
 from shardlab.shard_groups import hyperparameters, local
+from shardlab.state.barrier_and_rank_0_result import rank
 from shardlab.state.flat_interval_chunks import Part
-from shardlab.state.rank_agreement import rank
 from shardlab.zero import ZeroRedundancyOptimizer
 
 Views = dict[str, Callable[[Tensor], Tensor]]  # by name

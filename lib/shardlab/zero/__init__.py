@@ -8,7 +8,7 @@ Read `bucket` (where parameters and gradients are stored, and which rank owns wh
 Source: Rajbhandari et al. 2020, "ZeRO" (SC20).
 """
 
-from shardlab.zero.bucket import Shard
+from shardlab.zero.bucket_layout import Shard
 from shardlab.zero.stage1 import ZeroRedundancyOptimizer
 from shardlab.zero.stage2 import ShardedDataParallel
 

@@ -35,7 +35,7 @@ from shardlab.ddp import (
 )
 from shardlab.grad_norm import clip_sharded_, common_dtype
 from shardlab.shard_groups import all_gather, hyperparameters
-from shardlab.zero.bucket import Bucket, Shard
+from shardlab.zero.bucket_layout import Bucket, Shard
 
 # These treat each element by itself, so parameters may be cut anywhere. Other classes get whole parameters.
 ELEMENTWISE = {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.Adamax, optim.Adagrad}

@@ -11,7 +11,7 @@ Source: Rajbhandari et al. 2020, "ZeRO" (SC20), sections 5.2 and 7.2.1; fairscal
 from torch import nn
 
 from shardlab.bucketed_backward import BucketedBackward, broadcast_tensors
-from shardlab.zero.bucket import Bucket
+from shardlab.zero.bucket_layout import Bucket
 from shardlab.zero.stage1 import ZeroRedundancyOptimizer
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardlab.ring_collectives import ring_all_gather_cost, ring_all_reduce_cost
+from shardlab.point_to_point_collectives import ring_all_gather_cost, ring_all_reduce_cost
 from shardplan.traffic.groups import Group
 
 

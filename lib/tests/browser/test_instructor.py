@@ -8,7 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from grading.samples import samples
+from grading.samples.sample import samples
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[3]

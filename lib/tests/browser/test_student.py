@@ -13,7 +13,7 @@ import psutil
 import pytest
 from notebook_page import NotebookPage
 
-from grading.samples import samples
+from grading.samples.sample import samples
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 LAB = "labs/lab2_ddp/lab2_ddp.ipynb"

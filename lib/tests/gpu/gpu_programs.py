@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.optim import AdamW
 from training import samples
 
-from shardlab import ring_collectives
+from shardlab import point_to_point_collectives
 from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.ddp import DDP
 from shardlab.fsdp import CPUOffloadPolicy, FlatParameter, MixedPrecisionPolicy, fully_shard
@@ -134,7 +134,7 @@ def ring() -> list[float]:
 
     def average() -> None:
         for p in model.parameters():
-            ring_collectives.all_reduce(p.grad, dist.ReduceOp.AVG)
+            point_to_point_collectives.all_reduce(p.grad, dist.ReduceOp.AVG)
 
     return train(model, AdamW(model.parameters(), lr=LR), before_step=average)
 

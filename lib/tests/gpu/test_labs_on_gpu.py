@@ -11,7 +11,7 @@ import torch
 from on_gpus import on_gpus
 
 from grading.boxes.answers_folder_and_output_limits import ANSWERS
-from grading.samples import read_lab
+from grading.samples.sample import read_lab
 from grading.samples.trial import run_cells
 from shardlab import launch
 

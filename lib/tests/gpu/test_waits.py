@@ -16,8 +16,8 @@ FIRST = {
     "cpu_offload_optimizer.py": ["fsdp, host optimizer"]
     + ["fsdp, host optimizer, many backwards", "fsdp, host optimizer, clipping"],
     "rate_limiter.py": ["fsdp"],
-    "ring_collectives.py": ["ring"],
-    "zero/bucket.py": ["zero1"],
+    "point_to_point_collectives.py": ["ring"],
+    "zero/bucket_layout.py": ["zero1"],
     "zero/stage1.py": ["zero1"],
 }
 

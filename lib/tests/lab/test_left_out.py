@@ -29,7 +29,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from two_layers import backward, offloaded_sgd, sharded_sgd, two_layers
 
-from shardlab import fsdp, grad_norm, launch, precision, recompute, ring_collectives, state
+from shardlab import fsdp, grad_norm, launch, point_to_point_collectives, precision, recompute, state
 from shardlab.cpu_offload_optimizer import CPUOffloadOptimizer
 from shardlab.ddp import DDP
 from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer
@@ -117,7 +117,7 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "set_optimizer_state_dict": (dcp_state.set_optimizer_state_dict, state.load_full_optimizer_state_dict),
     "StateDictOptions": (dcp_state.StateDictOptions, None),
 }
-PAIRS |= {name: (getattr(dist, name), getattr(ring_collectives, name)) for name in COLLECTIVES}
+PAIRS |= {name: (getattr(dist, name), getattr(point_to_point_collectives, name)) for name in COLLECTIVES}
 OF_OTHER_FORM = {"save", "load", "set_model_state_dict", "set_optimizer_state_dict", "get_optimizer_state_dict"}
 
 
@@ -187,7 +187,7 @@ def test_what_pytorch_adds_is_found(monkeypatch):
         "DistributedDataParallel": ((Newer, DDP), {"fresh", "renew", "no_sync(quietly)"}),
         "MixedPrecisionPolicy": ((NewerPolicy, Policy(fsdp)), {"fresh"}),
         "torch.distributed.fsdp": (([*fsdp2s(torch.distributed.fsdp), "fresh"], fsdp), {"fresh"}),
-        "all_reduce": ((lambda tensor, fresh=None: None, ring_collectives.all_reduce), {"fresh"}),
+        "all_reduce": ((lambda tensor, fresh=None: None, point_to_point_collectives.all_reduce), {"fresh"}),
     }
     for api, (pair, expected) in added.items():
         monkeypatch.setitem(PAIRS, api, pair)
@@ -576,7 +576,7 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
             lambda: recompute.checkpoint_wrapper(recompute.checkpoint_wrapper(two_layers())),
         ],
         "can't be done here: SUM, AVG, PRODUCT, MIN and MAX can": [
-            lambda: ring_collectives.all_reduce(torch.ones(2, dtype=torch.int64), dist.ReduceOp.BAND),
+            lambda: point_to_point_collectives.all_reduce(torch.ones(2, dtype=torch.int64), dist.ReduceOp.BAND),
         ],
         "this state is of another model": [lambda: state.load(folder, nn.Linear(4, 4))],
         "but no optim": [lambda: state.load(folder, model := two_layers(), SGD(model.parameters()))],

@@ -17,7 +17,7 @@ from deadlines import deadline_s
 from test_setup import ci_targets
 from web import page
 
-from grading.samples import samples
+from grading.samples.sample import samples
 
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()

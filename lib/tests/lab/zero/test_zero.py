@@ -16,7 +16,7 @@ from training import CLOSE, decoder, samples, uneven
 from shardlab import LaunchError, launch
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
-from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer, bucket
+from shardlab.zero import ShardedDataParallel, ZeroRedundancyOptimizer, bucket_layout
 from shardlab.zero.stage1 import ELEMENTWISE
 
 EXACT = {"rtol": 0, "atol": 0}
@@ -843,6 +843,6 @@ def test_a_mistake_is_named(mistake):
 def test_whole_parameters_fill_slices_evenly():
     """Largest first, each to the slice that is shortest so far: four small ones and one of 4 elements are 4 a slice."""
     params = [nn.Parameter(torch.zeros(n)) for n in (1, 1, 1, 1, 4)]
-    starts, n_slice = bucket._whole(params, 2)
+    starts, n_slice = bucket_layout._whole(params, 2)
     assert n_slice == 4
     assert sorted(starts[p] for p in params) == [0, 4, 5, 6, 7]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from grading.checks import random_state_digest
-from grading.checks.lab7_debug.hang_training import build, sharded
+from grading.checks.lab7_debug.hang_on_ranks import build, sharded
 from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.measure.traffic import record_traffic

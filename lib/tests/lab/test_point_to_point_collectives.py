@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab import LaunchError, launch
-from shardlab import ring_collectives as ours
+from shardlab import point_to_point_collectives as ours
 from shardlab.measure.traffic import record_traffic
 from shardsim import simulated
 from shardsim.link import Link

@@ -19,7 +19,7 @@ from grading.boxes.answers_folder_and_output_limits import ANSWERS
 from grading.boxes.notebook_runner_in_box import all_cells_run
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes
 from grading.gradebook.grade_class import grade_all
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 from grading.judge.judge_answers import Referee
 from grading.judge.judge_submission import JUDGE
 

@@ -17,9 +17,9 @@ from nbgrader.exchange.exchange_factory import ExchangeFactory
 from submissions import LAB
 from traitlets.config import Config
 
-from grading.gradebook import exchange
+from grading.gradebook import hub_exchange
 from grading.gradebook.inspect_files import _inspect_time
-from grading.gradebook.nbgrader_api import Classroom
+from grading.gradebook.nbgrader_classroom import Classroom
 
 ME, SECRET = getpass.getuser(), "what only the instructor may read"
 
@@ -33,7 +33,7 @@ def hub(released, tmp_path, monkeypatch):
     for name in (f"{LAB}.ipynb", "timestamp.txt"):
         (tmp_path / "secrets" / name).write_text(SECRET if name.endswith("ipynb") else "2026-11-22 16:00:00 UTC")
     students = {}
-    monkeypatch.setattr(exchange.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=students.get("owner", ME)))
+    monkeypatch.setattr(hub_exchange.pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=students.get("owner", ME)))
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=students.get("owner", ME)))
     with closing(Classroom(tmp_path, Config({"Exchange": {"root": str(tmp_path / "exchange")}}))) as classroom:
 
@@ -101,8 +101,8 @@ def test_a_link_is_not_followed_and_stops_no_other(spoil, hub):
 @pytest.mark.parametrize("spoil", LINKS.values(), ids=LINKS)
 def test_a_link_that_takes_the_place_of_a_file_after_it_was_inspected_is_not_followed(spoil, hub, monkeypatch):
     folder = hub.inbound("eve")
-    monkeypatch.setattr(exchange, "inspect", lambda path: spoil(folder, hub.root / "secrets" / f"{LAB}.ipynb"))
-    monkeypatch.setattr(exchange, "_owner", lambda path: os.getuid() + (spoil is a_linked_folder))
+    monkeypatch.setattr(hub_exchange, "inspect", lambda path: spoil(folder, hub.root / "secrets" / f"{LAB}.ipynb"))
+    monkeypatch.setattr(hub_exchange, "_owner", lambda path: os.getuid() + (spoil is a_linked_folder))
     with suppress(ExchangeError):
         hub.collect(check_owner=False)
     found = [p for p in hub.classroom.submitted(LAB, "eve").rglob("*") if p.is_file() and not p.is_symlink()]
@@ -131,7 +131,7 @@ def test_what_changes_after_it_was_inspected_stops_no_other(spoil, hub, monkeypa
     """And what it would take without end is not waited for, and not copied."""
     folder = hub.inbound("eve")
     hub.inbound(ME)
-    monkeypatch.setattr(exchange, "inspect", lambda path: spoil(folder) if path == folder else None)
+    monkeypatch.setattr(hub_exchange, "inspect", lambda path: spoil(folder) if path == folder else None)
     with pytest.raises(ExchangeError, match="'eve' is not collected"):
         hub.collect(check_owner=False)
     assert not hub.classroom.submitted(LAB, "eve").exists()

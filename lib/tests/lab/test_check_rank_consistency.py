@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 
 from shardlab import launch
-from shardlab.compare_ranks import checksum, difference
+from shardlab.check_rank_consistency import checksum, difference
 
 CPU = torch.device("cpu")
 

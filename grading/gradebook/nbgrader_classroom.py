@@ -19,7 +19,7 @@ from traitlets.config import Config, PyFileConfigLoader
 from traitlets.utils.importstring import import_item
 
 from grading.boxes.sanitise_html_and_outputs import PLAIN_FILTERS
-from grading.gradebook.convert_one import (
+from grading.gradebook.convert_student_folder import (
     AutogradeOne,
     FeedbackOfOne,
     convert,

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
-from grading.checks.lab7_debug.hang_training import way
+from grading.checks.lab7_debug.hang_on_ranks import way
 from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.measure.traffic import record_traffic
