@@ -27,6 +27,10 @@ _PACKAGE = re.compile(r"\bshard(?=(lab|bench|sim|plan|trace)\b)")  # ours, whose
 _EQUAL = ("peak_bytes", "wire_bytes")
 
 
+class CommitError(ValueError):
+    """No commit of that name has our engines."""
+
+
 def run(
     commit: str,
     engines: tuple[str, ...] = tuple(ENGINES),
@@ -39,7 +43,7 @@ def run(
 ) -> dict:
     """Return a row for each engine: `time` (a Comparison, now over then), `now` and `then` with bytes of one step.
 
-    `commit` is one of this repository's history that has these engines. Raises ValueError if it has none of that name.
+    `commit` is one of this repository's history that has these engines. CommitError if it has none of that name.
     """
     shape = {"model": model, "world_size": world_size, "micro_batch": micro_batch, "seq_len": seq_len, "pairs": pairs}
     shape["device"] = device
@@ -66,7 +70,7 @@ def _unpack(commit: str, folder: Path) -> None:
     archive = subprocess.run(["git", "archive", commit, "lib"], cwd=root, check=False, capture_output=True)
     if archive.returncode:
         said = archive.stderr.decode(errors="replace").strip()
-        raise ValueError(f"no lib at commit {commit!r} ({said}): `git log` shows this repository's commits")
+        raise CommitError(f"no lib at commit {commit!r} ({said}): `git log` shows this repository's commits")
     with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
         files.extractall(folder, filter="data")
     for package in (folder / "lib").glob("shard*"):

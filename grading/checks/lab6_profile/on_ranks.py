@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from grading.checks.unwrapped_names import unwrap_names
 from grading.judge.tensor_projections import project
 from grading.judge.timed_laps import serve_laps
 from shardlab.measure.memory import MemoryTracker
@@ -27,8 +28,7 @@ OTHER_LAYERS = 2  # of a second model
 FIGURES = ("computes", "all_gather", "reduce_scatter", "rest", "hidden", "unit")  # keys of read_step's result
 MODEL_BYTES = 854_272  # of 4 blocks
 ONE_BLOCK = ModelConfig(128, 64, 1, n_heads=4, n_kv_heads=2, hidden_dim=192, max_seq_len=64)
-with torch.device("meta"):  # the words, beside numbers, of which the names of its parameters consist
-    WORDS = {word for name, _ in Transformer(ONE_BLOCK).named_parameters() for word in name.split(".")}
+unwrapped = unwrap_names(ONE_BLOCK)
 BUDGETS = {"peak_bytes": 2_200_000, "kept_bytes": 440_000, "messages": 45, "sent_bytes": 5_700_000}  # on all tiers
 
 
@@ -94,7 +94,7 @@ def steps(implementation, seed: int, n_layers: int, lengths: list[int]) -> list[
 
 def whole(model: nn.Module) -> dict[str, Tensor]:
     """Return copies of the whole parameters by name, the wrappers' part of a name left out. All ranks call it."""
-    parts = {_plain(name): p.detach() for name, p in model.named_parameters()}
+    parts = {unwrapped(name): p.detach() for name, p in model.named_parameters()}
     sharded = {name: p for name, p in parts.items() if is_sharded(p)}
     shards: list = [None] * (dist.get_world_size() if sharded else 0)
     if sharded:  # in one message: one for each parameter would take long
@@ -112,11 +112,6 @@ def is_sharded(p: Tensor) -> bool:
     if not isinstance(p, DTensor):
         return False
     return p.device_mesh.ndim == 1 and p.device_mesh.size() == dist.get_world_size() and p.placements[0].is_shard()
-
-
-def _plain(name: str) -> str:
-    """Return a parameter's name without what wrappers, torch's or the submission's own, have put into it."""
-    return ".".join(word for word in name.split(".") if word.isdigit() or word in WORDS)
 
 
 def record_step(implementation, seed: int) -> list[dict]:
@@ -175,7 +170,7 @@ def laps(implementation, address: str) -> None:
         slept = [c.kind for c in slept_computation.computations() if c.finished_s - c.started_s > SLEPT_S / 2]
         with torch.no_grad():
             moved = {n: p - b for (n, p), b in zip(model.named_parameters(), begin, strict=True)}
-            proof = waves_of({_plain(name): t for name, t in moved.items()}, order["seed"])
+            proof = waves_of({unwrapped(name): t for name, t in moved.items()}, order["seed"])
             for p, b in zip(model.parameters(), begin, strict=True):
                 p.copy_(b)
         optimizer.state.clear()

@@ -9,11 +9,11 @@ from torch.distributed.tensor import DTensor
 
 from grading.checks.lab8_capstone.job import BUDGETS as BUDGETS
 from grading.checks.lab8_capstone.job import MODEL, RANKS, SEQ_LEN, SEQUENCES, Job, build_model, draw, job_of
+from grading.checks.unwrapped_names import unwrap_names
 from grading.judge.tensor_projections import project, share_of_product
 from grading.judge.timed_laps import serve_laps
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
-from shardlab.model import Transformer
 from shardlab.text_batches import batch
 from shardsim import process_group, slept_computation
 from shardsim.cpu_streams import run_ahead
@@ -21,8 +21,7 @@ from shardsim.cpu_streams import run_ahead
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 STEPS, LAPS_OF_A_MODEL = 3, 8
 NO_TIME = {"launch_s": 0.0, "sequence_s": 0.0}
-with torch.device("meta"):  # the words of which the names of its parameters consist
-    WORDS = {word for name, _ in Transformer(MODEL).named_parameters() for word in name.split(".")}
+unwrapped = unwrap_names(MODEL)
 
 
 def by_block(model: nn.Module, job: Job):
@@ -47,7 +46,7 @@ def sequences(seed: int, step: int, rank: int, world_size: int = RANKS):
 
 def weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters, sorted by the names that they had before any wrapping, torch's or the submission's own."""
-    found = [(".".join(w for w in name.split(".") if w in WORDS), p) for name, p in model.named_parameters()]
+    found = [(unwrapped(name), p) for name, p in model.named_parameters()]
     return sorted(found, key=lambda entry: entry[0])
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
@@ -113,11 +115,8 @@ def kit(
     from grading.student_kit.make import KitError, make_kit
     from grading.student_kit.record_reference_results import draw_seeds
 
-    try:
+    with _in_words("kit", KitError):
         make_kit(out, draw_seeds(seeds), show=lambda words: console.print(words, highlight=False, markup=False))
-    except KitError as error:
-        print(f"shardlab kit: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
 
 
 @app.command()
@@ -155,11 +154,8 @@ def export(form: Annotated[str, typer.Option(help="csv, canvas or moodle")] = "c
     """Print the grades of the whole course as a table that a learning platform imports."""
     from grading.instructor_commands import export_grades
 
-    try:
+    with _in_words("export", ValueError):
         print(export_grades(form), end="")
-    except ValueError as error:
-        print(f"shardlab export: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
 
 
 @app.command()
@@ -190,11 +186,10 @@ _benchmark(
 @bench.command("earlier")
 def bench_earlier(commit: Annotated[str, typer.Argument(help="an earlier one")], json_file: JsonFile = None) -> None:
     """Compare our sharding engines with themselves at an earlier commit: time, losses, peak bytes, bytes sent."""
-    try:
+    from shardbench.earlier import CommitError
+
+    with _in_words("bench earlier", CommitError):
         _write(_measure("earlier", commit=commit), json_file)
-    except ValueError as error:
-        print(f"shardlab bench earlier: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
 
 
 _benchmark(
@@ -248,6 +243,16 @@ def bench_all(json_file: JsonFile = None) -> None:
     """Run all benchmarks but `first` and `grader`, into one file."""
     names = ("launch", "live", "ddp", "parallel", "interconnect", "shaped", "plan", "labs")
     _write({name: _measure(name) for name in names}, json_file)
+
+
+@contextmanager
+def _in_words(command: str, kind: type[Exception]) -> Iterator[None]:
+    """End the program with an error's words alone if it is of this kind."""
+    try:
+        yield
+    except kind as error:
+        print(f"shardlab {command}: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
 
 
 def _pair(text: str) -> tuple[str, str]:
