@@ -20,7 +20,7 @@ from pathlib import Path
 from grading.gradebook.nbgrader_classroom import ROOT
 from grading.judge.judge_answers import Referee
 from grading.judge.verdict import Verdict
-from grading.samples.mutations_by_program import Mutation, mutations_of
+from grading.samples.automatic_mutations import Mutation, mutations_of
 from grading.samples.sample import Sample
 from grading.samples.trial import RETRIES, handed_in
 

@@ -2,7 +2,6 @@
 
 import itertools
 import secrets
-import signal
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -45,9 +44,7 @@ class LiveRank(RankProcess):
     @property
     def how_it_ended(self) -> str:
         """Return its exit, in words, and the last line that it printed."""
-        code = self.exit_code
-        how = "its connection is gone" if code is None else f"exit code {code}"
-        how = f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else how
+        how = "its connection is gone" if self.exit_code is None else self.exit_in_words
         return f"rank {self.number} has ended ({how}{f', {self.tail[-1]}' if self.tail else ''})"
 
     def _say(self, line: bytes) -> None:

@@ -5,13 +5,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import cloudpickle
 
 from shardlab.launch.api import settings_of, warm_up
 from shardlab.launch.hang_report import named
-from shardlab.launch.link_to_message_index import explained
+from shardlab.launch.link_error_to_explanation import explained
 from shardlab.launch.notebook_tracebacks import name_cells, without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.rank_main import Settings
@@ -44,7 +45,7 @@ def checked(world_size: int, device: str | None, network, threads_per_rank: int 
     return settings_of(world_size, device, None, network, threads_per_rank, _A_DAY_S)
 
 
-class Ranks:
+class Ranks(AbstractContextManager):
     """N ranks that stay between cells: `run` a cell on all or some of them, `pull` a value from each.
 
     Each rank has names that stay; torch, dist, rank, world_size and device are given. A collective that only some ranks
@@ -174,9 +175,6 @@ class Ranks:
         if left:
             raise RankError(f"the ranks have been stopped, but not everything was over. {left}")
 
-    def __enter__(self) -> "Ranks":
-        return self
-
     def __exit__(self, kind, error, tb) -> None:
         self.end() if kind else self.stop()
 
@@ -218,11 +216,10 @@ class Ranks:
 
     def _there(self, ranks: Iterable[int] | None) -> list[LiveRank]:
         """Return the chosen ranks; all that are there, if none are named. Raises RankError if one has ended."""
-        living = self._living()
         numbers = range(self.world_size) if ranks is None else list(dict.fromkeys(ranks))
         if strange := [n for n in numbers if n not in range(self.world_size)]:
             raise ValueError(f"there is no rank {strange[0]}: there are {named(range(self.world_size))}")
-        there = [r for r in living if r.number in numbers]
+        there = [r for r in self._living() if r.number in numbers]
         if not there or (ranks is not None and len(there) < len(numbers)):
             raise RankError(self.gone)
         return there

@@ -19,10 +19,10 @@ import psutil
 import shardlab
 from grading.boxes.sandbox import Box, gpu_access
 from grading.boxes.sandbox.bounded_json_lines import MOST_VALUES, NO_REPLY, Lines
-from grading.boxes.sandbox.held_still import Ran, ran_ns
 from grading.boxes.sandbox.limit_watchdog import Guard, end_all, wait_until_dead
 from grading.boxes.sandbox.memory_and_network_counters import KernelCounters
 from grading.boxes.sandbox.process_tree_memory import family, is_still
+from grading.boxes.sandbox.ran_while_held_still import Ran, ran_ns
 from grading.boxes.sandbox.scratch import Scratch
 
 _PATIENCE_S = 5.0

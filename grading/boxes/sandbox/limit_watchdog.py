@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from grading.boxes.sandbox import descriptor_counts, sockets_and_inodes
-from grading.boxes.sandbox.descriptor_counts import HIDING, IN_FLIGHT
+from grading.boxes.sandbox import count_sockets_and_files, open_files_epoll_locks
 from grading.boxes.sandbox.limits import FIRST_TO_GO, Limits
+from grading.boxes.sandbox.open_files_epoll_locks import HIDING, IN_FLIGHT
 from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
 
 INTERVAL_S = 0.25
@@ -23,7 +23,7 @@ class Guard(threading.Thread):
     """A thread that ends a process and its descendants if they exceed `limits`; `exceeded` then says in words how.
 
     `memory_files`: they can make files of memory that are in no folder. Nobody sees what is in such a file while it is
-    in flight, so it may not be in flight for long. Other files in flight hold little: see `descriptor_counts`.
+    in flight, so it may not be in flight for long. Other files in flight hold little: see `open_files_epoll_locks`.
     """
 
     def __init__(self, pid: int, limits: Limits, memory_files: bool) -> None:
@@ -57,8 +57,8 @@ class Guard(threading.Thread):
             return f"it left {len(processes)} processes, and may run {most}"
         for found, most, what in (
             (sum(map(_threads, processes)), self._limits.threads, "threads"),
-            (sockets_and_inodes.sockets(processes), self._limits.sockets, "sockets"),
-            (sockets_and_inodes.files(processes, self._limits.scratch_bytes), self._limits.files, "files"),
+            (count_sockets_and_files.sockets(processes), self._limits.sockets, "sockets"),
+            (count_sockets_and_files.files(processes, self._limits.scratch_bytes), self._limits.files, "files"),
         ):
             if found > most:
                 return f"it had {found:,} {what}, and may have {most:,}"
@@ -69,11 +69,11 @@ class Guard(threading.Thread):
         return f"it held {_gib(used)} of memory, and may hold {_gib(most)}" if used > most else ""
 
     def _judge_files(self, processes: list[psutil.Process]) -> str:
-        kept = descriptor_counts.kept(processes)
+        kept = open_files_epoll_locks.kept(processes)
         for what, most in (
-            (descriptor_counts.OPEN, self._limits.descriptors),
-            (descriptor_counts.WATCHED, self._limits.watched),
-            (descriptor_counts.LOCKS, self._limits.watched),
+            (open_files_epoll_locks.OPEN, self._limits.descriptors),
+            (open_files_epoll_locks.WATCHED, self._limits.watched),
+            (open_files_epoll_locks.LOCKS, self._limits.watched),
         ):
             if kept[what] > most:
                 return f"it had {kept[what]:,} {what}, and may have {most:,}"

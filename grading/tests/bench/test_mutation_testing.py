@@ -6,7 +6,7 @@ import pytest
 
 from grading.bench.mutation_testing import equivalent
 from grading.gradebook.nbgrader_classroom import ROOT
-from grading.samples.mutations_by_program import _mutations, mutations_of
+from grading.samples.automatic_mutations import _mutations, mutations_of
 from grading.samples.sample import Sample
 from grading.samples.trial import handed_in
 

@@ -13,7 +13,7 @@ Read in this order:
     rank_process, job           the launcher's side: it watches pipes, processes and the clock
     flight_recorder             the collectives that a rank has called
     hang_report, rank_at_fault  the error message: which rank is at fault
-    link_to_message_index       where the index of messages explains it
+    link_error_to_explanation   where the index of messages explains it
     notebook_tracebacks         cells by their numbers; an interrupt without our frames
     progress_line               the line under a cell that waits
 

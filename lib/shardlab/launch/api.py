@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab.launch.job import Job
-from shardlab.launch.link_to_message_index import explained
+from shardlab.launch.link_error_to_explanation import explained
 from shardlab.launch.notebook_tracebacks import without_frames
 from shardlab.launch.pickling import dumps
 from shardlab.launch.progress_line import waiting

@@ -1,7 +1,6 @@
 """Turn what the launcher knows of each rank into one LaunchError, which names the rank at fault."""
 
 import re
-import signal
 from typing import TYPE_CHECKING
 
 from shardlab.launch import flight_recorder
@@ -107,11 +106,7 @@ def _fate(r: "RankProcess") -> str:
         return f"raised {r.failure.error}"
     if r.result is not None:
         return "returned while others still waited for it"
-    if r.exit_code is None:
-        return "was running"
-    if r.exit_code < 0:
-        return f"was killed by {signal.Signals(-r.exit_code).name}"
-    return f"exited with code {r.exit_code} before its function returned"
+    return "was running" if r.exit_code is None else f"{r.exit_in_words} before its function returned"
 
 
 def _state(r: "RankProcess") -> str:

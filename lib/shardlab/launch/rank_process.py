@@ -96,6 +96,12 @@ class RankProcess:
         return self.exit_code is not None and self.result is None and self.failure is None
 
     @property
+    def exit_in_words(self) -> str:
+        """ "exited with code 3", or "was killed by SIGKILL"; a signal without a name has its number."""
+        code, names = self.exit_code, {s.value: s.name for s in signal.Signals}
+        return f"was killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"exited with code {code}"
+
+    @property
     def answered(self) -> bool:
         return bool(self.whereabouts or self.failure or self.exit_code is not None)
 

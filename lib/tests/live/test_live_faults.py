@@ -12,7 +12,7 @@ import pytest
 from deadlines import deadline_s
 from test_live import interrupted, shown
 
-from shardlab.launch.link_to_message_index import explained
+from shardlab.launch.link_error_to_explanation import explained
 from shardlive import RankError, Ranks
 from shardlive.live_job import LiveRank
 from shardwhy.literals import literals

@@ -37,6 +37,11 @@ def is_killed():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_killed_by_a_real_time_signal():
+    """Most of them have no name, and a name for 40 would be an error."""
+    os.kill(os.getpid(), 40)
+
+
 def loops():
     while True:
         pass
@@ -71,6 +76,7 @@ FAILURES = {  # what the message says, and whether the job hangs
     raises: ("raised ValueError: boom", False),
     exits: ("exited with code 3", False),
     is_killed: ("was killed by SIGKILL", False),
+    is_killed_by_a_real_time_signal: ("was killed by signal 40", False),
     returns: ("returned while others still waited for it", False),
     sends_less: (MISMATCH, True),
     sends_more: (MISMATCH, True),

@@ -10,7 +10,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
 from shardlab.launch import LaunchError, launch
-from shardlab.launch.link_to_message_index import explained
+from shardlab.launch.link_error_to_explanation import explained
 from shardlive import Ranks
 from shardwhy.index import load
 
@@ -77,7 +77,7 @@ def test_without_the_index_an_error_is_as_it_was(lost):
     """In a submission's box there is no index."""
     program = (
         f"import sys; {lost}\n"
-        "from shardlab.launch.link_to_message_index import explained\n"
+        "from shardlab.launch.link_error_to_explanation import explained\n"
         f"assert not hasattr(explained(RuntimeError({READY_ONCE!r})), '__notes__')"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
