@@ -45,7 +45,7 @@ class LiveRank(RankProcess):
     def how_it_ended(self) -> str:
         """Return its exit, in words, and the last line that it printed."""
         how = "its connection is gone" if self.exit_code is None else self.exit_in_words
-        return f"rank {self.number} has ended ({how}{f', {self.tail[-1]}' if self.tail else ''})"
+        return f"rank {self.number} has ended ({how}{f'; its last line: {self.tail[-1]}' if self.tail else ''})"
 
     def _say(self, line: bytes) -> None:
         text, marker, number = line.decode(errors="replace").partition(self.marker)

@@ -27,30 +27,32 @@ def load_ipython_extension(ipython) -> None:
 def ranks(line: str, cell: str | None = None) -> None:
     """Talk to ranks that stay between the cells of a notebook. First: %load_ext shardlab
 
-    %ranks start 4           start 4 ranks. Options: --device cpu, --network "1 GB/s, 50 us" (simulated)
+    %ranks start 4           end the old ranks, start 4. Options: --device cpu, --network "1 GB/s, 50 us" (simulated)
     %%ranks                  first line of a cell: run the cell on every rank
     %%ranks 0,2-3            run it on these ranks. Options: --wire shows what was sent, --memory what each rank holds
     %ranks                   say who waits for whom, and who has ended
     pull("x.sum().item()")   return a value from each rank, also from one that waits
     %ranks push f x          give the ranks your function f and your value x
-    %ranks debug 2 x.shape   look into the cell that failed on rank 2. Without an expression: its names, as they are now
+    %ranks debug 2 x.shape   look into the function that failed on rank 2. Without an expression: its names now
     %ranks restart           end all ranks and start new ones. Says what is lost
-    %ranks stop              end the ranks, and fail if something was still pending
+    %ranks stop              end the ranks, and fail if one still computes or waits
     %ranks help              show this page
 
     Names. Each rank has torch, dist, rank, world_size and device. The names that a cell makes stay until a restart.
     Output. The value of a cell's last line is shown, once if all ranks have the same. A semicolon at the end hides it.
-      Of many printed lines you see the first and the last ones here. A file has all of them.
+      Of more than 1,000 printed lines you see the first 1,000 and the last 100. A file has all of them.
       A tensor is shown by its first numbers, and a long value is cut: pull("x") returns all of it.
     Code. A rank runs plain Python: no % and no !. In place of await, asyncio.run(f()). It has no keyboard for input(),
       and no screen: pull("x"), and draw x in a cell of the notebook.
     Pending. If only rank 0 calls dist.all_reduce(x), it waits for the other ranks. The cell comes back and says who
       waits for whom. Run the same call on the others (make x there, too) under %%ranks 1-3: then all four have the sum.
+      A call with async_op=True waits only in its wait().
       An all_reduce with op=MAX on one rank and SUM on the others is told only while a rank waits in it.
     Errors. If a cell fails on one rank, you see the rank and the line. All ranks stay, with their names. Mend the cell.
       Run it on all ranks, or, if the others wait in a call for rank 2, under %%ranks 2 alone.
       If a rank's process ends, the others keep their names. Save what you need with x = pull("x"), then %ranks restart.
-      The new ranks have no names: %ranks push x gives each of them the list that you saved, and x[rank] is its part.
+      The new ranks have no names: %ranks push x gives each of them the list that you saved, and x[rank] is its part
+      (None for a rank that had ended).
     Interrupt. The interrupt button ends what computes. A rank that waits for others stays where it is, and one that
       does not stop is named. Other ranks can run cells meanwhile.
     Who holds what. from shardcourse.who import who; who("layer.weight") draws the part of a tensor that each rank has
@@ -120,16 +122,15 @@ def _command(line: str) -> None:
 
 def _start(line: str) -> None:
     number, options = _split(line, "network=", "device=")
-    if number and not number.isdigit():
-        raise ValueError(f"%ranks start {number}: the number of ranks is a whole number, such as 4")
+    world_size = int(number) if number.isdigit() else number or 4
     network = simulated(options["network"]) if "network" in options else None
     device = options.get("device", "cpu" if network else None)
-    checked(int(number or 4), device, network)  # before anything is lost
+    checked(world_size, device, network)  # before anything is lost
     # The old ones first: a GPU's memory may not hold both.
     if _ranks and _ranks[0].end.alive and (lost := _ranks[0].give_up()):
         print(f"the ranks that were there are ended.\n{lost}")
-    _ranks[:] = [Ranks(int(number or 4), device=device, network=network)]
-    print(f"{_ranks[0].world_size} ranks are there")
+    _ranks[:] = [Ranks(world_size, device=device, network=network)]
+    print(f"{world_size} ranks are there")
 
 
 def _split(line: str, *options: str) -> tuple[str, dict[str, str]]:

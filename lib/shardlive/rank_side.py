@@ -89,8 +89,9 @@ class Rank:
             wire = record_traffic() if "wire" in options else nullcontext()
             memory = MemoryTracker(torch.nn.Module(), device=self.device) if "memory" in options else nullcontext()
             with wire as traffic, memory as tracker:
-                if tracker:
-                    _tell_all_tensors(tracker)
+                if tracker:  # it must know of the tensors that are there already, and of the gradients of leaves
+                    tensors = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
+                    tracker.label("other", *tensors, *(t.grad for t in tensors if t.is_leaf and t.grad is not None))
                 value = _execute(source, file, self.names)
                 torch.get_device_module(self.device).synchronize()  # a cell has ended when the device has
             parts = [] if value is None else [described(value)]
@@ -214,7 +215,9 @@ def _execute(source: str, file: str, names: dict[str, Any]) -> Any:
 
 def _said(error: BaseException) -> str:
     """Return "ZeroDivisionError: division by zero", also of an error whose `__str__` fails."""
-    return cut(traceback.format_exception_only(error)[-isinstance(error, SyntaxError)].rstrip(": \n"))
+    magic = isinstance(error, SyntaxError) and re.match(r"\s*[%!]", error.text or "")
+    words = traceback.format_exception_only(error)[-isinstance(error, SyntaxError)].rstrip(": \n")
+    return cut(f"{words}: a rank runs plain Python, no % and no !" if magic else words)
 
 
 def cut(text: str, most: int = 10_000) -> str:
@@ -225,12 +228,6 @@ def cut(text: str, most: int = 10_000) -> str:
 def _listed(names: dict[str, Any]) -> Answer:
     own = {name: value for name, value in names.items() if name not in GIVEN and not name.startswith("__")}
     return Answer("\n".join(f"{name} = {described(value)}" for name, value in own.items()), dumps(list(own)))
-
-
-def _tell_all_tensors(tracker: MemoryTracker) -> None:
-    """Tell a tracker of the tensors that are there already, and of the gradients of leaves."""
-    tensors = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
-    tracker.label("other", *tensors, *(t.grad for t in tensors if t.is_leaf and t.grad is not None))
 
 
 def described(value: Any) -> str:

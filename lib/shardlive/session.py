@@ -40,8 +40,6 @@ def checked(world_size: int, device: str | None, network, threads_per_rank: int 
     """Return the settings of live ranks. Raises an error if there can be none."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise RuntimeError("live ranks are started from a notebook or a script, not by a rank of another job")
-    if not isinstance(world_size, int) or world_size < 1:
-        raise ValueError(f"a number of ranks is a whole number, at least 1, not {world_size!r}")
     return settings_of(world_size, device, None, network, threads_per_rank, _A_DAY_S)
 
 
@@ -111,6 +109,8 @@ class Ranks(AbstractContextManager):
 
         With `ranks` None the list has an entry for every rank: None for one that has ended.
         """
+        if not isinstance(expression, str):
+            raise TypeError('a rank has its own names, so an expression is text: pull("x"), not pull(x)')
         asked = range(self.world_size) if ranks is None else list(dict.fromkeys(ranks))
         answers = self._ask(ranks and asked, "pull", expression)
         return [cloudpickle.loads(answers[n].value) if n in answers else None for n in asked]

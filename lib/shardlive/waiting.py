@@ -54,7 +54,7 @@ def _place_in_order(c: Collective) -> tuple:
 def _words(waiting: list[int], call: Collective, places: dict[int, Place]) -> tuple[str, bool]:
     """Say of one call who waits in it, for whom, and what frees them; and whether it is certain that nothing moves."""
     if words := disagreement(call, places, waiting):
-        return f"{words}. This can not end well: restart.", True
+        return f"{words}. This cannot end well: restart.", True
     text = f"{named(waiting)} {'waits' if len(waiting) == 1 else 'wait'} in {call.signature}, {places[waiting[0]].line}"
     missing = [r for r in call.members if r not in places or not _has_called(places[r].log, call)]
     if not missing:

@@ -63,8 +63,6 @@ def launch(
     """
     if not callable(fn):
         raise TypeError(f"launch(fn, world_size, ...): fn must be a function, not {type(fn).__name__}")
-    if not isinstance(world_size, int) or world_size < 1:
-        raise ValueError(f"world_size must be a whole number of ranks, at least 1, not {world_size!r}")
     if not timeout_s > 0:
         raise ValueError(f"timeout_s must be more than 0 seconds, not {timeout_s!r}")
     settings = settings_of(world_size, device, backend, network, threads_per_rank, timeout_s)
@@ -125,6 +123,8 @@ def _device_type() -> str:
 
 def settings_of(world_size, device, backend, network, threads, timeout_s) -> Settings:
     """Return the settings of a job: the device and backend of this machine, unless they are given."""
+    if not isinstance(world_size, int) or world_size < 1:
+        raise ValueError(f"world_size must be a whole number of ranks, at least 1, not {world_size!r}")
     device = device or _device_type()
     if device not in ("cpu", "cuda"):
         raise ValueError(f'device must be "cpu" or "cuda", not {device!r}')

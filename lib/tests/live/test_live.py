@@ -159,7 +159,7 @@ def test_what_differs_between_the_ranks_calls_is_named_before_the_last_one_comes
     [said] = shown(three, cell, [0, 1])
     assert (
         said
-        == f"{words}: a group's ranks must make the same calls, with the same shapes. This can not end well: restart."
+        == f"{words}: a group's ranks must make the same calls, with the same shapes. This cannot end well: restart."
     )
 
 
@@ -302,7 +302,7 @@ def test_an_interrupt_ends_what_computes_and_leaves_what_waits(three):
 
 def test_a_rank_that_dies_is_named_and_the_others_keep_their_names(three):
     shown(three, "kept = rank")
-    with pytest.raises(RankError, match=r"rank 1 has ended \(exit code 7"):
+    with pytest.raises(RankError, match=r"rank 1 has ended \(exited with code 7"):
         three.run("import os\nif rank == 1: os._exit(7)")
     assert three.pull("kept", [0, 2]) == [0, 2]
     assert three.pull("kept") == [0, None, 2]  # a rank's value stands at its number
@@ -375,6 +375,23 @@ def test_ranks_end_with_the_process_that_made_them(all_gone):
 def test_a_number_of_ranks_that_is_none_is_refused(number):
     with pytest.raises(ValueError, match="whole number"):
         Ranks(number)
+
+
+@pytest.mark.parametrize("line", ["!ls", "%timeit 1 + 1"])
+def test_what_is_no_python_says_so(four, line):
+    with pytest.raises(RankError, match="SyntaxError: invalid syntax: a rank runs plain Python, no % and no !"):
+        four.run(f"x = 1\n{line}")
+
+
+def test_an_expression_is_text(four):
+    with pytest.raises(TypeError, match=r'pull\("x"\), not pull\(x\)'):
+        four.pull([1, 2])
+
+
+def test_a_ranks_last_line_is_no_part_of_its_exit_code(three):
+    three.run("print('epoch 12', flush=True)")
+    with pytest.raises(RankError, match=r"rank 1 has ended \(exited with code 3; its last line: epoch 12\)"):
+        three.run("import os; os._exit(3)", [1])
 
 
 def test_a_rank_that_is_not_there_is_named(four):

@@ -99,7 +99,7 @@ def test_a_process_that_a_cell_forks_ends_with_the_cell_and_does_not_answer_as_t
 def test_a_process_that_a_cell_forks_and_that_goes_on_ends_with_the_ranks(three, all_gone):
     shown(three, "import os, time\nchild = os.fork() or time.sleep(600)", [1, 2])
     children = three.pull("child", [1, 2])
-    with pytest.raises(RankError, match=r"rank 2 has ended \(exit code 7"):
+    with pytest.raises(RankError, match=r"rank 2 has ended \(exited with code 7"):
         three.run("os._exit(7)", [2])
     three.end()
     assert all_gone(children)

@@ -76,7 +76,7 @@ def test_start_and_restart_work_at_once_when_all_ranks_have_ended():
     shown = texts(
         ["%load_ext shardlab\n%ranks start 2 --device cpu", all_end, "%ranks restart", all_end, "%ranks start 3"]
     )
-    assert shown[1].startswith("RankError: rank 0 has ended (exited with code 3)")
+    assert shown[1].startswith("RankError: rank 0 has ended (exited with code 3")
     assert shown[2] == "[every rank] had ended"
     assert shown[4] == "the ranks that were there are ended.\n[every rank] had ended\n3 ranks are there"
 

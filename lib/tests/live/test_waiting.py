@@ -45,22 +45,22 @@ CASES = {
     "another call": (
         {0: waits(call()), 1: waits(call(kind="broadcast")), 2: IDLE},
         "rank 0 called all_reduce Float[3], rank 1 called broadcast Float[3]: a group's ranks must make the same "
-        "calls, with the same shapes. This can not end well: restart.",
+        "calls, with the same shapes. This cannot end well: restart.",
     ),
     "other shapes": (
         {0: waits(call()), 1: waits(call()), 2: waits(call(n=4))},
         "ranks 0, 1 called all_reduce Float[3], rank 2 called all_reduce Float[4]: a group's ranks must make the same "
-        "calls, with the same shapes. This can not end well: restart.",
+        "calls, with the same shapes. This cannot end well: restart.",
     ),
     "another shape that one has left already": (
         {0: waits(call(n=4)), 1: waits(call(n=4)), 2: did(call(state="finished"))},
         "ranks 0, 1 called all_reduce Float[4], rank 2 called all_reduce Float[3]: a group's ranks must make the same "
-        "calls, with the same shapes. This can not end well: restart.",
+        "calls, with the same shapes. This cannot end well: restart.",
     ),
     "other arguments": (
         {0: waits(call(), arguments="op=SUM"), 1: waits(call(), arguments="op=MAX"), 2: IDLE},
         "rank 0 called all_reduce Float[3] with op=SUM, rank 1 called all_reduce Float[3] with op=MAX: a group's ranks "
-        "must make the same calls, with the same shapes. This can not end well: restart.",
+        "must make the same calls, with the same shapes. This cannot end well: restart.",
     ),
     "arguments that are not known": (
         {0: waits(call(), arguments="op=SUM"), 1: waits(call()), 2: IDLE},
