@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 
 from shardlab.launch import flight_recorder, local_device, rank_main
 from shardlab.launch.pickling import dumps
+from shardlab.launch.rank_main import cut, said
 from shardlab.measure.memory import MemoryTracker
 from shardlab.measure.traffic import record_traffic
 
@@ -214,15 +215,8 @@ def _execute(source: str, file: str, names: dict[str, Any]) -> Any:
 
 
 def _said(error: BaseException) -> str:
-    """Return "ZeroDivisionError: division by zero", also of an error whose `__str__` fails."""
     magic = isinstance(error, SyntaxError) and re.match(r"\s*[%!]", error.text or "")
-    words = traceback.format_exception_only(error)[-isinstance(error, SyntaxError)].rstrip(": \n")
-    return cut(f"{words}: a rank runs plain Python, no % and no !" if magic else words)
-
-
-def cut(text: str, most: int = 10_000) -> str:
-    """Return the text, or its beginning and how much is left out: more would be too much for a browser."""
-    return text if len(text) <= most else f"{text[:most]} ... {len(text) - most:,} more characters"
+    return cut(said(error)) + (": a rank runs plain Python, no % and no !" if magic else "")
 
 
 def _listed(names: dict[str, Any]) -> Answer:

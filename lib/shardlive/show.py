@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from shardlab.launch.hang_report import named
+from shardlab.launch.rank_main import cut
 from shardlive.live_job import LiveJob, LiveRank
-from shardlive.rank_side import cut
 
 _TOGETHER_S = 0.5  # a line waits so long for the other ranks' equal lines
 _FIRST, _LAST = 1_000, 100  # printed lines of a cell: more would be too much for a browser

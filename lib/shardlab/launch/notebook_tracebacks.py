@@ -15,10 +15,7 @@ _LIBRARY = re.compile(rf'File "(?:{"|".join(map(re.escape, sorted(_FOLDERS, key=
 
 def without_frames(error: BaseException, text: str) -> BaseException:
     """Return the error; a notebook will show `text` and its notes, and no traceback, which has only our frames."""
-    error._render_traceback_ = lambda: [  # IPython calls it
-        f"{type(error).__name__}: {text}",
-        *getattr(error, "__notes__", []),
-    ]
+    error._render_traceback_ = lambda: [f"{type(error).__name__}: {text}", *getattr(error, "__notes__", [])]
     return error
 
 

@@ -160,7 +160,19 @@ def _failure(error: BaseException) -> Failure:
     """Describe the error, with its traceback without this file's frame."""
     inner = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, inner or error.__traceback__))
-    return Failure(f"{type(error).__name__}: {error}", text, time.monotonic(), flight_recorder.collectives(last=50))
+    return Failure(cut(said(error), 2_000), cut(text), time.monotonic(), flight_recorder.collectives(last=50))
+
+
+def said(error: BaseException) -> str:
+    """Return "ZeroDivisionError: division by zero", also of an error whose `__str__` fails."""
+    words = traceback.format_exception_only(error)[-isinstance(error, SyntaxError)].rstrip(": \n")
+    return words.removeprefix(f"{type(error).__module__}.")
+
+
+def cut(text: str, most: int = 10_000) -> str:
+    """Return the text, or its two ends and how much is left out: more would be too much for a browser."""
+    half, left_out = most // 2, len(text) - most
+    return text if left_out <= 0 else f"{text[:half]} ... {left_out:,} more characters ... {text[-half:]}"
 
 
 def end_if_forked(error: BaseException | None = None) -> None:

@@ -63,10 +63,7 @@ def watch_waits(waiting: Callable[[bool], object]) -> Iterator[None]:
 
 @contextmanager
 def watch_forward(module: nn.Module, before: Callable, after: Callable) -> Iterator[None]:
-    with (
-        module.register_forward_pre_hook(before, prepend=True),
-        module.register_forward_hook(after, always_call=True),
-    ):
+    with module.register_forward_pre_hook(before, prepend=True), module.register_forward_hook(after, always_call=True):
         yield
 
 

@@ -26,13 +26,7 @@ from torch.optim import Optimizer
 
 from shardlab.backward_hooks import refuse_sparse, refuse_torchs_scaler
 from shardlab.bucketed_backward import broadcast_tensors
-from shardlab.ddp import (
-    DEFAULT_CAP_MB,
-    FIRST_BUCKET_BYTES,
-    MIB,
-    assign_buckets,
-    check_same_on_every_rank,
-)
+from shardlab.ddp import DEFAULT_CAP_MB, FIRST_BUCKET_BYTES, MIB, assign_buckets, check_same_on_every_rank
 from shardlab.grad_norm import clip_sharded_, common_dtype
 from shardlab.shard_groups import all_gather, hyperparameters
 from shardlab.zero.bucket_layout import Bucket, Shard

@@ -127,7 +127,6 @@ def test_bf16_stays_near(undisturbed, tmp_path):
 # ------------------------------------------------------------------------------------------------------ stop and resume
 
 
-@pytest.mark.night
 def test_two_ranks_begin_and_one_finishes(undisturbed, tmp_path):
     """A rank is killed after step 5: the checkpoint of step 4 is what remains."""
     with job(2, tmp_path, steps=8) as killed:

@@ -129,7 +129,7 @@ def test_a_value_that_ends_its_thread_is_an_error(four):
 
 def test_a_long_value_and_a_long_error_are_cut(four):
     [line] = shown(four, "'z' * 1_000_000", [1])
-    assert line.startswith("[rank 1] 'zzz") and line.endswith("z ... 990,002 more characters") and len(line) < 11_000
+    assert line.startswith("[rank 1] 'zzz") and " ... 990,002 more characters ... z" in line and len(line) < 11_000
     assert len(four.pull("'z' * 1_000_000", [1])[0]) == 1_000_000
     with pytest.raises(RankError) as told:
         four.run("raise ValueError('z' * 1_000_000)", [1])

@@ -113,7 +113,7 @@ def test_of_many_lines_a_notebook_gets_the_first_and_the_last_and_a_file_has_all
     assert sorted(shown[3].splitlines()) == sorted(f"[rank {r}] {r} {i}" for i in range(20_000) for r in (0, 1))
     assert shown[4].splitlines()[-1].startswith("rank 0 waits in barrier")  # this is never left out
     [line, where] = shown[5].splitlines()[:2]
-    assert len(line) < 11_000 and line.endswith("more characters")
+    assert len(line) < 11_000 and "more characters ..." in line
     assert where.startswith("... 1 lines are left out or cut here. Until the ranks end, all are in /")
 
 

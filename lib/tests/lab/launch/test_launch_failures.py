@@ -322,3 +322,30 @@ except OSError as error:
 """
     out, said = start_python(code).communicate(timeout=deadline_s(60))
     assert "the server from which ranks are forked ended while it imported PyTorch" in out, said
+
+
+class WithoutWords(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+def raises_without_words():
+    raise WithoutWords
+
+
+def raises_five_megabytes():
+    raise ValueError("first" + "x" * 5_000_000 + "last")
+
+
+def test_an_error_whose_words_fail_is_named():
+    with pytest.raises(LaunchError, match="raised WithoutWords: <exception str.. failed>") as failed:
+        launch(raises_without_words, 1)
+    assert "raise WithoutWords" in str(failed.value)
+
+
+def test_a_long_error_is_cut():
+    """A browser would show all of it, and hang."""
+    with pytest.raises(LaunchError, match=r"raised ValueError: firstx") as failed:
+        launch(raises_five_megabytes, 1)
+    assert "more characters" in str(failed.value) and str(failed.value).count("xlast") == 2
+    assert len(str(failed.value)) < 13_000
