@@ -12,6 +12,7 @@ from test_sandbox import SMALL, Python, bubblewrap
 from grading.boxes.sandbox import Bubblewrap
 from grading.boxes.sandbox.boxed_program import BoxedProgramError
 from grading.boxes.sandbox.process_tree_memory import family
+from grading.boxes.sandbox.ran_while_held_still import SPARE_NS, Ran
 
 
 @bubblewrap
@@ -99,6 +100,20 @@ def test_who_is_never_the_same_for_two_looks_is_held_still_too():
             assert links.stat().st_size > before
     finally:
         program.close()
+
+
+@pytest.mark.parametrize(
+    ("after", "went_on"),
+    [
+        (Ran(1_000, 8), False),  # 8 is ours, which looked
+        (Ran(1_000, 9), True),
+        (Ran(1_000, None), False),
+        (Ran(1_000 + SPARE_NS, 8), False),
+        (Ran(1_001 + SPARE_NS, 8), True),
+    ],
+)
+def test_one_process_more_or_more_time_than_coming_to_rest_takes_is_going_on(after, went_on):
+    assert after.on_since(Ran(1_000, 7)) == went_on
 
 
 GOES_ON = """if True:
