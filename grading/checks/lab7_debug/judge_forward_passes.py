@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 
-def other_work(passes: list[list], due: list[int], run: dict) -> str:
+def judge_passes(passes: list[list], due: list[int], run: dict) -> str:
     """Return in words what the ranks' forward passes should not be, or an empty string.
 
     `passes`: by rank, (step of the batch, or -1; rows; is a graph built?) of each forward pass, in order. `due`: the

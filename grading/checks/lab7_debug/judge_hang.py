@@ -14,7 +14,7 @@ from torch import nn
 from grading.boxes.rank_launcher_client import RanksFailedError, ReferenceFailedError
 from grading.checks.errors_with_nan import largest
 from grading.checks.lab7_debug import hang_on_ranks as on_rank
-from grading.checks.lab7_debug.judge_forward_passes import other_work
+from grading.checks.lab7_debug.judge_forward_passes import judge_passes
 from grading.judge.session import Session
 from grading.judge.tensor_projections import distance, project, vector
 from grading.judge.verdict import Verdict
@@ -104,7 +104,7 @@ def _compare(name: str, replies: list[dict], run: dict, seed: int) -> tuple[str,
     )
     if errors["validation loss"] > LOSS_TOLERANCE:
         return _wrong_validation(replies, truth["validation"], run), errors
-    return other_work([r["passes"] for r in replies], due, run), errors
+    return judge_passes([r["passes"] for r in replies], due, run), errors
 
 
 def _wrong_weights(off: float, truth: dict, run: dict) -> str:

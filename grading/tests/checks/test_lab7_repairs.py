@@ -157,9 +157,9 @@ def test_a_run_that_is_no_longer_the_same_training_costs_half(trained):
 def test_too_few_documents_of_all_ranks_together_are_named():
     run = {"n_steps": 1, "n_documents": 3, "batch_size": 2}
     passes = [[[0, 2, True], [-1, 2, False]], [[0, 2, True], [-1, 1, False]]]
-    assert judge_forward_passes.other_work(passes, [0], run) == ""
+    assert judge_forward_passes.judge_passes(passes, [0], run) == ""
     passes[1][1][1] = 0
-    assert "2 documents went through the sharded model for it, of 3" in judge_forward_passes.other_work(
+    assert "2 documents went through the sharded model for it, of 3" in judge_forward_passes.judge_passes(
         passes, [0], run
     )
 

@@ -3,7 +3,7 @@
     optimizer = ZeroRedundancyOptimizer(model.parameters(), AdamW, lr=1e-3)     # stage 1
     model = ShardedDataParallel(model, optimizer)                               # stage 2
 
-Read `bucket` (where parameters and gradients are stored, and which rank owns which part), `stage1`, `stage2`.
+Read `bucket_layout` (where parameters and gradients are stored, and which rank owns which part), `stage1`, `stage2`.
 
 Source: Rajbhandari et al. 2020, "ZeRO" (SC20).
 """
