@@ -20,7 +20,8 @@ class FlatUnit:
         self.whole = torch.zeros(-(-self.used // n) * n, device=self.params[0].device)  # rounded up
         parts = self.whole[: self.used].split(sizes)
         for (module, name), p, part in zip(places, self.params, parts, strict=True):
-            p.data = part.copy_(p.detach().flatten()).view_as(p)  # from now on a view of `whole`
+            part.copy_(p.detach().flatten())
+            p.data = part.view_as(p)  # from now on a view of `whole`
             module.__dict__[name] = p  # the module finds it, but does not list it as a parameter
         self.shard = nn.Parameter(self.whole.chunk(n)[dist.get_rank()].clone())
         self.reshard()
