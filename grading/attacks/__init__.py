@@ -6,7 +6,7 @@ as plain code and sent as source. If it succeeds, it prints a line that starts w
     reads                        what a student must not see: solutions, other submissions, grades, the referee's memory
     lies                         to code that measures, counts, compares or shows something
     hidden_copies                of the gradients, where the system does not count memory
-    hostile_replies            by what comes back from the box: too much, too late, of a strange kind
+    hostile_replies              by what comes back from the box: too much, too late, of a strange kind
     floods                       too much memory, disk, processes, output, time
     keyrings_priorities_signals  by keys, priorities, mappings, descriptors, signals
     escapes                      out of the box: other processes, the network, the system, the next submission

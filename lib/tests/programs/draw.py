@@ -31,6 +31,7 @@ def draw(seed: int) -> Program:
     if r.random() < 0.03:  # every engine refuses it by its name
         return Program(seed, (*specs[:-1], replace(specs[-1], sparse=True)), r.random() < 0.7, actions=(TRAIN,))
     actions = [action for _ in range(r.randint(2, 6)) for action in _episode(r, specs)]
+    actions = _without_untrainable_losses(actions, specs)
     last = (TRAIN, ("evaluate", "grad"))[: r.choice((1, 2))]  # then a module may keep a tensor without a backward
     optimizer = r.choice(("sgd", "adamw"))
     output = r.choice([*PACK, "closure", "closure"]) if r.random() < 0.3 else "tensor"
@@ -71,6 +72,20 @@ def _episode(r: random.Random, specs: tuple[BlockSpec, ...]) -> tuple[tuple, ...
     episodes += [(("thaw", r.choice(frozen)),)] * 4 if frozen else []
     episodes += [(("compile",), TRAIN, checkpoint)] if r.random() < 0.3 else []  # it takes a second
     return r.choice(episodes)
+
+
+def _without_untrainable_losses(actions: list[tuple], specs: tuple[BlockSpec, ...]) -> list[tuple]:
+    """Leave out each loss of auxiliary terms alone after the freezing of all blocks that have one: no process can train.
+
+    A block that was thawed again counts as frozen. A program loses an action by this that it might have kept.
+    """
+    have_one = {i for i, spec in enumerate(specs) if spec.keeps in ("on the way", "beside")}
+    kept, frozen = [], set()
+    for action in actions:
+        frozen |= {action[1]} if action[0] == "freeze" else set()
+        if "auxiliary alone" not in action or not have_one or not have_one <= frozen:
+            kept.append(action)
+    return kept
 
 
 def _train(r: random.Random, n_blocks: int) -> tuple:
