@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from grading.bench.mutation_testing import equivalent
+from grading.bench.mutation_testing import equivalent, without_class_ids
 from grading.gradebook.nbgrader_classroom import ROOT
 from grading.samples.automatic_mutations import _mutations, mutations_of
 from grading.samples.sample import Sample
@@ -32,6 +32,12 @@ def test_equal_statements_have_a_mutation_each():
     never = [mutation for mutation in _mutations("f", twice, on_ranks=False) if mutation.key.endswith("| never")]
     assert len({mutation.source for mutation in never}) == 2
     assert all(ast.parse(mutation.source) for mutation in never)
+
+
+def test_a_class_that_is_pickled_twice_is_the_same_answer():
+    right, again = (handed_in(Sample("lab11_slow_link", "right", "the solution", cells={})) for _ in range(2))
+    assert again["lab11.outer"] != right["lab11.outer"]
+    assert [without_class_ids(a) for a in again.values()] == [without_class_ids(a) for a in right.values()]
 
 
 def test_a_mutation_changes_the_answers_of_its_own_cell_only():
