@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grading.checks.lab10_eight_bits import draw, independence_of_draws, truth
+from grading.checks.lab10_eight_bits import draw, halfway_numbers, independence_of_draws, truth
 from grading.checks.lab10_eight_bits.draw import Instance
 from grading.checks.lab10_eight_bits.e4m3_numbers import SMALLEST_NORMAL, nearest, neighbours
 from grading.checks.lab10_eight_bits.groups_by_scale_row_column import columns, positions, rows, sets_of
@@ -125,7 +125,10 @@ def _of_many_draws(s: Session, check: str) -> str:
     calls = [torch.tensor([n for reply in replies for n in base64.b64decode(reply[name])]) for name in CALLS]
     n_faint = [sum(of_sign) for of_sign in zip(*(reply["faint"] for reply in replies), strict=True)]
     n_off = sum(reply["off"] for reply in replies)
-    return independence_of_draws.fault(calls, n_faint, n_off, s.seed, len(replies))
+    halfway = list(map(sum, zip(*(reply["halfway"] for reply in replies), strict=True)))
+    return independence_of_draws.fault(calls, n_faint, n_off, s.seed, len(replies)) or halfway_numbers.fault(
+        halfway, sum(reply["halfway off"] for reply in replies), len(replies)
+    )
 
 
 def wrong_call(mean: Tensor, given: Problem) -> str:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from grading.checks.lab10_eight_bits import draw, independence_of_draws
+from grading.checks.lab10_eight_bits import draw, halfway_numbers, independence_of_draws
 from grading.checks.lab10_eight_bits.draw import Instance
 from shardlab.measure.traffic import record_traffic, wire_bytes
 from shardlab.shard_groups import all_gather
@@ -155,7 +155,7 @@ def many(implementation, seed: int) -> dict:
     """Reduce a gradient of many draws whose chances are known. Return how often ranks rounded up.
 
     Return it for each element in two calls, and for the faint numbers' sum in all calls; and the number of impossible
-    means.
+    means. Return it also for the sum of a call, of many calls with numbers halfway between neighbours.
     """
     rank, n = dist.get_rank(), dist.get_world_size()
     instance = independence_of_draws.instance(n)
@@ -170,7 +170,20 @@ def many(implementation, seed: int) -> dict:
         n_off += off
     calls = {name: base64.b64encode(call.numpy().tobytes()).decode() for name, call in zip(CALLS, found, strict=False)}
     faint = independence_of_draws.faint_ups(torch.stack(found).sum(0), begin, seed, n)
-    return {"form": "", "faint": faint, "off": n_off} | calls
+    return {"form": "", "faint": faint, "off": n_off} | calls | _halfway(implementation, seed)
+
+
+def _halfway(implementation, seed: int) -> dict:
+    """Return how often ranks rounded up this rank's elements, by call, and the number of impossible means."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    instance = halfway_numbers.instance(n)
+    engine, begin, found = build(implementation, instance, seed + 1), instance.cuts[rank], []
+    for _ in range(halfway_numbers.N_CALLS):
+        mean = engine.reduce(halfway_numbers.gradients())
+        if words := _wrong_slice(mean, instance.cuts[rank + 1] - begin):
+            return {"form": words}
+        found.append(halfway_numbers.ups(mean.detach(), begin, n))
+    return {"halfway": [up for up, _ in found], "halfway off": sum(off for _, off in found)}
 
 
 def _wrong_slice(mean, length: int) -> str:
