@@ -54,6 +54,6 @@ def fault(ups_of_calls: list[int], n_off: int, n: int) -> str:
     if abs(ratio(ups_of_calls, n) - 1) <= MOST_DEVIATIONS * math.sqrt(2 / N_CALLS):
         return ""
     return (
-        f"the sum of all errors of a call has {ratio(ups_of_calls, n):.2f} times the mean square that independent draws "
-        "give: draws from equal parts of 0 to 1 (stratified) are not independent."
+        f"the sum of all errors of a call has {ratio(ups_of_calls, n):.2f} times the mean square that independent "
+        "draws give: draws from equal parts of 0 to 1 (stratified) are not independent."
     )
