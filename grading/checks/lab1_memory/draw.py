@@ -12,7 +12,7 @@ statement leaves this gradient out.
 *early*: few tokens and a large F, so the first block's backward decides, with `down`'s gradient, and V is so large that
 it matters whether the embedding has its gradient yet.
 *mixed*: as large a V as F allows, so a block decides, with the gradients of the output layer and of `down`.
-*narrow*: a small V and F, so a block decides, and the D in 2 F + D matters.
+*narrow*: a small V and F, so a block decides, and the D in 2 F + D matters, and so does B: there are two sequences.
 *normed*: a V and an F that are close to D, so the loss decides, and the last norm matters.
 *lengthy*: many tokens and blocks and a small F, so the blocks' inputs matter, cos and sin too, which two
 sequences share.
@@ -91,7 +91,7 @@ def mixed(draw: random.Random, vocabulary: int = 4, hidden_over_dim=(5, 6), toke
 
 def narrow(draw: random.Random, **more) -> dict:
     s = _shape(draw, range(2, 3), (64,), (2.5, 3), _WIDE)
-    return _setup(s, 1, 3 * s["D"], more)
+    return _setup(s, 2, 3 * s["D"] // 2, more)
 
 
 def normed(draw: random.Random, vocabulary: int = 2, hidden_over_dim=(1, 1.5), **more) -> dict:
