@@ -63,7 +63,7 @@ def settings(s: Session) -> dict[str, list[dict]]:
     broken = [list(pair) for pair in zip(steps, ranks, strict=True)]
     batch = dict(n_steps=7, every=3, batch_size=2, n_documents=2 * n, padded=broken[:2], infinite=broken[2:])
     size = draw.choice((2, 3))
-    counts = {2 * n * size + 1: size, n - 1: 2, draw.choice((1, n * size + 1, n + n // 2)): 5 - size}
+    counts = {2 * n * size + 1: size, n - 1: 1, draw.choice((1, n * size + 1, n + n // 2)): 5 - size}
     uneven = dict(n_steps=3, every=draw.choice((2, 3)), padded=[], infinite=[])
     runs = [batch, *(uneven | dict(n_documents=count, batch_size=size) for count, size in counts.items())]
     runs = [run | dict(lr=LR, max_norm=norm) for run, norm in zip(runs, (*MAX_NORMS, MAX_NORMS[0]), strict=False)]

@@ -106,7 +106,7 @@ def _other_numbers(replies: list[dict], truth: dict) -> str:
         for step, ((loss, hits), (loss_due, hits_due)) in enumerate(zip(mine["history"], right, strict=True)):
             if not abs(loss / loss_due - 1) <= LOSS_TOLERANCE:
                 return f"rank {rank} reports a loss of {loss:.4f} for step {step}, where {loss_due:.4f} is right."
-            if abs(hits - hits_due) > 1:
+            if not abs(hits - hits_due) <= 1:  # as above: no comparison with NaN holds
                 return f"rank {rank} reports {hits:g} tokens predicted right in step {step}, and {hits_due:g} are."
     off = largest(distance(vector(m["way"]), vector(truth["way"])) for m in replies)
     if off > WAY_TOLERANCE:

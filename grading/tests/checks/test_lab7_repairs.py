@@ -71,6 +71,8 @@ def test_memory_does_not_grow_and_stays_within_tomorrows_budget():
                 0,
             ),
             "2 tokens predicted right in step 1": (judged_memory(history=[[3.0, 10.0], [2.5, 2.0]], rank=rank), 0),
+            "nan tokens predicted right": (judged_memory(history=[[3.0, 10.0], [2.5, math.nan]], rank=rank), 0),
+            "a loss of nan": (judged_memory(history=[[math.nan, 10.0], [2.5, 12.0]], rank=rank), 0),
             "reports 1 steps of 2": (judged_memory(history=[[3.0, 10.0]], rank=rank), 0),
             f"rank {rank}'s optimizer makes 3 steps of 4": (judged_memory(steps=3, rank=rank), 0),
             "the weights at the end are not": (judged_memory(way=1.03, rank=rank), 0),
@@ -175,6 +177,7 @@ def test_each_draw_of_runs_breaks_several_steps_and_clips_only_some():
         assert min(counts) < 4 < max(counts)
         assert len(counts) == 3
         assert any(n % 4 for n in counts)
+        assert any(run["batch_size"] == 1 and run["n_documents"] < 4 for run in documents)  # a rank has no document
     norms = {run["max_norm"]: hang_judge.truth_of(run, 5, 4)["norms"] for run in (batch, *documents)}
     some, every, none = hang_judge.MAX_NORMS  # the text that is trained on is Python's own, another one in each version
     assert min(norms[some]) < some < max(norms[some])
