@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from itertools import islice
+from itertools import cycle, islice
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,8 @@ from grading.judge.tensor_projections import project
 from shardlab import local_device
 from shardlab.measure.traffic import record_traffic
 
-N_LAYERS, N_EXPERTS, WIDTH, MICRO_BATCHES, N_STEPS = 3, 8, 16, 2, 8
+N_LAYERS, N_EXPERTS, WIDTH, N_STEPS = 3, 8, 16, 8
+MICRO_BATCHES = 2, 3  # of a step, in turn
 OTHER_STEPS = 2  # of a model that is trained before
 SPEEDS = (0.003, 0.005, 0.008, 0.012)  # not the notebook's
 MEAN_LOAD = 600  # tokens an expert and step: bfloat16 can't tell it from the next whole numbers
@@ -73,15 +74,15 @@ def steps(seed: int, rank: int, world_size: int, device) -> list[list[tuple[Tens
     draw = torch.Generator().manual_seed(seed)
     target = torch.randn(WIDTH, WIDTH, generator=draw) * WIDTH**-0.5
 
-    def step(loads: list[int]) -> list[tuple[Tensor, Tensor]]:
+    def step(loads: list[int], micro_batches: int) -> list[tuple[Tensor, Tensor]]:
         experts = torch.arange(N_EXPERTS).repeat_interleave(torch.tensor(loads))
         experts = experts.roll(int(torch.randint(len(experts), (), generator=draw))).chunk(world_size)
         shuffled = [mine[torch.randperm(len(mine), generator=draw)] for mine in experts][rank]
         noise = torch.randn(world_size, len(shuffled), WIDTH, generator=draw)[rank] / 20
         x = noise + F.one_hot(shuffled, WIDTH)
-        return [(x.to(device), torch.tanh(x @ target).to(device)) for x in x.chunk(MICRO_BATCHES)]
+        return [(x.to(device), torch.tanh(x @ target).to(device)) for x in x.chunk(micro_batches)]
 
-    return [step(loads) for loads in planned_loads(seed)]
+    return [step(loads, n) for loads, n in zip(planned_loads(seed), cycle(MICRO_BATCHES), strict=False)]
 
 
 def experts(implementation, seed: int) -> dict:

@@ -126,6 +126,13 @@ def test_biases_follow_the_load_of_all_ranks_for_a_few_numbers():
     assert falls_short(said) == {}
 
 
+def test_steps_of_the_experts_have_different_numbers_of_micro_batches_and_all_planned_tokens():
+    ranks = [experts_on_ranks.steps(1, rank, 4, "cpu") for rank in range(4)]
+    for loads, *of_ranks in zip(experts_on_ranks.planned_loads(1), *ranks, strict=True):
+        assert sum(len(x) for micro_batches in of_ranks for x, _ in micro_batches) == sum(loads)
+    assert {tuple(map(len, of_ranks)) for of_ranks in zip(*ranks, strict=True)} == {(2,) * 4, (3,) * 4}
+
+
 def test_planned_loads_have_the_mean_and_its_neighbours_in_every_step():
     for seed in SEEDS:
         for loads in experts_on_ranks.planned_loads(seed):
