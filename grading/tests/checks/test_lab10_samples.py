@@ -11,6 +11,7 @@ from grading.boxes.sandbox.memory_and_network_counters import Seen
 from grading.checks.lab10_eight_bits import (
     draw,
     e4m3_numbers,
+    halfway_numbers,
     independence_of_draws,
     judge_gathered_weights,
     judge_unbiased,
@@ -203,9 +204,11 @@ def judged_calls(given, calls: list[torch.Tensor], zeros: float = 0.0, other: to
     for a, b in zip(given.instance.cuts, given.instance.cuts[1:], strict=False):
         packed = {n: on_ranks.packed(t[a:b]) for n, t in known.items()}
         replies.append({"form": ""} | packed)
-    nothing_off = {"form": "", "off": 0, "faint": [0, 0]} | dict.fromkeys(on_ranks.CALLS, "")
+    nothing_off = {"form": "", "off": 0, "faint": [0, 0], "halfway": [], "halfway off": 0}
+    nothing_off |= dict.fromkeys(on_ranks.CALLS, "")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(independence_of_draws, "fault", lambda *_: "")  # it has tests of its own
+        for judge in (independence_of_draws, halfway_numbers):  # they have tests of their own
+            patch.setattr(judge, "fault", lambda *_: "")
         return judge_replies("lab10.unbiased", {"reduce": replies, "many": [nothing_off] * N})
 
 
