@@ -570,6 +570,7 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
         ],
         "was deleted between its forward and backward": [deleted],
         "can't leave out": [lambda: DDP(ignoring())],
+        "has no attribute": [lambda: DDP(two_layers()).process_group],
         "device_ids or output_device names": [lambda: DDP(two_layers(), device_ids=[0])],
         "can't be sharded": [
             lambda: ZeroRedundancyOptimizer(two_layers().parameters(), torch.optim.LBFGS),
