@@ -438,6 +438,11 @@ def graph_of_gradients(wrap: Callable[[nn.Module], nn.Module]) -> None:
     model(torch.ones(2, 4)).sum().backward(create_graph=True)
 
 
+def reentrant_with_keywords() -> None:
+    layer = nn.Linear(4, 4)
+    recompute.checkpoint_wrapper(layer, torchs_wrapper.CheckpointImpl.REENTRANT)(input=torch.ones(2, 4))
+
+
 def with_a_sparse_parameter() -> nn.Module:
     model = two_layers()
     model.sparse = nn.Parameter(torch.eye(4).to_sparse())
@@ -596,6 +601,7 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
         ],
         "missing 1 required positional argument: 'function'": [lambda: recompute.checkpoint(use_reentrant=False)],
         "here it can only save or recompute": [saved_to_the_cpu],
+        "keyword arguments and context_fn need use_reentrant=False": [reentrant_with_keywords],
         "is checkpointed already": [
             lambda: recompute.checkpoint_wrapper(recompute.checkpoint_wrapper(two_layers())),
         ],
