@@ -13,7 +13,7 @@ from deadlines import deadline_s
 from test_live import interrupted, shown
 
 from shardlab.launch.link_error_to_explanation import explained
-from shardlive import RankError, Ranks
+from shardlive import RankError, Ranks, session
 from shardlive.live_job import LiveRank
 from shardwhy.literals import literals
 
@@ -55,8 +55,9 @@ def test_a_rank_that_does_not_answer_is_said_to_compute(three):
     assert shown(three, "rank", [2])[0] == "[rank 2] 2"
 
 
-def test_a_rank_that_does_not_answer_delays_no_restart(three):
+def test_a_rank_that_does_not_answer_delays_no_restart(three, monkeypatch):
     """The others tell which names they lose, also one that takes longer than a mute rank is waited for."""
+    monkeypatch.setattr(session, "_LONG_S", 2 * deadline_s(6))  # on a busy machine, too, more than is allowed
     shown(three, "class Slow:\n    def __repr__(self): return str(__import__('time').sleep(2))\nslow = Slow()", [2])
     os.kill(three.pull("__import__('os').getpid()")[1], signal.SIGSTOP)
     began = time.monotonic()
