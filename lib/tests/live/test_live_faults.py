@@ -177,6 +177,26 @@ def test_python_does_not_end_while_the_index_of_messages_is_read():
     assert (done.stdout, done.stderr) == ("read\n", "")
 
 
+FORGETS_TO_STOP = """
+import weakref
+class Early: pass
+early = Early()
+end = weakref.finalize(early, print, "the end")  # so Python calls finalizers after multiprocessing's end
+from shardlive import Ranks
+if __name__ == "__main__":
+    ranks = Ranks(2, device="cpu")
+    print(*ranks.pull("__import__('os').getpid()"))
+"""
+
+
+def test_python_ends_and_no_rank_stays_if_nobody_stops_them(all_gone):
+    command = [sys.executable, "-c", FORGETS_TO_STOP]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=deadline_s(20))
+    pids, end = done.stdout.splitlines()
+    assert end == "the end" and done.stderr == ""
+    assert all_gone(list(map(int, pids.split())))
+
+
 def test_the_index_of_messages_is_read_while_ranks_start_and_an_error_takes_no_longer_than_a_cell(monkeypatch):
     readers = []
     monkeypatch.setattr("shardlive.session.explained", lambda error: readers.append(threading.current_thread()))
