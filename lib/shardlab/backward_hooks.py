@@ -38,6 +38,7 @@ def call_hooks(sharded: nn.Parameter) -> None:
             f"{_me()}a parameter of shape {list(sharded.shape)} has a hook by register_hook, which a sharded parameter "
             "never calls: use register_post_accumulate_grad_hook"
         )
+    check_gradient(sharded, f"a parameter of shape {list(sharded.shape)}")
     for hook in (sharded._post_accumulate_grad_hooks or {}).values():
         hook(sharded)
 
@@ -58,10 +59,17 @@ def while_alive(method: Callable[[Any], None], of: Any) -> Callable[..., None]:
     return hook
 
 
-def refuse_sparse(gradient: Tensor | None, name: str) -> None:
-    """Raise RuntimeError for a sparse gradient: buckets, shards and copies need dense tensors. None is no gradient."""
-    if gradient is not None and gradient.layout != torch.strided:
-        raise RuntimeError(f"{_me()}the gradient of {name} is sparse: use layers with sparse=False")
+def refuse_sparse(t: Tensor | None, name: str) -> None:
+    """Raise RuntimeError if a parameter, buffer or gradient is sparse: buckets, shards, copies need dense tensors."""
+    if t is not None and t.layout != torch.strided:
+        raise RuntimeError(f"{_me()}{name} or its gradient is sparse: use layers with sparse=False")
+
+
+def check_gradient(p: nn.Parameter, name: str) -> None:
+    """Raise RuntimeError if p's gradient is sparse, or if an optimizer steps p before its mean is there."""
+    refuse_sparse(p.grad, name)
+    if hasattr(p, "_in_backward_optimizers"):
+        raise RuntimeError(f"{_me()}_apply_optimizer_in_backward does not wait for the mean over ranks: call step()")
 
 
 def refuse_torchs_scaler(optimizer: torch.optim.Optimizer) -> None:

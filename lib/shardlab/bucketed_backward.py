@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from shardlab.backward_hooks import after_gradient, before_backward, inside_backward, refuse_sparse, while_alive
+from shardlab.backward_hooks import after_gradient, before_backward, check_gradient, inside_backward, while_alive
 from shardlab.nested_tensors import with_gradient_anywhere
 
 
@@ -121,8 +121,7 @@ class BucketedBackward(nn.Module):
         after_gradient(p, self._gradient_ready)
 
     def __getstate__(self) -> dict:
-        name = type(self).__name__
-        raise TypeError(f"{name} can't be copied or pickled: copy its `module`, or save a state_dict()")
+        raise TypeError(f"{type(self).__name__} can't be copied or pickled: copy its `module`, or save a state_dict()")
 
     def _outputs_reached(self, *_) -> None:
         if torch.autograd._is_checkpoint_valid():  # False if only the gradients of certain tensors are wanted
@@ -146,7 +145,7 @@ class BucketedBackward(nn.Module):
         if self._phase is Phase.LOCAL:
             return
         self._backward_begins()  # the loss may come from a tensor that forward kept and did not return
-        refuse_sparse(p.grad, self.name_of(p))
+        check_gradient(p, self.name_of(p))
         if self.bucket_of[p] in self.buckets[: self._next] or self.holds_already(p):
             raise RuntimeError(
                 f"rank {dist.get_rank()}: {self.name_of(p)} got a second gradient in one backward, after its bucket "

@@ -8,6 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from shardlab.backward_hooks import refuse_sparse
+
 
 def difference(
     mine: list[str], groups: list[dist.ProcessGroup | None], device: torch.device
@@ -51,6 +53,8 @@ def checksum(p: nn.Parameter) -> str:
 
 def check_same_values(named: dict[str, nn.Parameter], groups: list[dist.ProcessGroup], device: torch.device) -> None:
     """Compare names, shapes, dtypes and checksums of values. Raises ValueError that names the first difference."""
+    for name, p in named.items():
+        refuse_sparse(p, name)
     if found := difference([f"{name} is {checksum(p)}" for name, p in named.items()], groups, device):
         rank, here, there = found
         raise ValueError(

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shardlab.backward_hooks import refuse_sparse
 from shardlab.bucketed_backward import BucketedBackward, broadcast_tensors
 from shardlab.check_rank_consistency import difference
 
@@ -189,6 +190,8 @@ def assign_buckets(params: list[nn.Parameter], first_cap_bytes: int, cap_bytes: 
 
 def check_same_on_every_rank(tensors: list[tuple[str, Tensor]], group: dist.ProcessGroup | None) -> None:
     """Compare names, shapes, dtypes and requires_grad. Raises RuntimeError that names the first difference."""
+    for name, t in tensors:
+        refuse_sparse(t, name)
     mine = [f"{name} {list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for name, t in tensors]
     device = next((t.device for _, t in tensors), torch.device("cpu"))
     if found := difference(mine, [group], device):

@@ -93,6 +93,7 @@ class Rank:
                 if tracker:  # it must know of the tensors that are there already, and of the gradients of leaves
                     tensors = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
                     tracker.label("other", *tensors, *(t.grad for t in tensors if t.is_leaf and t.grad is not None))
+                    del tensors  # the cell may delete some of them
                 value = _execute(source, file, self.names)
                 torch.get_device_module(self.device).synchronize()  # a cell has ended when the device has
             parts = [] if value is None else [described(value)]

@@ -1,5 +1,6 @@
 """`Ranks`: starts live ranks, sends them cells, shows what comes back, and returns when nobody computes any more."""
 
+import atexit
 import os
 import threading
 import time
@@ -61,6 +62,7 @@ class Ranks(AbstractContextManager):
         self._job = LiveJob(self.world_size, self._settings)
         self._told, self._left = set[int](), set[int]()  # ranks whose end has been said; those left computing
         self.end = weakref.finalize(self, self._job.kill)
+        atexit.register(self.end)  # before multiprocessing waits for its processes, which finalize alone may not be
         try:
             warm_up()
             # It reads its index: 0.15 s. No daemon: Python ends after it.

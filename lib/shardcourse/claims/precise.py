@@ -90,8 +90,8 @@ def _error(n_ranks: int, dtype: torch.dtype) -> float:
 
 
 def weights_that_move(lr: float) -> Findings:
-    """Return the share of weights (of the usual size) that one step of AdamW changes."""
-    return {"bfloat16": _moved(torch.bfloat16, lr)}
+    """Return how many percent of weights (of the usual size) one step of AdamW changes."""
+    return {"bfloat16": 100 * _moved(torch.bfloat16, lr)}
 
 
 def _moved(dtype: torch.dtype, lr: float) -> float:

@@ -1,5 +1,6 @@
 """Jobs of the course's training script under torchrun, started, watched, and sent signals: for lesson 16."""
 
+import functools
 import importlib.util
 import os
 import re
@@ -131,12 +132,17 @@ def differences(a: Steps, b: Steps) -> dict[int, float]:
 
 def peak_flops(ranks: int) -> float:
     """Return the FLOP/s that a rank can reach in fp32 matrix products: its GPU's, or its share of all cores'."""
+    return _measured_flops() / (1 if USES_GPUS else ranks)
+
+
+@functools.cache  # so that shares are parts of one measurement
+def _measured_flops() -> float:
     device, n = ("cuda", 8192) if USES_GPUS else ("cpu", 512)
     threads, x = torch.get_num_threads(), torch.randn(n, n, device=device)
     torch.set_num_threads(os.cpu_count())
     seconds = min(_seconds_of_products(x, times=4) for _ in range(30))  # the best of many: others may be computing, too
     torch.set_num_threads(threads)
-    return 4 * 2 * n**3 / seconds / (1 if USES_GPUS else ranks)
+    return 4 * 2 * n**3 / seconds
 
 
 def _seconds_of_products(x: Tensor, times: int) -> float:

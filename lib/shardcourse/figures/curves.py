@@ -27,7 +27,7 @@ def curves_beside_points(
 ) -> Figure:
     """Draw predicted curves in grey, with their names at their ends, and up to three series of measured points.
 
-    The legend says that a grey line is predicted. So a curve named "predicted" gets no name at its end.
+    The legend says that grey lines are predicted. So a curve named "predicted" gets no name at its end.
     `x` and `y` label the axes: a quantity and its unit. `levels` are heights to compare with, by name. With `log_x` the
     x axis is logarithmic, with base 2.
     """
@@ -41,7 +41,7 @@ def curves_beside_points(
         for curve, dashes in zip(predicted.values(), cycle(_DASHES), strict=False):
             ax.plot(list(curve), list(curve.values()), color=TEXT, lw=1.5, ls=dashes)
         if predicted:
-            ax.plot([], [], color=TEXT, lw=1.5, label=_PREDICTED)
+            ax.plot([], [], color=TEXT, lw=1.5, label=_PREDICTED if len(predicted) == 1 else "lines: predicted")
         for (name, curve), (color, marker) in zip(measured.items(), MARKS, strict=False):
             points = list(curve), list(curve.values())
             ax.plot(*points, color=color, marker=marker, ms=7, ls="none", label=name, clip_on=False, zorder=3)

@@ -82,7 +82,7 @@ def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
         behind, faulty = laggard(logs), faulty_ranks(logs)
         culprit = faulty[0] if len(faulty) == 1 else behind
         if culprit is not None:
-            why = f"the others wait for rank {culprit}, which issued fewer collectives"
+            why = f"rank {culprit} issued fewer collectives than the others"
             head += f": {why}" if culprit == behind else f": look at rank {culprit}"
     else:
         culprit = waiting[0].number

@@ -87,15 +87,11 @@ class Bucket:
         vars(shard_param).update(vars(p))  # attributes that users set, which an optimizer may look for
         return [Shard(p, low - begin, high - begin, shard_param)]
 
-    @property
-    def _me(self) -> str:
-        return f"rank {dist.get_rank()}"
-
     def check_still_in(self) -> None:
         for p, start in self.starts.items():
             if p.numel() and p.data_ptr() != self.flat.data_ptr() + start * self.flat.element_size():
                 raise RuntimeError(
-                    f"{self._me}: {self.names[p]} was moved after the optimizer had been built, "
+                    f"rank {dist.get_rank()}: {self.names[p]} was moved after the optimizer had been built, "
                     "by module.to(...) or by setting its data: build the optimizer last"
                 )
 

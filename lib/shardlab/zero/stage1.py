@@ -131,7 +131,7 @@ class ZeroRedundancyOptimizer(Optimizer):
                 loss = closure()
         self.reduce_gradients()
         if not self.gradients_averaged and all(bucket.grad_slice is None for bucket in self.buckets):
-            raise RuntimeError(f"{self._me}: step() without gradients: call backward() before it, on every rank")
+            raise RuntimeError(f"rank {dist.get_rank()}: step() without gradients: first call backward() on all ranks")
         for bucket in self.buckets:
             bucket.check_still_in()
         _copy_options(self.param_groups, self.optim.param_groups)  # schedulers change ours
@@ -226,8 +226,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def load_state_dict(self, state_dict: dict) -> None:
         state_dict = dict(state_dict)
-        place = tuple(state_dict.pop("rank_and_world_size"))
-        if place != self._place:
+        if (place := tuple(state_dict.pop("rank_and_world_size"))) != self._place:
             raise ValueError(
                 f"rank {self._place[0]} of {self._place[1]}: these states are of rank {place[0]} of {place[1]}: "
                 "load what this rank saved, or a checkpoint of shardlab.state, which fits any number of ranks"
@@ -242,18 +241,13 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     # Checks
 
-    @property
-    def _me(self) -> str:
-        return f"rank {dist.get_rank()}"
-
     def check_gradients(self) -> None:
         """Raise RuntimeError unless all trained parameters have a new gradient, or none has."""
         missing = [p for bucket in self.buckets for p in bucket.starts if p.requires_grad and p.grad is None]
         bucketed = {p for bucket in self.buckets for p in bucket.starts}
-        thawed = [p for p in self.names if p.requires_grad and p not in bucketed]
-        if thawed:
+        if thawed := [name for p, name in self.names.items() if p.requires_grad and p not in bucketed]:
             raise RuntimeError(
-                f"{self._me}: {self._list(thawed)} was frozen when it came to the optimizer, and is not now: "
+                f"rank {dist.get_rank()}: {', '.join(thawed)} was frozen when it came to the optimizer, and isn't now: "
                 "leave it out then, and add it by add_param_group when it is to be trained"
             )
         if missing and any(p.grad is not None for p in bucketed):
@@ -261,12 +255,9 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     def unused_message(self, unused: list[nn.Parameter]) -> str:
         return (
-            f"{self._me}: backward gave no gradient to {self._list(unused)}. "
+            f"rank {dist.get_rank()}: backward gave no gradient to {', '.join(self.names[p] for p in unused)}. "
             "If the forward never uses them, set requires_grad=False before building the optimizer."
         )
-
-    def _list(self, params: list[nn.Parameter]) -> str:
-        return ", ".join(self.names[p] for p in params)
 
 
 def _copy_options(source: list[dict], target: list[dict]) -> None:

@@ -57,8 +57,7 @@ class ShardedDataParallel(BucketedBackward):
 
     def finish(self) -> None:
         """Wait for the last bucket. Then the optimizer's shards hold the mean."""
-        missing = [p for bucket in self.buckets[self._next :] for p in bucket.starts if p in bucket.missing]
-        if missing:
+        if missing := [p for bucket in self.buckets[self._next :] for p in bucket.starts if p in bucket.missing]:
             raise RuntimeError(self.optimizer.unused_message(missing))
         self._receive()
 

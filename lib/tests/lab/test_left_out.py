@@ -25,6 +25,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.optim import ZeroRedundancyOptimizer as TorchsZero
+from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from two_layers import backward, offloaded_sgd, sharded_sgd, two_layers
@@ -437,6 +438,23 @@ def graph_of_gradients(wrap: Callable[[nn.Module], nn.Module]) -> None:
     model(torch.ones(2, 4)).sum().backward(create_graph=True)
 
 
+def reentrant_with_keywords() -> None:
+    layer = nn.Linear(4, 4)
+    recompute.checkpoint_wrapper(layer, torchs_wrapper.CheckpointImpl.REENTRANT)(input=torch.ones(2, 4))
+
+
+def with_a_sparse_parameter() -> nn.Module:
+    model = two_layers()
+    model.sparse = nn.Parameter(torch.eye(4).to_sparse())
+    return model
+
+
+def stepped_in_backward(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model = wrap(two_layers())
+    _apply_optimizer_in_backward(SGD, list(model.parameters()), {"lr": 0.1})
+    model(torch.ones(2, 4)).sum().backward()
+
+
 def renormalising() -> nn.Module:
     return nn.Embedding(4, 4, max_norm=0.5)
 
@@ -509,6 +527,16 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
             lambda: sparse(offloaded_sgd),
             lambda: sparse(fsdp.fully_shard),
             lambda: sparse(flat),
+            lambda: DDP(with_a_sparse_parameter()),
+            lambda: sharded_sgd(with_a_sparse_parameter()),
+            lambda: fsdp.fully_shard(with_a_sparse_parameter()),
+            lambda: flat(with_a_sparse_parameter()),
+        ],
+        "does not wait for the mean over ranks": [
+            lambda: stepped_in_backward(DDP),
+            lambda: stepped_in_backward(stage_2),
+            lambda: stepped_in_backward(fsdp.fully_shard),
+            lambda: stepped_in_backward(flat),
         ],
         "step() without gradients": [lambda: sharded_sgd(two_layers()).step()],
         "can't be copied or pickled": [
@@ -547,6 +575,7 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
         ],
         "was deleted between its forward and backward": [deleted],
         "can't leave out": [lambda: DDP(ignoring())],
+        "has no attribute": [lambda: DDP(two_layers()).process_group],
         "device_ids or output_device names": [lambda: DDP(two_layers(), device_ids=[0])],
         "can't be sharded": [
             lambda: ZeroRedundancyOptimizer(two_layers().parameters(), torch.optim.LBFGS),
@@ -572,6 +601,7 @@ def cases(folder: Path) -> dict[str, list[Callable[[], Any]]]:
         ],
         "missing 1 required positional argument: 'function'": [lambda: recompute.checkpoint(use_reentrant=False)],
         "here it can only save or recompute": [saved_to_the_cpu],
+        "keyword arguments and context_fn need use_reentrant=False": [reentrant_with_keywords],
         "is checkpointed already": [
             lambda: recompute.checkpoint_wrapper(recompute.checkpoint_wrapper(two_layers())),
         ],

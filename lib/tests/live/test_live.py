@@ -70,7 +70,10 @@ def test_what_was_sent_and_held_is_shown_when_asked_for(four):
     shown(four, "w = torch.ones(1000, requires_grad=True); w.sum().backward()")
     [line] = shown(four, "1;", memory=True, of=[1])
     assert int(line.split()[-1].replace(",", "")) == peak + 8_000, "a gradient counts"
-    shown(four, "del w, y, z")
+    [line] = shown(four, "del z;", memory=True, of=[1])  # what the cell deletes is gone
+    held, peak = (int(n.replace(",", "")) for n in re.findall(r"[\d,]+(?= bytes|$)", line))
+    assert held == peak - 4_000, line
+    shown(four, "del w, y")
 
 
 def test_a_freed_tensor_is_said_to_be_freed(four):

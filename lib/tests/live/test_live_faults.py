@@ -13,7 +13,7 @@ from deadlines import deadline_s
 from test_live import interrupted, shown
 
 from shardlab.launch.link_error_to_explanation import explained
-from shardlive import RankError, Ranks
+from shardlive import RankError, Ranks, session
 from shardlive.live_job import LiveRank
 from shardwhy.literals import literals
 
@@ -55,8 +55,9 @@ def test_a_rank_that_does_not_answer_is_said_to_compute(three):
     assert shown(three, "rank", [2])[0] == "[rank 2] 2"
 
 
-def test_a_rank_that_does_not_answer_delays_no_restart(three):
+def test_a_rank_that_does_not_answer_delays_no_restart(three, monkeypatch):
     """The others tell which names they lose, also one that takes longer than a mute rank is waited for."""
+    monkeypatch.setattr(session, "_LONG_S", 2 * deadline_s(6))  # on a busy machine, too, more than is allowed
     shown(three, "class Slow:\n    def __repr__(self): return str(__import__('time').sleep(2))\nslow = Slow()", [2])
     os.kill(three.pull("__import__('os').getpid()")[1], signal.SIGSTOP)
     began = time.monotonic()
@@ -174,6 +175,26 @@ if __name__ == "__main__":
 def test_python_does_not_end_while_the_index_of_messages_is_read():
     done = subprocess.run([sys.executable, "-c", ENDS_AT_ONCE], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("read\n", "")
+
+
+FORGETS_TO_STOP = """
+import weakref
+class Early: pass
+early = Early()
+end = weakref.finalize(early, print, "the end")  # so Python calls finalizers after multiprocessing's end
+from shardlive import Ranks
+if __name__ == "__main__":
+    ranks = Ranks(2, device="cpu")
+    print(*ranks.pull("__import__('os').getpid()"))
+"""
+
+
+def test_python_ends_and_no_rank_stays_if_nobody_stops_them(all_gone):
+    command = [sys.executable, "-c", FORGETS_TO_STOP]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=deadline_s(20))
+    pids, end = done.stdout.splitlines()
+    assert end == "the end" and done.stderr == ""
+    assert all_gone(list(map(int, pids.split())))
 
 
 def test_the_index_of_messages_is_read_while_ranks_start_and_an_error_takes_no_longer_than_a_cell(monkeypatch):

@@ -75,7 +75,7 @@ def _episode(r: random.Random, specs: tuple[BlockSpec, ...]) -> tuple[tuple, ...
 
 
 def _without_untrainable_losses(actions: list[tuple], specs: tuple[BlockSpec, ...]) -> list[tuple]:
-    """Leave out each loss of auxiliary terms alone after the freezing of all blocks that have one: no process can train.
+    """Leave out losses of auxiliary terms alone once all blocks that have one are frozen: no process can train then.
 
     A block that was thawed again counts as frozen. A program loses an action by this that it might have kept.
     """

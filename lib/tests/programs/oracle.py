@@ -28,7 +28,7 @@ def compare(program: Program, name: str) -> str:
     if not program.sparse:  # which every engine refuses
         expected.go()
     names = [name for name, _ in expected.model.named_parameters() if "signs" in name]
-    may_say = expected.may_say | {f"the gradient of {name} is sparse" for name in names}
+    may_say = expected.may_say | {f"{name} or its gradient is sparse" for name in names}
     may_say |= {"in one flat parameter they would be lost"} if any(spec.mark for spec in program.specs) else set()
     try:
         found = Run(program, ENGINES[name], ranks=dist.get_world_size())

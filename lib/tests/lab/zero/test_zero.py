@@ -815,7 +815,7 @@ MISTAKES = {
     "unused, 1": (unused_parameter(STAGE_1), "rank 1: backward gave no gradient to 0.bias, 0.weight"),
     "unused, 2": (unused_parameter(STAGE_2), "rank 1: backward gave no gradient to 0.bias, 0.weight"),
     "moved": (wrap_then(lambda m, o: m.blocks[2].float().double()), "rank 1: blocks.2."),
-    "sparse": (sparse_gradients, "the gradient of weight is sparse"),
+    "sparse": (sparse_gradients, "weight or its gradient is sparse"),
     "thawed": (thawed_without_a_word, "embedding.weight was frozen when it came to the optimizer"),
     "foreign state": (another_rank_s_state, "rank 1 of 2: these states are of rank 0 of 2"),
 }
