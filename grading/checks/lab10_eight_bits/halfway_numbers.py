@@ -17,7 +17,7 @@ N_CALLS = 128  # the least ratio that independent draws give is then 1 - 6 sqrt(
 MOST_DEVIATIONS = 6.0  # of the ratio from 1, in standard deviations
 BELOW, GAP = 1.0, 2.0**-3  # of neighbours in E4M3
 SHAPES, FORMATS = [(16, 32), (8, 48)], ["row", "tensor"]
-LARGEST = [*range(0, 16 * 32, 32), 16 * 32]  # elements: the first of each group
+FIRST_OF_EACH_GROUP = [*range(0, 16 * 32, 32), 16 * 32]  # elements: the first of each group
 OFF = 1e-3  # of a gap
 
 
@@ -27,14 +27,14 @@ def instance(n: int) -> Instance:
 
 def gradients() -> list[Tensor]:
     flat = torch.full((sum(Instance(SHAPES, FORMATS, []).sizes),), BELOW + GAP / 2)
-    flat[LARGEST] = 448.0  # so that the scale is 1
+    flat[FIRST_OF_EACH_GROUP] = 448.0  # so that the scale is 1
     parts = flat.split(Instance(SHAPES, FORMATS, []).sizes)
     return [part.view(shape) for part, shape in zip(parts, SHAPES, strict=True)]
 
 
 def ups(mean: Tensor, first: int, n: int) -> tuple[int, int]:
     """Return how often ranks rounded up what begins at element `first`, and how many means are impossible."""
-    halfway = ~torch.isin(torch.arange(first, first + len(mean)), torch.tensor(LARGEST))
+    halfway = ~torch.isin(torch.arange(first, first + len(mean)), torch.tensor(FIRST_OF_EACH_GROUP))
     found = n * (mean.double()[halfway] - BELOW) / GAP
     near = found.round()
     possible = ((found - near).abs() <= OFF) & (near >= 0) & (near <= n)
@@ -43,7 +43,7 @@ def ups(mean: Tensor, first: int, n: int) -> tuple[int, int]:
 
 def ratio(ups_of_calls: list[int], n: int) -> float:
     """Return the mean square of the calls' sums of errors over that of independent draws."""
-    draws = n * (sum(Instance(SHAPES, FORMATS, []).sizes) - len(LARGEST))
+    draws = n * (sum(Instance(SHAPES, FORMATS, []).sizes) - len(FIRST_OF_EACH_GROUP))
     return sum((went_up - draws / 2) ** 2 for went_up in ups_of_calls) / len(ups_of_calls) / (draws / 4)
 
 

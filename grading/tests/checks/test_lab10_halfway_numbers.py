@@ -14,7 +14,7 @@ def ratio(n: int, seed: int, draw_numbers) -> float:
     for _ in range(halfway_numbers.N_CALLS):
         went_up = sum((draw_numbers(len(flat), draw) >= 0.5).float() for _ in range(n))
         mean = halfway_numbers.BELOW + went_up * halfway_numbers.GAP / n
-        mean[halfway_numbers.LARGEST] = 448.0
+        mean[halfway_numbers.FIRST_OF_EACH_GROUP] = 448.0
         found = [halfway_numbers.ups(part, first, n) for part, first in ((mean[:300], 0), (mean[300:], 300))]
         assert not any(off for _, off in found)
         calls.append(sum(up for up, _ in found))
@@ -41,6 +41,6 @@ def test_cuts_grow(n):
 
 def test_an_impossible_mean_is_a_fault():
     mean = torch.cat([g.flatten() for g in halfway_numbers.gradients()])
-    assert halfway_numbers.ups(mean, 0, 1)[1] == 896 - len(halfway_numbers.LARGEST)
-    assert halfway_numbers.ups(mean, 0, 2) == (896 - len(halfway_numbers.LARGEST), 0)
+    assert halfway_numbers.ups(mean, 0, 1)[1] == 896 - len(halfway_numbers.FIRST_OF_EACH_GROUP)
+    assert halfway_numbers.ups(mean, 0, 2) == (896 - len(halfway_numbers.FIRST_OF_EACH_GROUP), 0)
     assert "no mean of neighbours" in halfway_numbers.fault([0] * 128, 1, 1)

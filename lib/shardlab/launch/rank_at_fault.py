@@ -82,8 +82,7 @@ def hang(ranks: list["RankProcess"], timeout_s: float) -> LaunchError:
         behind, faulty = laggard(logs), faulty_ranks(logs)
         culprit = faulty[0] if len(faulty) == 1 else behind
         if culprit is not None:
-            why = f"rank {culprit} issued fewer collectives than the others"
-            head += f": {why}" if culprit == behind else f": look at rank {culprit}"
+            head += f": look at rank {culprit}" + ", which issued fewer collectives than others" * (culprit == behind)
     else:
         culprit = waiting[0].number
     stacks = [f"{_state(r)}\n{_stack(r)}" for r in waiting]

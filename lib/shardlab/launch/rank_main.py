@@ -98,6 +98,7 @@ def main(payload: bytes, environment: dict[str, str], lifeline: Connection, outp
             result = dumps(fn(*args))
             flush()
             send(("returned", result))  # before the group is destroyed: a rank that waits there must not be blamed
+            time.sleep(0.5)  # nor one that still connects to this rank, in a group that both have just made
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: the other ranks are waiting
         end_if_forked(error)
         send(("raised", _failure(error)))

@@ -271,7 +271,7 @@ def test_the_rank_that_others_wait_for_is_found_after_many_collectives():
             threading.Event().wait()
         dist.barrier()
 
-    with pytest.raises(LaunchError, match="rank 1 issued fewer collectives than the others") as caught:
+    with pytest.raises(LaunchError, match="look at rank 1, which issued fewer collectives than others") as caught:
         launch(work, 3, timeout_s=deadline_s(1))
     assert caught.value.rank == 1
 
@@ -441,6 +441,21 @@ def test_a_variable_called_config_does_not_drag_torch_along():
     names = {"__name__": "a_notebook"}
     exec(source, names)
     assert launch(names["fn"], 2) == [7, 8]
+
+
+def waits_for_a_rank_that_returned() -> float:
+    """Seconds until rank 1 is told that rank 0 has closed its connections."""
+    dist.barrier()
+    began = time.monotonic()
+    if dist.get_rank() == 1:
+        with pytest.raises(RuntimeError, match="closed"):
+            dist.recv(torch.zeros(1), 0)
+    return time.monotonic() - began
+
+
+def test_a_rank_that_returned_keeps_its_connections_for_a_moment():
+    """Another rank may still connect to it, in a group that both have just made: torch waits for nobody there."""
+    assert launch(waits_for_a_rank_that_returned, 2, device="cpu")[1] > 0.4
 
 
 @pytest.mark.parametrize("folder", ["a #?%20 b", "x" * 89])

@@ -81,7 +81,7 @@ FAILURES = {  # what the message says, and whether the job hangs
     sends_less: (MISMATCH, True),
     sends_more: (MISMATCH, True),
     calls_something_else: (MISMATCH, True),
-    loops: ("issued fewer collectives than the others", True),
+    loops: ("which issued fewer collectives than others", True),
 }
 
 
