@@ -17,7 +17,7 @@ def draw() -> LessonFigure:
         adam = d.box(0.2, 6.2, 3.6, 2.2, "AdamW's states\nfp32, 8 bytes", "optimizer states")
         d.arrow(shard.right, whole.left)
         d.text(6.5, 1.25, "cast, all_gather")
-        d.text(6.5, 2.3, "2 bytes sent")
+        d.text(6.5, 2.3, "2 bytes sent, twice")
         d.arrow(whole.right, used.left)
         d.arrow(used.bottom, local.top)
         d.arrow(local.left, reduced.right)

@@ -101,7 +101,7 @@ class _Group:
         if missing:
             return f"{what} for {named(missing)}. " + " ".join(self._instead(r, waits) for r in missing)
         if len({c.agreed for c in self.calls[self.stuck].values()}) > 1:
-            return f"{what}, which the ranks do not call alike"
+            return f"{what}, but called different collectives"
         if self.left_behind:
             suspect = "GPU" if self.calls[self.stuck][waiting[0]].backend == "nccl" else "connection"
             through = f"which {named(self.finished(self.stuck))} finished"

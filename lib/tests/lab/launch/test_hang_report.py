@@ -84,7 +84,7 @@ def test_ranks_that_call_different_things():
     text = stuck_collectives(logs(rank0=mine, rank1=mine, rank2=theirs, rank3=mine))
     both = [" ".join(line.split()) for line in text.splitlines() if line.lstrip().startswith("#2")]
     assert both == ["#2 all_reduce Float[8] 0, 1, 3 <- stuck", "#2 broadcast Float[8] 2 <- stuck"]
-    assert text.endswith("ranks 0-3 wait in #2, which the ranks do not call alike")
+    assert text.endswith("ranks 0-3 wait in #2, but called different collectives")
 
 
 def test_all_are_in_it():
