@@ -53,6 +53,12 @@ N_LINES = """cell => {
     return words.getClientRects().length;
 }"""
 
+SIDES = """() => {
+    const column = document.querySelector("article div.math");
+    const [all, formula] = [column, column.querySelector("math")].map(e => e.getBoundingClientRect());
+    return [formula.left - all.left, all.right - formula.right];
+}"""
+
 
 def write(path, cells) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +80,8 @@ def pages(tmp_path_factory):
     pages = tmp_path_factory.mktemp("book") / "pages"
     shutil.copytree(SITE, pages)
     output = new_output("stream", name="stdout", text="42 bytes")
+    rows = [new_output("stream", name="stdout", text=f"row {i}\n") for i in (1, 2)]
+    made = new_output("display_data", {"text/markdown": "| call | n |\n|:--|--:|\n| reduce | 7 |"})
     write(
         pages / "course" / "00_start_here.ipynb",
         [
@@ -81,6 +89,10 @@ def pages(tmp_path_factory):
             new_code_cell("import torch"),
             new_code_cell("f()", outputs=[output]),
             new_code_cell("draw()", outputs=[drawn()]),
+            new_code_cell("g()", outputs=[*rows, made]),
+            new_markdown_cell(
+                "$$ a + \\text{a\\_b} $$\n\n| key | is |\n|---|---|\n| `set_requires_gradient_sync` | a switch |"
+            ),
             new_markdown_cell(f"| wide | table |\\n|---|---|\\n| {'x' * 90} | {'y' * 90} |"),
         ],
     )
@@ -114,7 +126,7 @@ def test_a_reader_finds_the_lesson_by_its_question(page):
     assert "What is a zebrafinch?" in page.inner_text("article")
     page.click("article >> text=0. A lesson")
     assert "42 bytes" in page.inner_text("article")
-    assert page.locator("article math").bounding_box()["height"] > 10
+    assert page.locator("article math").first.bounding_box()["height"] > 10
     page.click("article >> text=The appendix")
     assert page.inner_text("h1").startswith("Appendix")
 
@@ -142,6 +154,22 @@ def test_a_short_word_in_a_table_stays_on_one_line(page):
         for word in ("10a", "minutes"):
             cell = page.get_by_role("table").first.get_by_text(word, exact=True).first
             assert cell.evaluate(N_LINES) == 1, (word, width)
+
+
+def test_rows_of_one_cell_stand_together_and_a_table_that_it_makes_is_one(page):
+    page.goto(page.start.replace("index.html", "course/00_start_here.html"))
+    assert page.locator("article pre:has-text('row 1')").inner_text().split("\n")[:2] == ["row 1", "row 2"]
+    assert page.locator("article td:has-text('reduce')").count() == 1
+
+
+def test_a_name_in_a_table_is_not_cut_and_a_formula_stands_in_the_middle(page):
+    page.goto(page.start.replace("index.html", "course/00_start_here.html"))
+    for width in (390, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.locator("td code .pre").evaluate(N_LINES) == 1, width
+        left, right = page.evaluate(SIDES)  # at one moment: a bar may still slide
+        assert abs(left - right) < 2, width
+    assert page.inner_text("article div.math").replace("\n", "").endswith("a_b")
 
 
 def test_labs_are_listed_by_their_numbers(page):

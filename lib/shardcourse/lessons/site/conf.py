@@ -18,6 +18,8 @@ html_math_renderer = "mathml"
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"  # `make course` has executed them
+nb_merge_streams = True  # what a cell prints in several messages stands in one box
+nb_render_markdown_format = "gfm"  # with tables
 nb_ipywidgets_js = {}  # a widget needs a kernel: the page shows its picture instead
 suppress_warnings = ["myst.header"]  # a cell may begin with ### because the heading above it is in another cell
 
