@@ -39,7 +39,7 @@ def claimed_and_found(claims: Iterable[Claim]) -> LessonFigure:
             xy = [point for point in points if all(isinstance(value, int | float) for value in point)]
             ax.plot(*zip(*xy, strict=True), marker, color=_COLORS[verdict], ms=5, alpha=0.8, lw=0, label=verdict)
         ax.set(xscale="log", yscale="log", xlim=ends, ylim=ends, xlabel="claimed, GB", ylabel="found, GB")
-        ax.set_title("Of what was claimed in GB")
+        ax.set_title("Claims in GB: what was found, against what was claimed")
         ax.legend()
     return fig
 

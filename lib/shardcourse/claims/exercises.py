@@ -61,9 +61,10 @@ def volume() -> Exercise:
         "70B, FULL_SHARD on 8 GPUs: how many bytes does a GPU send in a step?",
         {
             "FULL_SHARD, GB": _named(sent.volume, precisions, **job, sharding="FULL_SHARD"),
-            "times DDP's bytes": sent.beside("FULL_SHARD", "DDP", "70B", 8, precision="bf16-master"),
+            "times DDP's bytes": _named(sent.beside, precisions, **job, sharding="FULL_SHARD", other="DDP"),
         },
-        "7/8 of the bf16 weights twice, and 7/8 of the gradients once, in the precision that they are reduced in.",
+        "7/8 of the bf16 weights twice (the root's once), and 7/8 of the gradients once, in the precision that they "
+        "are reduced in. DDP sends 7/8 of such gradients twice.",
     )
 
 

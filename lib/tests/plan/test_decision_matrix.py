@@ -70,7 +70,9 @@ def test_the_exercises_have_answers(capsys):
     found = {e.question[:3]: e for e in exercises()}
     memory = next(e for e in found.values() if "13B" in e.question).found
     assert memory["states, GB"] == {"DDP": pytest.approx(208, rel=0.01), "FULL_SHARD": pytest.approx(26, rel=0.01)}
-    volume = next(e for e in exercises() if "70B, FULL" in e.question).found["FULL_SHARD, GB"]
-    assert volume["bf16-mixed"] == pytest.approx(7 / 8 * 70.55 * (2 + 2 + 4), rel=0.02)  # less the root's second gather
+    volume = next(e for e in exercises() if "70B, FULL" in e.question).found
+    by_hand = 7 / 8 * 70.55 * (2 + 2 + 4)  # less the root's second gather
+    assert volume["FULL_SHARD, GB"]["bf16-mixed"] == pytest.approx(by_hand, rel=0.02)
+    assert list(volume["times DDP's bytes"].values()) == pytest.approx([1, 1.5], rel=0.02)  # fp32 gradients, bf16 ones
     Console(width=80).print(exercises_table(exercises()))
     assert "DeepSpeed" in capsys.readouterr().out
