@@ -6,7 +6,7 @@ step.large_messages(), step.sent_bytes(4)
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -111,4 +111,10 @@ def timeline_of(*changes: Change) -> Timeline:
         dist.barrier()
         with record_timeline(model) as recording, loss_parallel():
             model(tokens, tokens).backward()
-    return recording.timeline
+    return _without_buckets(recording.timeline)
+
+
+def _without_buckets(timeline: Timeline) -> Timeline:
+    """Return the timeline without the numbers of buckets, which tensor parallelism has not."""
+    spans = (replace(s, unit="") if s.unit.startswith("bucket") else s for s in timeline.spans)
+    return Timeline(timeline.rank, tuple(spans))

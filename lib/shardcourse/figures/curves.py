@@ -55,7 +55,7 @@ def curves_beside_points(
             note(ax, name, (1, at), ("axes fraction", "data"), (8, 0), va="center")
         for name, at in inside.items():
             note(ax, name, (at, ends[name]), "data", (8, 0), va="center")
-        ax.legend(loc="best", handlelength=1.2)
+        ax.legend(loc="best", handlelength=1.2, frameon=True, framealpha=1.0)  # framed: a point may lie beside it
     return fig
 
 

@@ -8,7 +8,7 @@ HEADS = {
     8: "W1: half of\nits columns",
     15: "half of the\nhidden layer",
     22: "W2: half\nof its rows",
-    27.1: "a summand\nof the result",
+    27.1: "one term\nof a sum",
 }
 
 
@@ -24,11 +24,11 @@ def draw() -> LessonFigure:
             hidden = d.box(13.5, y, 3, 3, "silu\n(x W1)", "activations")
             d.box(20, y - 0.6, 4, 4.2, look="empty")
             d.box(20, y - 0.6 + 2.1 * rank, 4, 2.1, look="parameters")
-            summand = d.box(26, y, 2.7, 3, "y", "activations")
+            term = d.box(26, y, 2.7, 3, "y", "activations")
             d.arrow(x.right, (6, y + 1.5))
             d.arrow((10, y + 1.5), hidden.left)
             d.arrow(hidden.right, (20, y + 1.5))
-            d.arrow((24, y + 1.5), summand.left)
+            d.arrow((24, y + 1.5), term.left)
         for x in (1.5, 27.3):
             d.arrow((x, 4.6), (x, 3.3))
             d.arrow((x, 4.4), (x, 6.3))
