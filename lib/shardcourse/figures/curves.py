@@ -55,8 +55,14 @@ def curves_beside_points(
             note(ax, name, (1, at), ("axes fraction", "data"), (8, 0), va="center")
         for name, at in inside.items():
             note(ax, name, (at, ends[name]), "data", (8, 0), va="center")
-        ax.legend(loc="best", handlelength=1.2, frameon=True, framealpha=1.0)  # framed: a point may lie beside it
+        rising = not levels and all(_rises(curve, top) for curve in [*predicted.values(), *measured.values()])
+        ax.legend(loc="upper left" if rising else "best", handlelength=1.2)
     return fig
+
+
+def _rises(curve: Curve, top: float) -> bool:
+    """Return True if a curve begins low and is highest at its end, so that the upper left is free of its points."""
+    return curve[max(curve)] == max(curve.values()) and (len(curve) == 1 or curve[min(curve)] < 0.6 * top)
 
 
 def _x_axis(ax: Axes, xs: list[float], ticks: list[float], log: bool) -> None:

@@ -65,3 +65,13 @@ def test_a_linear_axis_with_two_measured_places_has_ticks_between_them():
     )
     assert len(fig.axes[0].get_xticks()) > 4
     assert not fig.axes[0].texts, "the legend names the curve that is called predicted"
+
+
+def test_the_legend_of_rising_curves_is_not_beside_their_last_point():
+    """A lone point at the upper right lay in one line with the legend's entries, and looked like a part of it."""
+    rising, lone = {1: 2.7, 2: 5.0, 4: 8.3, 12: 16.8}, {12: 20.9}
+    fig = figures.curves_beside_points({"p": rising}, {"m": rising, "lone": lone}, "H", "tokens", log_x=True)
+    fig.draw_without_rendering()
+    (ax,) = fig.axes
+    box, point = ax.get_legend().get_window_extent(), ax.transData.transform((12, 20.9))
+    assert box.x1 < point[0] - 100
