@@ -10,7 +10,6 @@ from shardcourse.experiments import cut_matrices, pipelines, tensor_parallel
 from shardcourse.lessons.cells import as_python, code_cells
 from shardcourse.repository import ROOT
 from shardlab import launch
-from shardsim import simulated
 from shardsim.pipeline_schedules import idle_share
 
 LESSON = ROOT / "course" / "15a_tensor_parallel.ipynb"
@@ -41,9 +40,8 @@ def test_an_input_prepared_once_saves_three_messages_a_block():
 
 def test_messages_of_tensor_parallelism_have_no_number():
     """The picture labelled two of them 2 and 4, as if they were those of blocks."""
-    timeline = launch(
-        cut_matrices.timeline_of, 4, tensor_parallel.cut_blocks, device="cpu", network=simulated("1 GB/s")
-    )
+    slow = {"device": "cpu", "network": cut_matrices.SLOW, "stream": False}
+    timeline = launch(cut_matrices.timeline_of, 4, tensor_parallel.cut_blocks, **slow)
     messages = [span for span in timeline[0].spans if span.name == "all_reduce"]
     assert len(messages) > 8 and {span.unit for span in messages} == {""}
 
