@@ -3,7 +3,8 @@
 from itertools import islice
 from pathlib import Path
 
-from shardwhy.first_cause import BARE, CONSEQUENCE, WAIT, WARNING, Diagnosis, Found
+from shardwhy.around import raised_in
+from shardwhy.first_cause import BARE, CONSEQUENCE, ERROR, WAIT, WARNING, Diagnosis, Found
 from shardwhy.index import Entry
 from shardwhy.logs import Line, Log, ranks_in_words
 
@@ -25,7 +26,7 @@ def answer(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
     kind = f"I don't know this message, but its kind [{entry.id}]. The first error is{_where(cause)}."
     lines = [
         kind if entry.family else known,
-        f"The line: {_cut(cause.line.text)}",
+        f"The line: {_cut(cause.line.text)}{_raised_in(cause)}",
         f"It means: {entry.means}",
         _causes(entry, cause.line.text, diagnosis.around),
         f"How to tell: {entry.tell}",
@@ -44,7 +45,7 @@ def answer(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
 def _unknown(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
     lines = []
     if cause := diagnosis.cause:
-        words = _cut(cause.line.text) + _raised_by(cause.line)
+        words = _cut(cause.line.text) + (_raised_by(cause.line) or _raised_in(cause))
         lines.append(f"I don't know this message. The first error is{_where(cause)}: {words}")
     elif line := diagnosis.error_line:
         looks = f"The first line that looks like an error is {_at(line)}"
@@ -55,6 +56,11 @@ def _unknown(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
     if diagnosis.others:
         lines.append(f"Found, but it follows from another error: {_names(diagnosis.others)}")
     return [_one_line(line) for line in (*lines, *UNKNOWN_NEXT)]
+
+
+def _raised_in(cause: Found) -> str:
+    place = raised_in(cause.line) if cause.kind == ERROR else ""
+    return f" ({_cut(place)})" if place else ""
 
 
 def _raised_by(line: Line) -> str:

@@ -297,4 +297,4 @@ def _silent(logs: list[Log], found: list[Found], cause: Found) -> tuple[int, ...
 
 def _error_line(logs: list[Log]) -> Line | None:
     lines = [line for log in logs for line in islice(log.lines_with(LOOKS_LIKE_AN_ERROR), 1000)]
-    return next((line for line in lines if not WARNED.search(line.text)), lines[0] if lines else None)
+    return min(lines, key=lambda x: bool(WARNED.search(x.text)) * (1 + (" INFO " in x.text)), default=None)
