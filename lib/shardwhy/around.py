@@ -16,6 +16,8 @@ MOST = 400  # lines that are looked at, those of other ranks counted
 FRAME = re.compile(r'\s+File "(.*)", line \d+, in (.*)')
 PLACE = re.compile(r'\s+File "(?P<file>[^"]+)", line (?P<line>\d+)|[|│]\s+(?P<box>/?\S+\.py):(?P<at>\d+) in ')
 LIBRARY = re.compile(r"(?:site|dist)-packages|[/\\]lib[/\\]python\d|^<|[/\\]bin[/\\]")
+PACKAGE = re.compile(r"(?:site|dist)-packages[/\\](\w+)")
+PYTORCH = ("torch", "torchvision", "ray", "triton")
 HEADS = ("Traceback (most recent call last)", "During handling of the above", "The above exception was the direct")
 LONGEST_TRACEBACK = 300  # lines
 WAITS = "Watchdog caught collective operation timeout"
@@ -44,6 +46,17 @@ def raised_in(line: Line) -> str:
     if last or own is None:
         return raised
     return f"{raised}; the program's own code: {_short(own[0])}:{own[1]}" + (f": {own[2]}" if own[2] else "")
+
+
+def caller_of(line: Line) -> str:
+    """Return the package nearest to the error that is neither PyTorch nor Python's own, or nothing if the program is."""
+    for file, _, _ in _frames(line):
+        inside = PACKAGE.search(file)
+        if not LIBRARY.search(file):
+            return ""
+        if inside and inside[1] not in PYTORCH:
+            return inside[1]
+    return ""
 
 
 def _frames(line: Line) -> Iterator[tuple[str, str, str]]:

@@ -70,3 +70,14 @@ def test_a_sentence_that_no_entry_knows_is_of_the_last_kind(error):
 def test_of_lines_below_the_level_of_an_error_a_warning_comes_before_an_information():
     lines = "n1:1:1 [0] NCCL INFO NET/Plugin: Failed to find a symbol\nn1:1:1 [0] NCCL WARN NET: failed to start\n"
     assert "line 2" in answer_to(lines)[0]
+
+
+@pytest.mark.parametrize(
+    ("caller", "named"), [("/env/lib/python3.11/site-packages/nemo/fit.py", True), ("/home/user/fit.py", False)]
+)
+def test_the_package_that_makes_the_call_is_named_if_the_program_does_not_make_it(caller, named):
+    torch = "/env/lib/python3.11/site-packages/torch/nn/functional.py"
+    error = "RuntimeError: Trying to backward through the graph a second time"
+    said = answer_to(traceback_of(("/home/user/train.py", "fit()"), (caller, "f()"), (torch, "g()"), error=error))
+    assert "[backward_a_second_time]" in said[0]
+    assert ("may be that of nemo, which makes the call" in said[3]) == named
