@@ -49,7 +49,7 @@ def raised_in(line: Line) -> str:
 
 
 def caller_of(line: Line) -> str:
-    """Return the package nearest to the error that is neither PyTorch nor Python's own, or nothing if the program is."""
+    """Return the package nearest to the error, PyTorch and Python left out; empty if the program itself is nearer."""
     for file, _, _ in _frames(line):
         inside = PACKAGE.search(file)
         if not LIBRARY.search(file):
