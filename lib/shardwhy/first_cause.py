@@ -35,6 +35,7 @@ WAITED = re.compile(
 )
 GONE = re.compile(r"died unexpectedly|process has died|worker died or was killed")  # without saying why
 WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?[WI]\d{3,4} |\bINFO\b|\bDEBUG\b")
+LATER = re.compile(f"{WARNED.pattern}|^terminate called after throwing")
 FOLLOWS = re.compile(  # errors of Python that only say that another process has ended, or was ended
     r"(?:[\w.]*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException"
     r"|ActorHandleNotFoundError|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
@@ -61,9 +62,17 @@ LOOKS_LIKE_AN_ERROR = (
         "Killed",
         "Segmentation fault",
         "core dumped",
-        "can't open file",
     ),
-    *("Aborted", "Failed", "failed", "FAILED", "Bus error", "Illegal instruction", "No module named "),
+    *(
+        "can't open file",
+        "Aborted",
+        "Failed",
+        "failed",
+        "FAILED",
+        "Bus error",
+        "Illegal instruction",
+        "No module named ",
+    ),
 )
 
 
@@ -297,4 +306,5 @@ def _silent(logs: list[Log], found: list[Found], cause: Found) -> tuple[int, ...
 
 def _error_line(logs: list[Log]) -> Line | None:
     lines = [line for log in logs for line in islice(log.lines_with(LOOKS_LIKE_AN_ERROR), 1000)]
-    return min(lines, key=lambda x: bool(WARNED.search(x.text)) * (1 + (" INFO " in x.text)), default=None)
+    # the line below `terminate called after throwing` has the words of the error
+    return min(lines, key=lambda x: bool(LATER.search(x.text)) * (1 + (" INFO " in x.text)), default=None)

@@ -81,3 +81,8 @@ def test_the_package_that_makes_the_call_is_named_if_the_program_does_not_make_i
     said = answer_to(traceback_of(("/home/user/train.py", "fit()"), (caller, "f()"), (torch, "g()"), error=error))
     assert "[backward_a_second_time]" in said[0]
     assert ("may be that of nemo, which makes the call" in said[3]) == named
+
+
+def test_the_words_of_an_error_of_cpp_come_before_the_line_that_announces_it():
+    lines = "terminate called after throwing an instance of 'c10::Error'\n  what():  the flux has an Error of its own\n"
+    assert "line 2" in answer_to(lines)[0] and "the flux" in answer_to(lines)[0]
