@@ -51,29 +51,9 @@ MARKS = re.compile(r"[^\s^~]")  # Python marks the part of a line of code with ^
 ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .")
 FINAL = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:)?$")
 LOOKS_LIKE_AN_ERROR = (
-    *(
-        "Error",
-        "error:",
-        "ERROR",
-        "Exception",
-        "FATAL",
-        "Fatal",
-        "fatal",
-        "Killed",
-        "Segmentation fault",
-        "core dumped",
-    ),
-    *(
-        "can't open file",
-        "Aborted",
-        "Failed",
-        "failed",
-        "FAILED",
-        "Bus error",
-        "Illegal instruction",
-        "No module named ",
-    ),
-)
+    "Error|error:|ERROR|Exception|FATAL|Fatal|fatal|Killed|Segmentation fault|core dumped|can't open file|Aborted"
+    "|Failed|failed|FAILED|Bus error|Illegal instruction|No module named "
+).split("|")
 
 
 @dataclass(frozen=True)
