@@ -50,10 +50,11 @@ BARE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception):?$")
 MARKS = re.compile(r"[^\s^~]")  # Python marks the part of a line of code with ^^^^ below it
 ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .")
 FINAL = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:)?$")
-LOOKS_LIKE_AN_ERROR = (
-    "Error|error:|ERROR|Exception|FATAL|Fatal|fatal|Killed|Segmentation fault|core dumped|can't open file|Aborted"
-    "|Failed|failed|FAILED|Bus error|Illegal instruction|No module named "
-).split("|")
+LOOKS_LIKE_AN_ERROR = [
+    *("Error", "error:", "ERROR", "Exception", "FATAL", "Fatal", "fatal", "Killed", "Aborted"),
+    *("Segmentation fault", "core dumped", "can't open file", "Failed", "failed", "FAILED"),
+    *("Bus error", "Illegal instruction", "No module named "),
+]
 
 
 @dataclass(frozen=True)
