@@ -40,7 +40,7 @@ Runs = dict[str, list[Setting]]  # by shape: those that one launch does
 
 
 def outer_runs(seed: int) -> Runs:
-    """Draw rounds with all sites: both inner optimizers on both shapes, a last round of fewer steps, H = 1, and float32."""
+    """Draw rounds with all sites: both inner optimizers on both shapes, a short last round, H = 1, and float32."""
     rng, found = random.Random(f"{seed} outer"), {}
     for name, shape in SHAPES.items():
         first, second = rng.sample(("SGD", "AdamW"), 2)
