@@ -17,8 +17,8 @@ from submissions import running
 
 from grading.boxes.sandbox import Bubblewrap, Limits, Processes, best_box
 from grading.boxes.sandbox.boxed_program import BoxedProgram, BoxedProgramError, clean_environment
-from grading.boxes.sandbox.limit_watchdog import _alive, wait_until_dead
-from grading.boxes.sandbox.process_tree_memory import family
+from grading.boxes.sandbox.limit_watchdog import wait_until_dead
+from grading.boxes.sandbox.process_tree_memory import family, is_alive
 from grading.boxes.sandbox.scratch import Scratch
 
 SMALL = Limits(memory_bytes=400 << 20, processes=20, scratch_bytes=64 << 20, file_bytes=32 << 20)
@@ -210,7 +210,7 @@ def test_what_uses_too_much_is_ended_with_the_reason(source, words, box, tmp_pat
         program.close()
     left = [p for p in psutil.process_iter(["cmdline"]) if p.pid not in before and source in (p.info["cmdline"] or [])]
     wait_until_dead(left)
-    assert not any(map(_alive, left))
+    assert not any(map(is_alive, left))
 
 
 @every_box
