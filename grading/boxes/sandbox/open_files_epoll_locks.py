@@ -21,7 +21,7 @@ from contextlib import suppress
 
 import psutil
 
-from grading.boxes.sandbox.process_tree_memory import is_alive, open_files, thread_states
+from grading.boxes.sandbox.process_tree_memory import is_alive, open_files, state, threads
 
 OPEN, WATCHED, LOCKS, IN_FLIGHT = "open files", "files that epoll watches", "locks of files", "files in flight"
 HIDING = "processes that hide their open files"
@@ -60,9 +60,8 @@ def _hides(process: psutil.Process) -> bool:
         return is_alive(process)
     except OSError:
         return False
-    threads = dict(thread_states(process.pid))
-    others = [thread for thread in threads if thread != process.pid]
-    if threads.get(process.pid) == "Z" and others:
+    others = threads(process.pid) - {process.pid}
+    if others and state(process.pid) == "Z":
         return True
     return any(_have_different_files(process.pid, thread) for thread in others)
 

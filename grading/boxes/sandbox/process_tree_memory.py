@@ -52,21 +52,26 @@ def _children(pid: int) -> list[int]:
 
 def is_still(process: psutil.Process) -> bool:
     """Return True if no thread of the process runs, or could continue by itself."""
-    return all(state in _STILL for _, state in thread_states(process.pid))
+    return all(state(thread) in _STILL for thread in threads(process.pid))
 
 
 def is_alive(process: psutil.Process) -> bool:
     """Return True if a thread of the process has not ended. A zombie's have."""
-    return any(state not in _DEAD for _, state in thread_states(process.pid))
+    return any(state(thread) not in _DEAD for thread in threads(process.pid))
 
 
-def thread_states(pid: int) -> Iterator[tuple[int, str]]:
-    """Yield each thread of a process, and its state as the kernel's letter."""
+def threads(pid: int) -> set[int]:
+    """Return the threads of a process; none if it is gone."""
     with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError):
-                about = Path(f"/proc/{pid}/task/{thread}/stat").read_text(errors="replace")
-                yield int(thread), about.rpartition(")")[2].split()[0]
+        return set(map(int, os.listdir(f"/proc/{pid}/task")))
+    return set()
+
+
+def state(thread: int) -> str:
+    """Return the state of a thread, or of a process's main thread, as the kernel's letter; X if it is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{thread}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    return "X"
 
 
 def told_about(pid: int, name: str) -> bytes:
@@ -91,9 +96,7 @@ def open_files(pid: int, name: str = "fd") -> list[str]:
 
 def _folders(pid: int) -> Iterator[str]:
     yield f"/proc/{pid}"
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            yield f"/proc/{pid}/task/{thread}"
+    yield from (f"/proc/{pid}/task/{thread}" for thread in threads(pid))
 
 
 def held_bytes(process: psutil.Process) -> int:
