@@ -21,7 +21,7 @@ from contextlib import suppress
 
 import psutil
 
-from grading.boxes.sandbox.process_tree_memory import is_alive, open_files, state, threads
+from grading.boxes.sandbox.process_tree_memory import held_bytes, open_files, state, threads
 
 OPEN, WATCHED, LOCKS, IN_FLIGHT = "open files", "files that epoll watches", "locks of files", "files in flight"
 HIDING = "processes that hide their open files"
@@ -53,16 +53,16 @@ def unseen(processes: list[psutil.Process]) -> int:
 
 
 def _hides(process: psutil.Process) -> bool:
-    """Return True if a living process has files that nobody can look at. A zombie has none, and can't be looked at."""
+    """Return True if a process has files that nobody can look at. One that ends has no memory any more, and no files."""
+    others = threads(process.pid) - {process.pid}
     try:
         os.scandir(f"/proc/{process.pid}/fd").close()
     except PermissionError:
-        return is_alive(process)
+        return held_bytes(process) > 0
     except OSError:
         return False
-    others = threads(process.pid) - {process.pid}
     if others and state(process.pid) == "Z":
-        return True
+        return held_bytes(process) > 0
     return any(_have_different_files(process.pid, thread) for thread in others)
 
 
