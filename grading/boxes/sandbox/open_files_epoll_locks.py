@@ -53,7 +53,7 @@ def unseen(processes: list[psutil.Process]) -> int:
 
 
 def _hides(process: psutil.Process) -> bool:
-    """Return True if a process has files that nobody can look at. One that ends has no memory any more, and no files."""
+    """Return True if a process has files that nobody can look at. One that ends has no memory any more."""
     others = threads(process.pid) - {process.pid}
     try:
         os.scandir(f"/proc/{process.pid}/fd").close()
