@@ -4,6 +4,7 @@ For `make look`. One small lesson stands in for all of them, but for one test: w
 """
 
 import base64
+import io
 import shutil
 
 import nbformat
@@ -11,6 +12,7 @@ import pytest
 from course_copy import ROOT
 from nbformat import from_dict
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from PIL import Image, ImageStat
 
 from shardcourse.figures.style import figure
 from shardcourse.lessons.book import SITE, add_texts, as_page, typeset, write_index
@@ -88,12 +90,13 @@ def pages(tmp_path_factory):
             new_markdown_cell(LESSON),
             new_code_cell("import torch"),
             new_code_cell("f()", outputs=[output]),
+            new_code_cell(f"long = '{'x' * 80}'"),
             new_code_cell("draw()", outputs=[drawn()]),
             new_code_cell("g()", outputs=[*rows, made]),
             new_markdown_cell(
                 "$$ a + \\text{a\\_b} $$\n\n| key | is |\n|---|---|\n| `set_requires_gradient_sync` | a switch |"
             ),
-            new_markdown_cell(f"| wide | table |\\n|---|---|\\n| {'x' * 90} | {'y' * 90} |"),
+            new_markdown_cell(f"| wide | table |\n|---|---|\n| `{'x' * 40}` | `{'y' * 40}` |"),
         ],
     )
     write(pages / "course" / "appendix_claims_on_trial.ipynb", [new_markdown_cell("# Appendix\n\nWhich claims?")])
@@ -147,6 +150,33 @@ def test_a_figure_keeps_its_shape_and_nothing_scrolls_sideways_on_a_phone(page):
     assert page.locator("article img").bounding_box()["width"] == 740
 
 
+def shades(page, box) -> tuple[float, float]:
+    """How dark the left and right end of a box are, above its words: 0 is white."""
+    at = box.bounding_box()
+    ends = []
+    for x in (at["x"] + 3, at["x"] + at["width"] - 6):
+        picture = page.screenshot(clip={"x": x, "y": at["y"] + 4, "width": 3, "height": 3})
+        ends.append(255 - ImageStat.Stat(Image.open(io.BytesIO(picture)).convert("L")).mean[0])
+    return ends[0], ends[1]
+
+
+@pytest.mark.parametrize("kind", ["table:has-text('wide')", ".highlight pre:has-text('long')"])
+def test_a_shade_shows_on_which_side_a_wide_box_goes_on(page, kind):
+    page.goto(page.start.replace("index.html", "course/00_start_here.html"))
+    page.set_viewport_size({"width": 390, "height": 800})
+    box = page.locator(f"article {kind}")
+    box.scroll_into_view_if_needed()
+    left, right = shades(page, box)
+    assert right > left + 10
+    box.evaluate("box => box.scrollLeft = box.scrollWidth")
+    left, right = shades(page, box)
+    assert left > right + 10
+    page.set_viewport_size({"width": 2400, "height": 800})
+    box.scroll_into_view_if_needed()
+    left, right = shades(page, box)
+    assert abs(left - right) < 10
+
+
 def test_a_short_word_in_a_table_stays_on_one_line(page):
     page.goto(page.start.replace("index.html", "course/README.html"))
     for width in (390, 1280):
@@ -166,7 +196,7 @@ def test_a_name_in_a_table_is_not_cut_and_a_formula_stands_in_the_middle(page):
     page.goto(page.start.replace("index.html", "course/00_start_here.html"))
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 800})
-        assert page.locator("td code .pre").evaluate(N_LINES) == 1, width
+        assert page.locator("td code .pre").first.evaluate(N_LINES) == 1, width
         left, right = page.evaluate(SIDES)  # at one moment: a bar may still slide
         assert abs(left - right) < 2, width
     assert page.inner_text("article div.math").replace("\n", "").endswith("a_b")
