@@ -37,8 +37,8 @@ def run_demo(console: Console) -> bool:
                 grade = classroom.autograde(LAB, sample.name)
                 due = {cell_name(name): sample.points.get(name, check.points) for name, check in checks.items()}
                 n_right += due == grade.points
-                points = f"{sum(due.values()):g}" if due == grade.points else f"[red]{due}[/]"
-                table.add_row(*grade_row(grade, LAB), points)
+                points = f"{sum(due.values()):g}"
+                table.add_row(*grade_row(grade, LAB), points if due == grade.points else f"[red]{points}[/]")
                 causes += [f"{grade.student}: {v.cause}" for v in grade.verdicts if not v.passed][:1]
             status.update("writing feedback")
             for sample in students:

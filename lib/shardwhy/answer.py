@@ -3,7 +3,8 @@
 from itertools import islice
 from pathlib import Path
 
-from shardwhy.first_cause import BARE, CONSEQUENCE, WAIT, WARNING, Diagnosis, Found
+from shardwhy.around import caller_of, raised_in
+from shardwhy.first_cause import BARE, CONSEQUENCE, ERROR, WAIT, WARNING, Diagnosis, Found
 from shardwhy.index import Entry
 from shardwhy.logs import Line, Log, ranks_in_words
 
@@ -25,9 +26,9 @@ def answer(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
     kind = f"I don't know this message, but its kind [{entry.id}]. The first error is{_where(cause)}."
     lines = [
         kind if entry.family else known,
-        f"The line: {_cut(cause.line.text)}",
+        f"The line: {_cut(cause.line.text)}{_raised_in(cause)}",
         f"It means: {entry.means}",
-        _causes(entry, cause.line.text, diagnosis.around),
+        _causes(entry, cause.line.text, diagnosis.around) + _or_the_caller(cause),
         f"How to tell: {entry.tell}",
         f"What to do: {entry.do}",
         f'Read: course/{entry.lesson}, "{entry.section}"',
@@ -44,7 +45,7 @@ def answer(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
 def _unknown(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
     lines = []
     if cause := diagnosis.cause:
-        words = _cut(cause.line.text) + _raised_by(cause.line)
+        words = _cut(cause.line.text) + (_raised_by(cause.line) or _raised_in(cause))
         lines.append(f"I don't know this message. The first error is{_where(cause)}: {words}")
     elif line := diagnosis.error_line:
         looks = f"The first line that looks like an error is {_at(line)}"
@@ -55,6 +56,11 @@ def _unknown(diagnosis: Diagnosis, logs: list[Log]) -> list[str]:
     if diagnosis.others:
         lines.append(f"Found, but it follows from another error: {_names(diagnosis.others)}")
     return [_one_line(line) for line in (*lines, *UNKNOWN_NEXT)]
+
+
+def _raised_in(cause: Found) -> str:
+    place = raised_in(cause.line) if cause.kind == ERROR else ""
+    return f" ({_cut(place)})" if place else ""
 
 
 def _raised_by(line: Line) -> str:
@@ -76,6 +82,16 @@ def _causes(entry: Entry, text: str, around: str) -> str:
         likely = "likeliest"  # many messages are of a family's kind, so a sign only decides the order
         causes.insert(0, causes.pop(number - 1))
     return f"It may be, the {likely} first: " + " ".join(f"({n}) {x}" for n, x in enumerate(causes, 1))
+
+
+def _or_the_caller(cause: Found) -> str:
+    """Return that a package may call wrongly, unless the entry says so itself or the program itself is the caller."""
+    entry, package = cause.entry, caller_of(cause.line) if cause.kind == ERROR else ""
+    if not package or not entry or entry.family or any("version" in said for said in entry.causes):
+        return ""
+    return (
+        f" If your settings are usual, the error may be that of {package}, which makes the call: try another version."
+    )
 
 
 def _more(entry: Entry) -> str:

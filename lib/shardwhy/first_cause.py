@@ -35,6 +35,7 @@ WAITED = re.compile(
 )
 GONE = re.compile(r"died unexpectedly|process has died|worker died or was killed")  # without saying why
 WARNED = re.compile(r"Warning\b|\bWARN(?:ING)?\b|^\[?[WI]\d{3,4} |\bINFO\b|\bDEBUG\b")
+LATER = re.compile(f"{WARNED.pattern}|^terminate called after throwing")
 FOLLOWS = re.compile(  # errors of Python that only say that another process has ended, or was ended
     r"(?:[\w.]*\.)?(?:ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException"
     r"|ActorHandleNotFoundError|KeyboardInterrupt|SystemExit|BrokenPipeError|ConnectionResetError)\b"
@@ -49,22 +50,11 @@ BARE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception):?$")
 MARKS = re.compile(r"[^\s^~]")  # Python marks the part of a line of code with ^^^^ below it
 ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception): .")
 FINAL = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:)?$")
-LOOKS_LIKE_AN_ERROR = (
-    *(
-        "Error",
-        "error:",
-        "ERROR",
-        "Exception",
-        "FATAL",
-        "Fatal",
-        "fatal",
-        "Killed",
-        "Segmentation fault",
-        "core dumped",
-        "can't open file",
-    ),
-    *("Aborted", "Failed", "failed", "FAILED", "Bus error", "Illegal instruction", "No module named "),
-)
+LOOKS_LIKE_AN_ERROR = [
+    *("Error", "error:", "ERROR", "Exception", "FATAL", "Fatal", "fatal", "Killed", "Aborted"),
+    *("Segmentation fault", "core dumped", "can't open file", "Failed", "failed", "FAILED"),
+    *("Bus error", "Illegal instruction", "No module named "),
+]
 
 
 @dataclass(frozen=True)
@@ -297,4 +287,5 @@ def _silent(logs: list[Log], found: list[Found], cause: Found) -> tuple[int, ...
 
 def _error_line(logs: list[Log]) -> Line | None:
     lines = [line for log in logs for line in islice(log.lines_with(LOOKS_LIKE_AN_ERROR), 1000)]
-    return next((line for line in lines if not WARNED.search(line.text)), lines[0] if lines else None)
+    # the line below `terminate called after throwing` has the words of the error
+    return min(lines, key=lambda x: bool(LATER.search(x.text)) * (1 + (" INFO " in x.text)), default=None)

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
+from grading.boxes.sandbox.process_tree_memory import open_files
+
 _PIDFD_GETFD = 438  # Linux, pidfd_getfd(2): the same number on all architectures
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -24,23 +26,22 @@ def buffered_bytes(processes: list[psutil.Process]) -> tuple[int, int]:
     local: dict[str, int] = {}
     network: dict[str, int] = {}
     for process in processes:
-        with suppress(OSError):
-            for name, fd in _pipes_and_sockets(process.pid):
-                if name not in local and name not in network:
-                    with suppress(OSError), _copy(process.pid, fd) as ours:
-                        if name.startswith("socket:") and _is_on_the_network(ours):
-                            network[name] = _ioctl(ours) + _ioctl(ours, termios.TIOCOUTQ)
-                        else:
-                            local[name] = _ioctl(ours)
+        for name, fd in _pipes_and_sockets(process.pid):
+            if name not in local and name not in network:
+                with suppress(OSError), _copy(process.pid, fd) as ours:
+                    if name.startswith("socket:") and _is_on_the_network(ours):
+                        network[name] = _ioctl(ours) + _ioctl(ours, termios.TIOCOUTQ)
+                    else:
+                        local[name] = _ioctl(ours)
     return sum(local.values()), sum(network.values())
 
 
 def _pipes_and_sockets(pid: int) -> Iterator[tuple[str, int]]:
-    for entry in os.scandir(f"/proc/{pid}/fd"):
+    for path in open_files(pid):
         with suppress(OSError):
-            name = os.readlink(entry.path)
+            name = os.readlink(path)
             if name.startswith(("pipe:", "socket:")):
-                yield name, int(entry.name)
+                yield name, int(os.path.basename(path))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import psutil
 from grading.boxes.sandbox import count_sockets_and_files, open_files_epoll_locks
 from grading.boxes.sandbox.limits import FIRST_TO_GO, Limits
 from grading.boxes.sandbox.open_files_epoll_locks import HIDING, IN_FLIGHT
-from grading.boxes.sandbox.process_tree_memory import family, held_bytes, nameless_bytes
+from grading.boxes.sandbox.process_tree_memory import family, held_bytes, is_alive, nameless_bytes
 
 INTERVAL_S = 0.25
 FILES_EVERY = 4  # looks between those at open files, which take 30 ms for eight ranks
@@ -51,7 +51,7 @@ class Guard(threading.Thread):
 
     def _judge(self, processes: list[psutil.Process]) -> str:
         most = self._limits.processes
-        if len(processes) > most and (running := sum(map(_alive, processes))) > most:
+        if len(processes) > most and (running := sum(map(is_alive, processes))) > most:
             return f"it ran {running} processes at a time, and may run {most}"
         if len(processes) > MOST_DEAD * most:
             return f"it left {len(processes)} processes, and may run {most}"
@@ -107,7 +107,7 @@ def end_all(processes: list[psutil.Process]) -> None:
 def wait_until_dead(processes: list[psutil.Process], timeout_s: float = 5.0) -> None:
     """Wait until processes end. Zombies count as ended: they are not our children, and may be reaped seconds later."""
     deadline = time.monotonic() + timeout_s
-    while any(map(_alive, processes)) and time.monotonic() < deadline:
+    while any(map(is_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -119,10 +119,3 @@ def _threads(process: psutil.Process) -> int:
 
 def _gib(n_bytes: int) -> str:
     return f"{n_bytes / (1 << 30):.3g} GiB"
-
-
-def _alive(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -48,7 +48,7 @@ def _of_part(s: Session, check: str, runs: Runs) -> tuple[dict, str]:
         for i, run in enumerate(runs[shape]):
             figure, found = _of_run([reply[i] for reply in replies], run, network)
             figures[f"{shape}, run {i + 1}"] = figure
-            fault = fault or (found and f"on {shape}, run {i + 1} (H={run.H}): {found}")
+            fault = fault or (found and f"on {shape}, run {i + 1} (H={run.H}, {run.dtype}): {found}")
     return figures, fault
 
 

@@ -39,15 +39,16 @@ class Setting(NamedTuple):
     momentum: float
     late: int = 0
     up: tuple = ()
+    dtype: str = "float64"  # of the parameters
 
     def up_at(self, k: int) -> list[int]:
         return list(self.up[k]) if k < len(self.up) else list(range(self.nodes))
 
 
-def build(seed: int) -> Net:
-    """Return the model in float64, with the same weights on every rank."""
+def build(seed: int, dtype: str = "float64") -> Net:
+    """Return the model, with the same weights on every rank. They are drawn in float32, whatever the dtype."""
     torch.manual_seed(seed)
-    return Net(*WIDTHS).double()
+    return Net(*WIDTHS).to(getattr(torch, dtype))
 
 
 def samples(run: Setting, step: int, rank: int) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,7 @@ def train(implementation, words: str, runs: list) -> list[dict]:
 
 
 def _built(implementation, network: Network, run: Setting) -> tuple:
-    model = build(run.seed)
+    model = build(run.seed, run.dtype)
     optimizer = OPTIMIZERS[run.optimizer](model.parameters())
     sites = implementation(model, optimizer, network, run.H, run.lr, run.momentum, run.late, run.up_at)
     for name in ("step", "finish"):
@@ -60,14 +60,14 @@ def _built(implementation, network: Network, run: Setting) -> tuple:
 
 
 def _one(sites, model: nn.Module, run: Setting) -> dict:
-    rank, start = dist.get_rank(), flat_weights(build(run.seed))
+    rank, start = dist.get_rank(), flat_weights(build(run.seed, run.dtype))
     model.zero_grad()
     dist.barrier()
     process_group.clear()
     projections, ends_s, notes = [], [], []
     with store_writes(lambda n_bytes: notes.append(_note(rank, n_bytes))):
         for step in range(run.steps):
-            x, y = samples(run, step, rank)
+            x, y = (t.to(start.dtype) for t in samples(run, step, rank))
             sites.step(model(x, y), len(x))
             ends_s.append(time.monotonic())
             projections.append(project(flat_weights(model) - start, run.seed))

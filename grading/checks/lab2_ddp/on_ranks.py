@@ -51,9 +51,8 @@ def cap_mb(seed: int) -> float:
 
 def lap_shape(tier: str) -> dict:
     """Return the shape of a lap: "gpu1" where ranks share a GPU, "gpu4" on more GPUs."""
-    if not TIERS[tier].gpus:
-        return LAP_SHAPES["cpu"]
-    return LAP_SHAPES["gpu4" if TIERS[tier].gpus > 1 else "gpu1"]
+    gpus = TIERS[tier].gpus
+    return LAP_SHAPES["gpu4" if gpus > 1 else "gpu1" if gpus else "cpu"]
 
 
 class PlainDDP(nn.Module):
@@ -99,14 +98,16 @@ def token_loss(model, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return loss_sum, (targets != IGNORED).sum()
 
 
-def train_step(model, batches, after_micro_batch=lambda: None) -> None:
-    """Run the step that the lab's statement shows: communicate in the last micro-batch's backward only."""
-    batches = list(batches)
+def train_step(model, batches, after_micro_batch=lambda: None) -> list[tuple[Tensor, Tensor]]:
+    """Run the step of the lab's statement. Return each number of tokens that was given, and what it was."""
+    batches, given = list(batches), []
     for i, (tokens, targets) in enumerate(batches):
         with model.no_sync() if i < len(batches) - 1 else nullcontext():
             loss_sum, n_tokens = token_loss(model, tokens, targets)
+            given.append((n_tokens, n_tokens.clone()))
             model.backward(loss_sum, n_tokens)
         after_micro_batch()
+    return given
 
 
 def build(
@@ -140,7 +141,9 @@ def gradients(implementation, seed: int, cap_mb: float) -> dict:
         shape = GRADIENT_SHAPE | {"count": count}
         for m, model in zip((module, other), reversed(models), strict=True):
             m.zero_grad()
-            train_step(model, micro_batches(seed, step, rank, world_size, shape, device))
+            given = train_step(model, micro_batches(seed, step, rank, world_size, shape, device))
+            if not all(torch.equal(now, before) for now, before in given):
+                raise ValueError("backward changed the n_tokens that it was given: make a new tensor")
         steps.append(project(gradients_of(module), seed))
     return {"weights": project(module.named_parameters(), seed), "steps": steps}
 

@@ -48,10 +48,13 @@ def unclipped(s: Session) -> Setting:
 
 
 def clipped_a_little(s: Session) -> Setting:
-    """Return a run as `clipped`'s, whose gradients are so small that the 1e-6 beside their norm is more than 1%."""
-    plan = [(1, 2e-5), (2, 8e-5), (1, 1e-5), (2, 1.2e-4)]
-    first = simulate(setting(s, TINY, NO_CLIPPING, plan[:1]))[0].norm
-    return setting(s, TINY, 1.5 * first, plan)
+    """Return a run as `clipped`'s, whose gradients are so small that the 1e-6 beside their norm is more than 1%.
+
+    It has one rank less than the others, so that no number of ranks can stand in an answer.
+    """
+    plan, n = [(1, 2e-5), (2, 8e-5), (1, 1e-5), (2, 1.2e-4)], max(2, s.tier.world_size - 1)
+    first = simulate(setting(s, TINY, NO_CLIPPING, plan[:1], n))[0].norm
+    return setting(s, TINY, 1.5 * first, plan, n)
 
 
 def clipped(s: Session) -> Setting:
@@ -61,15 +64,18 @@ def clipped(s: Session) -> Setting:
     return setting(s, "AdamW", 1.5 * first, plan)
 
 
-def setting(s: Session, optimizer: str, max_norm: float, plan: list[tuple]) -> Setting:
-    """Return the setting of a run, with a drawn small bucket size for which the last bucket has one element."""
+def setting(s: Session, optimizer: str, max_norm: float, plan: list[tuple], world_size: int = 0) -> Setting:
+    """Return the setting of a run, with a drawn small bucket size for which the last bucket has one element.
+
+    It has as many ranks as the tier, if no other number is given.
+    """
     cap_mb = random.Random(s.seed).choice((8, 10, 12)) / 1024
-    shares = tuple(on_ranks.shares(s.seed, s.tier.world_size))
+    shares = tuple(on_ranks.shares(s.seed, world_size or s.tier.world_size))
     return Setting(s.seed, cap_mb, shares, optimizer, max_norm, tuple(on_ranks.PlannedStep(*step) for step in plan))
 
 
 def ask(s: Session, check: str, run: Setting) -> list[list[dict]]:
-    replies = s.order(check, "train", **run._asdict())
+    replies = s.order(check, "train", world_size=len(run.shares), **run._asdict())
     steps = range(len(run.plan))
     refuse_unsharded([max(reply[k]["updates"] for k in steps) for reply in replies], N_ELEMENTS)
     return replies
@@ -93,7 +99,8 @@ def _find_fault(run: Setting, replies: list, truth: list[Step], mistakes: dict) 
 
 
 def _diagnosis(k: int, run: Setting, replies: list, still: dict, mistakes: dict) -> str:
-    step = f"after step {k + 1} ({run.optimizer}, micro-batches: {run.plan[k].micro_batches}) "
+    n, micro_batches = len(run.shares), run.plan[k].micro_batches
+    step = f"after step {k + 1} ({run.optimizer}, ranks: {n}, micro-batches: {micro_batches}) "
     if not all(torch.isfinite(vector(reply[k]["change"])).all() for reply in replies):
         return step + "weights are not finite."
     errors = {words: _errors(replies, simulate(run, **how)) for words, how in mistakes.items()}

@@ -45,7 +45,10 @@ def _place(returned) -> list:
 
 
 class Zoo(nn.Module):
-    """A model with tensors of every sort: sharded, whole, frozen, of several types, persistent or not, and a scalar."""
+    """A model with tensors of every sort: sharded, whole, frozen, of several types, persistent or not.
+
+    One is a scalar, and one is transposed, so that its numbers do not lie in the order of its rows.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,9 +59,11 @@ class Zoo(nn.Module):
         self.register_buffer("mean", torch.randn(40).bfloat16())
         self.register_buffer("count", torch.arange(12))
         self.register_buffer("mask", torch.zeros(9), persistent=False)
+        self.register_buffer("turned", torch.randn(6, 4).T)
+        self.register_buffer("used", torch.arange(5) > 2)
 
 
-WHOLE = ("frozen", "scale", "mean", "count", "mask")
+WHOLE = ("frozen", "scale", "mean", "count", "mask", "turned", "used")
 SHARDED = ("first.weight", "second.0.weight", "second.1.weight", "first.bias", "second.0.bias", "second.1.bias")
 
 

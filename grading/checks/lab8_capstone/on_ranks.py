@@ -53,15 +53,17 @@ def weights(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 def record_step(implementation, seed: int, facts: dict) -> dict:
     """Return the projected weights after some steps, the peak of the last one, and its bytes on this node's card.
 
-    No network is simulated and nothing is slept: the bytes held must not depend on when a message arrives. A model of
-    another job is configured before, takes a step, and must not matter.
+    No network is simulated and nothing is slept: the bytes held must not depend on when a message arrives. Models of
+    another job are configured before and after. The first takes a step, and neither may matter.
     """
     job, rank = job_of(facts), dist.get_rank()
     other = draw(seed + 1)["2x4"]
-    step_another = configured(implementation, build_model(job_of(other | NO_TIME), seed + 1), job_of(other))
+    others = [build_model(job_of(other | NO_TIME), seed + i) for i in (1, 2)]
+    step_another = configured(implementation, others[0], job_of(other))
     model = build_model(job_of(facts | NO_TIME), seed)
     shapes = [(name, p.shape) for name, p in weights(model)]
     train_step = configured(implementation, model, job)
+    configured(implementation, others[1], job_of(other))
     step_another(*sequences(seed + 1, 0, rank))
     gradients_left: list[str] = []
     *before, last = [sequences(seed, step, rank) for step in range(STEPS)]

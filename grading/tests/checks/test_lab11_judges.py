@@ -94,7 +94,7 @@ def replies_to(kind: str, change=lambda step, rank, flat: flat) -> dict:
 def test_errors_are_allowed_up_to_the_tolerance():
     said = {}
     for factor, points, words in ((0.5, 4, "those of one process"), (2.0, 0, "rounded")):
-        off = 1 + factor * judge_weights.TOLERANCE
+        off = 1 + factor * judge_weights.TOLERANCE["float64"]
         changed = replies_to("outer", lambda step, rank, flat, off=off: off * flat)
         said[words] = judge_replies("lab11.outer", changed), points
     assert falls_short(said) == {}

@@ -4,12 +4,13 @@ from shardcourse.figures.diagram import Diagram, diagram
 from shardcourse.figures.style import LessonFigure
 
 UNITS = ("root", "block 0", "block 1", "block 2", "block 3")
+_SMALL = {"ha": "left", "size": 8}
 _WIDTH, _STEP, _SHARD, _WHOLE = 2.1, 2.6, 0.5, 1.6  # _SHARD and _WHOLE are heights
 
 
 def draw() -> LessonFigure:
     """Draw rank 0's five units twice: the root and the block that computes are whole; backward gathers one more."""
-    with diagram(7.4, 4.0, x=(-4.0, 13.0), y=(-0.8, 8.6), title="What rank 0 of 4 holds of each unit") as d:
+    with diagram(7.4, 4.2, x=(-4.0, 13.0), y=(-0.8, 9.1), title="What rank 0 of 4 holds of each unit") as d:
         _units(d, 0.0, "forward:\nblock 1 computes", whole=(0, 2))
         d.line((-3.9, 2.65), (12.7, 2.65))
         _units(d, 3.6, "backward:\nblock 2 computes", whole=(0, 3), coming=2)
@@ -18,13 +19,8 @@ def draw() -> LessonFigure:
         d.box(0, y, _WIDTH, _WHOLE / 2, "so far", "local gradients")
         d.box(3 * _STEP, y, _WIDTH, _WHOLE, "whole", "local gradients")
         d.box(4 * _STEP, y, _WIDTH, _SHARD, "1/4", "gradients")
-        d.text(
-            0,
-            8.3,
-            "dark: rank 0's quarter, which always stays    light: a whole copy beside it    dashed: not in memory",
-            ha="left",
-            size=8,
-        )
+        d.text(0, 8.3, "dark blue: rank 0's quarter, always there    light blue: a whole copy beside it", **_SMALL)
+        d.text(0, 8.7, "dashed: not yet or no longer in memory", **_SMALL)
     return d.figure
 
 

@@ -249,9 +249,9 @@ def record(strategy: str | Callable[[Model], tuple[nn.Module, Optimizer]]) -> di
 def _step(model: nn.Module, optimizer: Optimizer, look: Callable[[str], None]) -> None:
     look("before the step")
     loss = model(torch.zeros(1, requires_grad=True)).sum()
-    look("forward is through")
+    look("end of forward")
     loss.backward()
-    look("backward is through")
+    look("end of backward")
     optimizer.step()
     look("after the optimizer's step")
     optimizer.zero_grad()

@@ -48,6 +48,23 @@ def test_what_the_answers_say_of_torch_is_so():
     assert mixed == other[3] == [[1, 1], [2, 2]], "a gather mixes the rows of two experts"
 
 
+def ddp_gradient(wrong):
+    """Return the reduced gradient's sum on this rank; if `wrong`, rank 1 computes a wrong forward."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 4)
+    ddp = nn.parallel.DistributedDataParallel(layer)
+    if wrong and dist.get_rank() == 1:
+        layer.register_forward_hook(lambda layer, args, output: output + 1)
+    ddp(torch.ones(1, 4)).square().sum().backward()
+    return layer.weight.grad.sum().item()
+
+
+def test_an_error_before_the_all_reduce_leaves_replicas_equal():
+    """Lesson 13b, section 4: comparing the weights of DDP's replicas does not find it."""
+    (found, right), (other, _) = launch(lambda: (ddp_gradient(True), ddp_gradient(False)), 2, device="cpu")
+    assert found == other != right
+
+
 def test_what_the_answers_say_of_torchruns_signals_is_so():
     pages = {page: (ROOT / page).read_text() for page in PAGES}
     assert not [page for page, text in pages.items() if "signal=B:" in text], "only the batch shell would get it"

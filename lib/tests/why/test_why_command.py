@@ -57,7 +57,7 @@ def test_several_files_and_a_folder_are_read_together(tmp_path):
 
 
 def test_the_status_is_1_if_the_message_is_not_known():
-    done = why(text="ValueError: a message that nobody knows\n")
+    done = why(text="fatal: a message that nobody knows\n")
     assert done.returncode == 1 and done.stdout.startswith("I don't know this message.")
 
 

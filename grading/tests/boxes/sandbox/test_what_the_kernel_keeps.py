@@ -1,13 +1,17 @@
 """What the kernel keeps for a box and charges no process for is limited: sockets, files, threads, locks, and others."""
 
 import os
+import subprocess
 import time
 
+import psutil
 import pytest
 from deadlines import deadline_s
 from test_sandbox import SMALL, Python, bubblewrap
 
 from grading.boxes.sandbox import Bubblewrap
+from grading.boxes.sandbox.limit_watchdog import wait_until_dead
+from grading.boxes.sandbox.open_files_epoll_locks import HIDING, kept
 
 SOCKETS = (
     "import socket, time; kept = [socket.socketpair() for _ in range({})]; print('{{}}', flush=True); time.sleep(60)"
@@ -42,6 +46,13 @@ NOT_ACCEPTED = (  # sent to a connection that nobody has accepted, by a socket t
     SENDS + "server = socket.socket(socket.AF_UNIX); server.bind('/tmp/s'); server.listen()\n"
     "with socket.socket(socket.AF_UNIX) as s:\n s.connect('/tmp/s')\n socket.send_fds(s, [b'x'], fds)\n"
     "os.close(*fds)\n" + RESTS
+)
+ENDS = "import ctypes, os, threading, time; call = ctypes.CDLL(None)\n"
+NO_MAIN_THREAD = (
+    ENDS + "os.fork() or (threading.Thread(target=time.sleep, args=(60,)).start(), call.syscall(60, 0))" + RESTS
+)
+FILES_OF_A_THREAD = (
+    ENDS + "def own(): call.unshare(0x400); time.sleep(60)\nthreading.Thread(target=own).start()" + RESTS
 )
 TABLES = (  # of pages that were only looked at
     "import mmap\nm = mmap.mmap(-1, 400 << 30, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | 0x4000)\n"
@@ -96,6 +107,34 @@ def test_who_hides_its_open_files_is_ended(monkeypatch):
             program.receive()
     finally:
         program.close()
+
+
+@bubblewrap
+@pytest.mark.parametrize("source", [NO_MAIN_THREAD, FILES_OF_A_THREAD], ids=["no main thread", "files of a thread"])
+def test_files_that_only_another_thread_has_are_hidden(source):
+    program = Python(source, Bubblewrap(SMALL))
+    try:
+        with pytest.raises(RuntimeError, match="it had processes that hide their open files for 1 s"):
+            program.wait_until_ready(deadline_s(20))
+            time.sleep(3)
+            program.send({}, deadline_s(20))
+            program.receive()
+    finally:
+        program.close()
+
+
+def test_a_process_that_has_ended_hides_nothing(monkeypatch):
+    """Its parent may not have asked for its exit status yet: then an ordinary user can't look into its folder."""
+
+    def refuse(path):
+        raise PermissionError(path)
+
+    with subprocess.Popen(["true"]) as ended, subprocess.Popen(["sleep", "60"]) as lives:
+        processes = psutil.Process(ended.pid), psutil.Process(lives.pid)
+        wait_until_dead(processes[:1])
+        monkeypatch.setattr(os, "scandir", refuse)
+        assert [kept([process])[HIDING] for process in processes] == [0, 1]
+        lives.kill()
 
 
 @bubblewrap

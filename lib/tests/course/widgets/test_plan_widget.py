@@ -80,7 +80,7 @@ def test_a_notebook_keeps_the_last_picture_and_its_words():
     """Executed, and converted to HTML with the widgets' state and without."""
     show, change = "from shardcourse.widgets import Planner\np = Planner('1M')\np", "p.gpus.value = 2"
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in (show, change)])
-    nbclient.NotebookClient(nb, kernel_name="python3", timeout=deadline_s(60)).execute()
+    nbclient.NotebookClient(nb, kernel_name="python3", timeout=int(deadline_s(60))).execute()
     controls, picture = nb.cells[0].outputs
     assert set(controls.data) == {"text/plain", "application/vnd.jupyter.widget-view+json"}
     assert base64.b64decode(picture.data["image/png"]).startswith(b"\x89PNG")

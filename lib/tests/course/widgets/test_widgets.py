@@ -144,7 +144,7 @@ def test_what_is_kept_is_what_the_layout_says(stories, strategy):
         own = OWN[strategy](rank)
         assert elements(story[KEPT], "parameters") == (own if parameters_sharded else ALL)
         assert elements(story[KEPT], "optimizer_states") == own
-        before_step = story["backward is through"]
+        before_step = story["end of backward"]
         if strategy != "ZERO_1":  # which reduces in its step
             assert elements(before_step, "gradients") == own
             assert elements(before_step, "local_gradients") == set()
@@ -162,8 +162,8 @@ def test_a_unit_is_whole_while_it_is_used(stories, strategy):
                 assert set(range(start, end)) <= elements(story[moment], "parameters"), moment
         root = set(range(*layout()["head.weight"]))
         left = OWN[strategy](rank) | root if reshards else ALL
-        assert elements(story["forward is through"], "parameters") == left
-        assert elements(story["backward is through"], "parameters") == OWN[strategy](rank)
+        assert elements(story["end of forward"], "parameters") == left
+        assert elements(story["end of backward"], "parameters") == OWN[strategy](rank)
 
 
 def test_gradients_go_as_soon_as_they_are_reduced(stories):
@@ -179,13 +179,13 @@ def test_gradients_go_as_soon_as_they_are_reduced(stories):
 @pytest.mark.night
 @pytest.mark.parametrize("strategy", TORCHS)
 def test_torchs_engines_keep_the_same_elements(stories, torchs_stories, strategy):
-    """Between steps, in each forward, and when backward is through. In between they prefetch differently."""
-    moments = [KEPT, *(f"forward of blocks.{i}" for i in range(sharding_record.N_BLOCKS)), "backward is through"]
+    """Between steps, in each forward, and at the end of backward. In between they prefetch differently."""
+    moments = [KEPT, *(f"forward of blocks.{i}" for i in range(sharding_record.N_BLOCKS)), "end of backward"]
     for ours, torchs in zip(stories[strategy], torchs_stories[strategy], strict=True):
         for moment in moments:
             assert ours[moment].parameters == torchs[moment].parameters, moment
             assert ours[moment].optimizer_states == torchs[moment].optimizer_states, moment
-        assert ours["backward is through"].gradients == torchs["backward is through"].gradients
+        assert ours["end of backward"].gradients == torchs["end of backward"].gradients
 
 
 def test_the_sharding_explorer_shows_what_was_found(stories):
