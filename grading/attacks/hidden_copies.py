@@ -76,6 +76,42 @@ def hides_its_files_and_a_copy_in_pipes():
         os.write(begin, b"1" * (1 << 20))
 
 
+def hides_a_copy_in_a_process_without_its_main_thread():
+    """Let a child's main thread end, while another one keeps the copy: the child's own folder is that of a zombie."""
+    import ctypes
+    import os
+    import platform
+    import threading
+    import time
+
+    def keep():
+        copy = b"1" * (16 << 20)
+        time.sleep(600)
+        return copy
+
+    if not os.fork():
+        threading.Thread(target=keep).start()
+        ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit(2), of this thread alone
+
+
+def hides_a_copy_in_pipes_of_one_thread():
+    """Let a thread have a table of open files of its own, which the process's folder does not show."""
+    import ctypes
+    import fcntl
+    import os
+    import threading
+    import time
+
+    def keep():
+        ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES
+        for _, begin in [os.pipe() for _ in range(12)]:
+            fcntl.fcntl(begin, fcntl.F_SETPIPE_SZ, 1 << 20)
+            os.write(begin, b"1" * (1 << 20))
+        time.sleep(600)
+
+    threading.Thread(target=keep, daemon=True).start()
+
+
 ATTACKS = [
     *of_rank(
         "right",
@@ -85,5 +121,7 @@ ATTACKS = [
         hides_a_copy_in_memory_that_no_process_has_mapped,
         hides_a_copy_in_large_pages_that_only_pipes_have,
         hides_its_files_and_a_copy_in_pipes,
+        hides_a_copy_in_a_process_without_its_main_thread,
+        hides_a_copy_in_pipes_of_one_thread,
     ),
 ]
