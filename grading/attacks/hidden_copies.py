@@ -112,6 +112,48 @@ def hides_a_copy_in_pipes_of_one_thread():
     threading.Thread(target=keep, daemon=True).start()
 
 
+def hides_a_copy_in_datagrams():
+    """Of datagrams that wait in a socket, the kernel tells how long the next one is."""
+    import socket
+
+    globals()["copy"] = pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(90)]
+    for begin, _ in pairs:
+        for size in (1, *[18_000] * 8):
+            begin.send(b"1" * size)
+
+
+def hides_a_copy_in_datagrams_of_the_network():
+    import socket
+
+    globals()["copy"] = sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(90)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+        for size in (1, 50_000, 50_000, 50_000):
+            each.sendto(b"1" * size, each.getsockname())
+
+
+def hides_a_copy_in_connections_that_nobody_accepts():
+    """What was sent to a socket that nobody has accepted stays, though its sender is closed, and is in no list."""
+    import os
+    import socket
+
+    globals()["copy"] = server = socket.socket(socket.AF_UNIX)
+    server.bind(f"/tmp/{os.getpid()}")
+    server.listen(200)
+    for _ in range(90):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(server.getsockname())
+            client.send(b"1" * 130_000)
+
+
+def hides_a_copy_in_attributes_of_a_file():
+    import os
+
+    fd = os.open(f"/dev/shm/{os.getpid()}", os.O_CREAT | os.O_RDWR)
+    for i in range(190):
+        os.setxattr(fd, f"user.{i}", b"1" * 65_000)
+
+
 ATTACKS = [
     *of_rank(
         "right",
@@ -123,5 +165,9 @@ ATTACKS = [
         hides_its_files_and_a_copy_in_pipes,
         hides_a_copy_in_a_process_without_its_main_thread,
         hides_a_copy_in_pipes_of_one_thread,
+        hides_a_copy_in_datagrams,
+        hides_a_copy_in_datagrams_of_the_network,
+        hides_a_copy_in_connections_that_nobody_accepts,
+        hides_a_copy_in_attributes_of_a_file,
     ),
 ]

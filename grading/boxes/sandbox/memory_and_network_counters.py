@@ -103,9 +103,12 @@ class KernelCounters(threading.Thread):
 
 
 def _written_bytes(processes: list[psutil.Process], size_bytes: int | None) -> int:
-    """Bytes written to a box's temporary folders of `size_bytes` each, whose memory belongs to no process."""
+    """Bytes written to a box's temporary folders of `size_bytes` each, whose memory belongs to no process: contents,
+    and 1 KiB for each file and for each KiB of its attributes (xattr)."""
     of_box = locate_network_and_tmpfs.folders(processes, size_bytes) if size_bytes else ()
-    return sum((about.f_blocks - about.f_bfree) * about.f_frsize for about in of_box)
+    return sum(
+        (about.f_blocks - about.f_bfree) * about.f_frsize + (about.f_files - about.f_ffree << 10) for about in of_box
+    )
 
 
 def _sent_bytes(processes: list[psutil.Process]) -> int:

@@ -8,6 +8,7 @@ watch, all boxes of a user share. In no process's count are:
 - a file of memfd_create that was sent through a socket and not yet received
 - pages that a pipe or a socket was given instead of bytes, by vmsplice, splice, sendfile or SO_ZEROCOPY: of each page
   one byte is counted, and the page stays when its file or its process is gone
+- what is in sockets of AF_ALG, AF_VSOCK and other families
 - sockets' buffers beyond the kernel's usual size, and filters like this one, of which each thread may have its own
 
 The rest is what programs use to take a kernel apart. Each fails with EPERM, and programs that copy files by sendfile
@@ -67,14 +68,16 @@ _NUMBERS = {  # of the same calls on each machine
 }
 _OF_GPUS = ("memfd_create",)  # what no program that uses a GPU can do without
 _BY_ARGUMENT = {  # calls of which only some are refused
-    "x86_64": {"prctl": 157, "setsockopt": 54},
-    "aarch64": {"prctl": 167, "setsockopt": 208},
+    "x86_64": {"prctl": 157, "setsockopt": 54, "socket": 41},
+    "aarch64": {"prctl": 167, "setsockopt": 208, "socket": 198},
 }
+_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK, by which libraries ask for addresses
 _REFUSED_ARGUMENTS = (  # call -> its arguments, by place
     ("prctl", {0: 22}),  # PR_SET_SECCOMP
     ("setsockopt", {1: 1, 2: 7}),  # SOL_SOCKET, SO_SNDBUF
     ("setsockopt", {1: 1, 2: 8}),  # SO_RCVBUF
     ("setsockopt", {1: 1, 2: 60}),  # SO_ZEROCOPY
+    *(("socket", {0: family}) for family in range(46) if family not in _FAMILIES),
 )
 _KINDS = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_...: a program may use another kind of calls
 _X32 = 0x40000000  # from here on: x86_64's calls with short pointers

@@ -108,7 +108,8 @@ def test_keys_and_messages_of_the_kernel_are_refused():
 @known
 def test_memory_that_no_process_has_mapped_is_refused():
     """Memory of System V, pages in pipes, secret memory; what watches files, which a user's boxes share; files of
-    memory; pages in sockets and pipes; a filter of calls for each thread; sockets with pages, or with large buffers."""
+    memory; pages in sockets and pipes; a filter of calls for each thread; sockets with pages, or with large buffers,
+    or of unusual families."""
     source = f"""if True:
         import ctypes, json, os, socket
         libc, (end, pipe) = ctypes.CDLL(None, use_errno=True), os.pipe()
@@ -122,11 +123,13 @@ def test_memory_that_no_process_has_mapped_is_refused():
         found.append((libc.prctl(22, 2, b"", 0, 0), ctypes.get_errno()))
         for what in (socket.SO_SNDBUF, socket.SO_RCVBUF, 60):
             found.append((libc.setsockopt(to.fileno(), 1, what, b"\\1\\0\\0\\0", 4), ctypes.get_errno()))
+        for family in (socket.AF_ALG, socket.AF_VSOCK, socket.AF_PACKET):
+            found.append((libc.socket(family, 5, 0), ctypes.get_errno()))
         to.setsockopt(1, socket.SO_KEEPALIVE, 1)
         print(json.dumps([found, libc.prctl(15, b"name", 0, 0, 0)]))
         """
     done = subprocess.run(Bubblewrap(LIMITS).command([sys.executable, "-c", source]), capture_output=True, text=True)
-    assert json.loads(done.stdout) == [[[-1, 1]] * 12, 0], done.stderr
+    assert json.loads(done.stdout) == [[[-1, 1]] * 15, 0], done.stderr
 
 
 @bubblewrap
