@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 
@@ -128,12 +129,16 @@ def test_bf16_stays_near(undisturbed, tmp_path):
 
 
 def test_two_ranks_begin_and_one_finishes(undisturbed, tmp_path):
-    """A rank is killed after step 5: the checkpoint of step 4 is what remains."""
+    """A rank is killed after step 5: the checkpoint of step 4, once it is written, is what remains."""
+    written = tmp_path / "step-00000004" / ".metadata"
     with job(2, tmp_path, steps=8) as killed:
         killed.read_until(5)
+        until = time.monotonic() + deadline_s(30)
+        while not written.is_file() and time.monotonic() < until:
+            time.sleep(0.01)
         killed.send(signal.SIGKILL, 1)
         assert killed.end() != 0
-    assert [folder.name for folder in tmp_path.glob("step-*")] == ["step-00000004"]
+    assert list(tmp_path.glob("step-*/.metadata")) == [written]
     resumed = ran(1, tmp_path, resume=True)
     assert list(resumed) == [5, 6, 7, 8]
     assert max(differences(resumed, undisturbed).values()) < ROUNDING
